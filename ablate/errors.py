@@ -1,0 +1,33 @@
+"""Errors that the user can put right, and the search for the word they meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AblateError(Exception):
+    """Something the user can put right. The command line prints it as one line and exits with 2."""
+
+
+def nearest(word: object, choices: Iterable[object]) -> str | None:
+    """The choice that looks most like `word`, or None when nothing comes close."""
+    by_text = {str(choice).lower(): str(choice) for choice in choices}
+    found = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.5)
+    return by_text[found[0]] if found else None
+
+
+def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:
+    """One line for a word that is not among its choices: what it is, where it stands, what was meant.
+
+    >>> print(unknown("topology", "seriel", ["serial", "parallel"], "topology.toml, line 3"))
+    topology.toml, line 3: unknown topology 'seriel'; did you mean 'serial'? Choices: serial, parallel.
+    """
+    choices = list(choices)
+    meant = nearest(word, choices)
+    return AblateError(
+        (f"{where}: " if where else "")
+        + f"unknown {kind} {str(word)!r}"
+        + (f"; did you mean {meant!r}?" if meant else ".")
+        + f" Choices: {', '.join(map(str, choices))}."
+    )
