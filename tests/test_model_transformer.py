@@ -197,18 +197,25 @@ def test_every_site_drops_in_training_alone_and_by_the_members_seeds() -> None:
 # -- precision, compilation, copies ---------------------------------------------------------------------------------------
 
 
+class _Kinds(set[torch.dtype]):
+    """A forward hook that remembers what kinds of numbers it saw."""
+
+    def __call__(self, module: nn.Module, given: Any, out: Tensor) -> None:
+        self.add(out.dtype)
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_stream_norms_and_logits_stay_float32_under_bfloat16(topology: str) -> None:
     for norm in CATALOGUE["norm"].names:
         config = small(topology=topology, norm=norm, position="t5", qk_norm="rmsnorm", embed_norm="rmsnorm")
-        model, kinds = build(config), []
+        model = build(config)
+        streams, products = _Kinds(), _Kinds()
         for module in [model.dropout, *model.blocks, *(m for m in model.modules() if type(m).__name__.endswith("Norm"))]:
-            module.register_forward_hook(lambda _m, _given, out: kinds.append(out.dtype))
-        products: list[torch.dtype] = []
-        model.blocks[0].mlp.hidden.register_forward_hook(lambda _m, _given, out: products.append(out.dtype))
+            module.register_forward_hook(streams)
+        model.blocks[0].mlp.hidden.register_forward_hook(products)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(tokens(config))
-        assert {logits.dtype, *kinds} == {torch.float32} and products == [torch.bfloat16]
+        assert {logits.dtype, *streams} == {torch.float32} and products == {torch.bfloat16}
         assert 0 < (logits - model(tokens(config))).abs().max() < 0.3
 
 
