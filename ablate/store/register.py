@@ -16,6 +16,7 @@ from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.store import schema
 from ablate.store.database import Database
+from ablate.store.evaluated import measure
 
 
 def register(db: Database, plan: Plan) -> int:
@@ -76,7 +77,9 @@ def _study(connection: Connection, plan: Plan, plan_hash: str, found: Any) -> in
         "plan_hash": plan_hash,
     }
     if found is None:
-        return connection.execute(schema.study.insert().values(name=study.name, revision=1, **values)).inserted_primary_key[0]
+        return connection.execute(
+            schema.study.insert().values(name=study.name, revision=1, **values).returning(schema.study.c.id)
+        ).scalar_one()
     revision = found.revision + (found.plan_hash != plan_hash)
     connection.execute(schema.study.update().where(schema.study.c.id == found.id).values(revision=revision, **values))
     return found.id
@@ -167,8 +170,6 @@ def _contrasts(connection: Connection, study_id: int, cells: dict[str, int], pla
 
 
 def _refuse_other_measures(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
-    from ablate.store.runs import measure
-
     others = connection.execute(
         text(
             "SELECT other.name, other.evaluation, count(DISTINCT m.run_id) FROM cell AS c JOIN member AS m ON m.cell_id = c.id "

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, text
 
 from ablate import journal
 from ablate.config import Evaluation, RunConfig
 from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store.database import Database
+from ablate.store.evaluated import asked, measure
 from ablate.store.ingest import ingest, utc
 from ablate.store.register import register
 
@@ -86,7 +87,7 @@ FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.ru
 WHERE cell.study_id = :study AND cell.active
   AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
        OR run.status = 'complete' AND NOT EXISTS (
-           SELECT 1 FROM attempt WHERE run_id = run.id AND status IN ('complete', 'superseded') AND evaluation = :evaluation))
+           SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete' AND evaluation = :evaluation))
 GROUP BY run.id ORDER BY place
 """
 
@@ -127,8 +128,6 @@ def claim(
 
 
 def _candidates(connection: Connection, study_id: int, owner: Owner, evaluation: str) -> list[Row[Any]]:
-    from sqlalchemy import text
-
     return list(connection.execute(text(_CANDIDATES), {"study": study_id, "owner": str(owner), "evaluation": evaluation}))
 
 
@@ -144,33 +143,18 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
     return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint))
 
 
-def asked(config: RunConfig, evaluation: Evaluation) -> set[tuple[str, float]]:
-    """The finals, as (name, at), that an evaluation asks of a run."""
-    wanted = {("loss", 0.0)} | {(name, 0.0) for name in evaluation.downstream}
-    if evaluation.lengths != (1.0,):
-        wanted |= {("loss_at_length", factor) for factor in evaluation.lengths}
-    if config.objective == "masked":
-        wanted |= {(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in evaluation.probe.ratio}
-    return wanted
-
-
-def measure(evaluation: Evaluation) -> tuple[object, ...]:
-    """What decides the value of a final, beside the run: finals of unequal measure do not compare."""
-    return evaluation.tokens, evaluation.probe.mix, evaluation.probe.kind
-
-
 def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
     """Whether a complete run is to be done again for finals. A final that was asked for before and did not come, never will."""
     wanted = Evaluation.model_validate_json(evaluation)
-    past = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         "SELECT evaluation FROM attempt WHERE run_id = ? AND status IN ('complete', 'superseded') ORDER BY status", (run_id,)
-    ).scalars()
-    earlier = [Evaluation.model_validate_json(text) for text in past]
+    )
+    earlier = [Evaluation.model_validate_json(text) for text in rows.scalars()]
     if earlier and measure(earlier[0]) != measure(wanted):  # the accepted attempt's, whose finals these are
         connection.exec_driver_sql("DELETE FROM final WHERE run_id = ?", (run_id,))
         return True
     there = {(name, at) for name, at in connection.exec_driver_sql("SELECT name, at FROM final WHERE run_id = ?", (run_id,))}
-    tried = {final for evaluation in earlier for final in asked(config, evaluation)}
+    tried = {final for past in earlier if measure(past) == measure(wanted) for final in asked(config, past)}
     return bool(asked(config, wanted) - there - tried)
 
 
@@ -203,11 +187,11 @@ def counts(db: Database, study_id: int) -> dict[str, int]:
     """Runs of the study by status."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT status, count(*) FROM run WHERE id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id "
+            "SELECT status, count(*) AS number FROM run WHERE id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id "
             "WHERE study_id = ? AND active) GROUP BY status",
             (study_id,),
         )
-        return {status: number for status, number in rows}
+        return {row.status: row.number for row in rows}
 
 
 def dead(db: Database, study_id: int) -> set[int]:
