@@ -1,7 +1,7 @@
 """IsoFLOP curves: the size of lowest loss in each budget, and how it grows with the budget.
 
-The minimum is read off an Akima interpolation of log loss over log size (Porian et al. 2024, arXiv:2406.19146): a parabola through
-the whole range is pulled aside by the steeper flank.
+The minimum is read off an Akima interpolation of log loss over log size (Porian et al. 2024, arXiv:2406.19146): a parabola
+through the whole range is pulled aside by the steeper flank.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 
 from ablate.errors import AblateError
-from ablate.scaling.fit import BOOTSTRAPS, Fit, Interval, clean, fit
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
+from ablate.scaling.fit import BOOTSTRAPS, Fit, Interval, clean, fit, repeated_noise
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
 from ablate.scaling.solve import Floats
 
-LEAST_SIZES = 5  # in a budget
+LEAST_SIZES = 4  # in a budget
 LEAST_BUDGETS = 3
 POINTS = 801  # of the interpolation, at which the minimum is looked for
 
@@ -90,9 +90,9 @@ def isoflop(
 ) -> IsoFlop:
     """Minima and exponents from P runs: loss, parameters n, FLOPs c, tokens d [P] (by default c/6n).
 
-    Budgets within 5% are one. A budget counts with five sizes and a minimum that is not at its smallest or largest; three such
-    budgets are needed. Intervals are percentiles over replicates in which every run gets fresh noise; its size is taken from
-    repeated runs of a size in a budget, or where there are none from how far points lie off the cubic through their neighbours.
+    Budgets within 5% are one, and so are sizes. A budget counts with four sizes and a minimum that is not at its smallest or
+    largest; three such budgets are needed. Intervals are percentiles over replicates in which every run gets fresh noise, of the
+    size that repeated runs of a size in a budget show, or where there are none the roughness of the curves.
     """
     tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
@@ -170,46 +170,39 @@ def _exponents(
 def _budgets(columns: dict[str, Floats], log_loss: Floats) -> list[_Budget]:
     found = []
     of = level_of(columns["c"])
-    for index in range(len(levels(columns["c"]))):
+    for index in range(of.max() + 1):
         here = of == index
-        sizes, member, runs = np.unique(columns["n"][here], return_inverse=True, return_counts=True)
-        mean = lambda values: np.bincount(member, values) / runs  # noqa: E731, B023
-        found.append(
-            _Budget(
-                c=float(np.exp(np.log(columns["c"][here]).mean())),
-                x=np.log(sizes),
-                y=mean(log_loss[here]),
-                tokens=mean(np.log(columns["d"][here])),
-                runs=runs.astype(float),
-            )
+        member = level_of(columns["n"][here])
+        runs = np.bincount(member)
+        x, y, tokens, c = (
+            np.bincount(member, values[here]) / runs
+            for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]), np.log(columns["c"]))
         )
+        found.append(_Budget(c=float(np.exp(c.mean())), x=x, y=y, tokens=tokens, runs=runs.astype(float)))
     return found
 
 
 def _noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[_Budget]) -> tuple[float, str]:
     """The sd of log loss from run to run, and what it was taken from."""
-    cell = np.stack([level_of(columns["c"]), np.unique(columns["n"], return_inverse=True)[1]])
-    _, member, runs = np.unique(cell, axis=1, return_inverse=True, return_counts=True)
-    spare = int((runs - 1).sum())
-    if spare >= 5:
-        within = log_loss - (np.bincount(member, log_loss) / runs)[member]
-        return float(np.sqrt((within**2).sum() / spare)), "repeated runs"
+    repeats, _ = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
+    if np.isfinite(repeats):
+        return repeats, "repeated runs"
     off = [roughness(budget.x, budget.y) for budget in budgets if len(budget.x) >= LEAST_SIZES]
     together = np.concatenate(off) if off else np.zeros(1)
     return float(np.sqrt((together**2).mean())), "roughness of the curves"
 
 
 def roughness(x: Floats, y: Floats) -> Floats:
-    """How far each inner point lies off the cubic through its four neighbours, scaled to the noise's sd: [S] → [S − 4].
+    """Fourth divided differences of neighbouring points (third of four points), scaled to the noise's sd: [S] → [S − 4].
 
     The difference-based noise estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order that a smooth minimum passes.
     """
+    width = min(5, len(x))
     out = []
-    for i in range(2, len(x) - 2):
-        near = np.array([i - 2, i - 1, i + 1, i + 2])
-        away = x[near] - x[i]
-        shares = np.array([np.prod(np.delete(away, j) / (np.delete(away, j) - away[j])) for j in range(4)])  # Lagrange
-        out.append((y[i] - shares @ y[near]) / np.sqrt(1 + shares @ shares))
+    for first in range(len(x) - width + 1):
+        near = x[first : first + width]
+        shares = 1 / np.prod(near[:, None] - near + np.eye(width), axis=1)
+        out.append(shares @ y[first : first + width] / np.linalg.norm(shares))
     return np.array(out)
 
 
