@@ -8,27 +8,33 @@ from torch import Tensor, nn
 
 from ablate.train.optimiser import AdamW
 
-SHAPES = [(5, 7), (3,), (11, 2), (64,)]  # matrices and vectors of a member, in mixed order and of odd sizes
+SHAPES = {"a_weight": (5, 7), "b_bias": (3,), "c_weight": (11, 2), "d_gain": (64,), "e_vector": (2, 3)}  # of a member, odd sizes
 LR, DECAY, CLIP = [1e-3, 3e-2, 1e-2], [0.1, 0.0, 0.5], [1.0, float("inf"), 0.5]
 STEPS = 50
 
 
-def members() -> list[nn.Parameter]:
+def members() -> nn.Module:
+    """A module whose parameters are called as a model's: `weight` (decayed), `bias`, `gain`, `vector` (not)."""
     torch.manual_seed(0)
-    return [nn.Parameter(torch.randn(3, *shape, dtype=torch.float64)) for shape in SHAPES]
+    module = nn.Module()
+    for name, shape in SHAPES.items():
+        owner, kind = name.split("_")
+        module.add_module(owner, nn.Module())
+        module.get_submodule(owner).register_parameter(kind, nn.Parameter(torch.randn(3, *shape, dtype=torch.float64)))
+    return module
 
 
 def gradients(step: int) -> list[Tensor]:
     torch.manual_seed(1000 + step)
-    return [torch.randn(3, *shape, dtype=torch.float64) * (1 + step % 3) for shape in SHAPES]
+    return [torch.randn(3, *shape, dtype=torch.float64) * (1 + step % 3) for shape in SHAPES.values()]
 
 
 def theirs(k: int) -> tuple[list[Tensor], list[float]]:
     """Member k's weights after 50 steps of torch.optim.AdamW with torch's clipping, and the norms it saw."""
-    mine = [nn.Parameter(p.detach()[k].clone()) for p in members()]
+    mine = [nn.Parameter(p.detach()[k].clone()) for p in members().parameters()]
     groups = [
-        {"params": [p for p in mine if p.dim() > 1], "weight_decay": DECAY[k]},
-        {"params": [p for p in mine if p.dim() == 1], "weight_decay": 0.0},
+        {"params": [mine[0], mine[2]], "weight_decay": DECAY[k]},
+        {"params": [mine[1], mine[3], mine[4]], "weight_decay": 0.0},
     ]
     torch_adamw = torch.optim.AdamW(groups, lr=LR[k], betas=(0.9, 0.95), eps=1e-8)
     norms = []
@@ -42,8 +48,9 @@ def theirs(k: int) -> tuple[list[Tensor], list[float]]:
 
 def ours(spoil: int | None = None) -> tuple[list[nn.Parameter], Tensor]:
     """All members' weights and norms [STEPS, K]. `spoil`: a member whose gradients are NaN from step 20 on."""
-    parameters = members()
-    optimiser = AdamW(parameters)
+    module = members()
+    parameters = list(module.parameters())
+    optimiser = AdamW(module)
     order = [next(i for i, p in enumerate(parameters) if p is q) for q in optimiser.parameters]
     alive = torch.ones(3, dtype=torch.bool)
     vectors = [torch.tensor(values, dtype=torch.float64) for values in (LR, DECAY, CLIP)]
@@ -77,8 +84,7 @@ def test_a_member_that_is_not_alive_keeps_its_weights_and_the_others_do_not_noti
 
 
 def test_reset_makes_the_next_steps_those_of_a_new_optimiser() -> None:
-    parameters = members()
-    optimiser = AdamW(parameters)
+    optimiser = AdamW(members())
     start = optimiser.weights.clone()
     arguments = [torch.tensor(values, dtype=torch.float64) for values in (LR, DECAY, CLIP)]
 

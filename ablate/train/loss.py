@@ -15,7 +15,7 @@ class CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         normaliser = torch.logsumexp(_wide(logits), dim=-1)
         chosen = logits.gather(-1, targets[..., None])[..., 0]
         return normaliser - chosen, normaliser
@@ -26,7 +26,7 @@ class CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(logits, targets, output[1])
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor, d_normaliser: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_loss: Tensor, d_normaliser: Tensor) -> tuple[Tensor, None]:
         logits, targets, normaliser = ctx.saved_tensors
         share = (_wide(logits) - normaliser[..., None]).exp() * (d_loss + d_normaliser)[..., None]
         hit = torch.arange(logits.shape[-1], device=logits.device) == targets[..., None]

@@ -6,7 +6,7 @@ one buffer [K, N], so that an update is a few operations on whole rows, and a me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,21 @@ ALIGN = 64  # elements: every parameter starts on a boundary that matrix product
 class AdamW:
     """The parameters, their gradient and its two moments as rows [K, N].
 
-    Takes the storage of the given parameters over: afterwards each is a view of `weights`. Those of two or more
-    dimensions a member (matrices, embeddings) are decayed, the others (biases, gains) are not.
+    Takes the storage of a module's parameters over: afterwards each is a view of `weights`. Those called `weight`
+    (matrices, embeddings) are decayed, the others (biases, gains, vectors) are not.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8):
-        given = list(parameters)
-        self.parameters = [p for p in given if p.dim() > 2] + [p for p in given if p.dim() <= 2]
+    def __init__(self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8):
+        named = sorted(module.named_parameters(), key=lambda pair: not _decays(pair[0]))
+        self.names = [name for name, _ in named]
+        self.parameters = [p for _, p in named]
         self.betas, self.eps = betas, eps
         first = self.parameters[0]
         self.n_members = first.shape[0]
         widths = [p[0].numel() for p in self.parameters]
         self._padding = [-width % ALIGN for width in widths]
         room = [width + pad for width, pad in zip(widths, self._padding, strict=True)]
-        self.n_decayed = sum(n for n, p in zip(room, self.parameters, strict=True) if p.dim() > 2)
+        self.n_decayed = sum(n for n, name in zip(room, self.names, strict=True) if _decays(name))
         self.weights = first.new_zeros(self.n_members, sum(room), requires_grad=False)
         for p, width, row in zip(self.parameters, widths, self.weights.split(room, dim=1), strict=True):
             view = row[:, :width].view(p.shape)
@@ -73,3 +74,7 @@ class AdamW:
         self.weights[:, : self.n_decayed].mul_(1 - rate * weight_decay[:, None])
         self.weights.sub_(rate / (1 - beta1 ** (step + 1)) * self.mean / denominator)
         return norm
+
+
+def _decays(name: str) -> bool:
+    return name.rpartition(".")[2] == "weight"
