@@ -20,7 +20,9 @@ StudyName = Annotated[
 ]
 Size = Annotated[
     str | None,
-    typer.Option(metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes),
+    typer.Option(
+        metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes
+    ),
 ]
 
 
@@ -29,7 +31,7 @@ def open_plan(study: str, size: str | None) -> Plan:
     from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.study import load
-    from ablate.study.tiny import tiny
+    from ablate.plan.tiny import tiny
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
@@ -204,7 +206,8 @@ def _one(row: Factor) -> None:
         out.print(f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False)
     if row.levels:
         lines = [
-            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source) for level in row.levels
+            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
+            for level in row.levels
         ]
         out.print(table(["level", "or", "meaning", "source"], lines))
     out.print(f"Default: {_default(row.name)}", markup=False)
