@@ -30,8 +30,8 @@ def open_plan(study: str, size: str | None) -> Plan:
     """The plan of a study file, shrunk where that is asked for."""
     from ablate.errors import unknown
     from ablate.plan import plan
-    from ablate.study import load
     from ablate.plan.tiny import tiny
+    from ablate.study import load
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
@@ -88,15 +88,21 @@ def _cells(plan: Plan, speed: float | None) -> object:
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
-    """Strata, baselines and families."""
+    """Strata, baselines, families, and what was matched."""
+    from ablate.plan.match import mismatch
+
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
     families = {contrast.family for contrast in plan.contrasts}
+    configs = {cell.label: cell.config for cell in plan.cells}
     where = f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines" if plan.study.within else "Baseline"
     yield f"{where}: {'; '.join(baselines)}"
-    yield (
-        f"{len(plan.contrasts)} contrasts in {len(families)} {'family' if len(families) == 1 else 'families'} on {plan.study.metric} "
-        f"({'lower' if plan.study.goal == 'min' else 'higher'} is better), paired by seed"
-    )
+    grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
+    better = "lower" if plan.study.goal == "min" else "higher"
+    yield f"{len(plan.contrasts)} contrasts in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
+    if match := plan.study.match:
+        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity, match.by)) for c in plan.contrasts)
+        what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]
+        yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:
         yield f"Left out: {'; '.join(plan.excluded)}"
 
