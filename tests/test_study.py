@@ -63,7 +63,15 @@ def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("20M", 20_000_000), ("0.2M", 200_000), ("3e14", 300_000_000_000_000), (2e7, 20_000_000), ("1_000", 1000), ("0.5", 0.5), (".5K", 500)]
+    [
+        ("20M", 20_000_000),
+        ("0.2M", 200_000),
+        ("3e14", 300_000_000_000_000),
+        (2e7, 20_000_000),
+        ("1_000", 1000),
+        ("0.5", 0.5),
+        (".5K", 500),
+    ]
     + [("1.5T", 1_500_000_000_000), ("2G", 2_000_000_000), (3, 3), (0.25, 0.25)],
 )
 def test_numbers(written: object, meant: float) -> None:
@@ -71,7 +79,9 @@ def test_numbers(written: object, meant: float) -> None:
     assert (found, type(found)) == (meant, type(meant))
 
 
-@pytest.mark.parametrize("written", ["", "M", ".", "20 M M", "20m", "twenty", "1e9999", True, None, [1], float("nan"), float("inf"), 10**400])
+@pytest.mark.parametrize(
+    "written", ["", "M", ".", "20 M M", "20m", "twenty", "1e9999", True, None, [1], float("nan"), float("inf"), 10**400]
+)
 def test_no_numbers(written: object) -> None:
     with pytest.raises(AblateError, match="^n = "):
         number("n", written)
@@ -180,7 +190,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
     ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
-    ("# depth", "\n[match]\nby = 'd_mlp'", 16, ["params = \"body\""]),
+    ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
     ("# depth", "\n[tune]\nlr = [1e-4, 1e-2]", 16, ["[tune]", "lr in [base]"]),
     ("# depth", "\n[fit]\ngroup = 'topology'", 16, ["[fit]"]),
@@ -257,9 +267,21 @@ def test_a_written_study_reads_as_the_same(file: Path) -> None:
 def test_hostile_names_and_values_are_written_as_they_are() -> None:
     import tomllib
 
-    raw = {"name": "x", "question": 'a "b" \\ \x7f\x00\n é', "factors": {"t": {"a = [1]\n#": {"corpus": "'"}}}, "exclude": [{"a b": 1e-9}]}
+    raw = {
+        "name": "x",
+        "question": 'a "b" \\ \x7f\x00\n é',
+        "factors": {"t": {"a = [1]\n#": {"corpus": "'"}}},
+        "exclude": [{"a b": 1e-9}],
+    }
     assert tomllib.loads(write(raw)) == raw
-    assert [value(text) for text in ("12", "1e-3", "20M", "serial", "[0.8, 0.1]", '"7"')] == [12, 1e-3, "20M", "serial", [0.8, 0.1], "7"]
+    assert [value(text) for text in ("12", "1e-3", "20M", "serial", "[0.8, 0.1]", '"7"')] == [
+        12,
+        1e-3,
+        "20M",
+        "serial",
+        [0.8, 0.1],
+        "7",
+    ]
 
 
 # -- mutations: a valid plan or one AblateError, never another exception ------------------------------------------------
@@ -274,8 +296,40 @@ SEED_TEXTS = [
     'name = "s"\nquestion = "?"\nseeds = 1\nwithin = ["size"]\n[base]\nn_ctx = 64\n[factors]\nactivation = ["gelu", "swiglu"]\n'
     'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\nflops = ["3e12", "1e13"]\n',
 ]
-NASTY = ["0", "-1", "1e400", "nan", "inf", "true", '""', '"x"', "[]", "[[]]", "{}", "1979-05-27", "99999999999999999999", "[1, 1]", '"1e300"']
-WORDS = ["norm", "objective", "d_mlp", "n_kv_head", "d_head", "qkv", "tokens", "flops", "size", "seeds", "'masked'", "'sum'", "'none'", "3", "7"]
+NASTY = [
+    "0",
+    "-1",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "[[]]",
+    "{}",
+    "1979-05-27",
+    "99999999999999999999",
+    "[1, 1]",
+    '"1e300"',
+]
+WORDS = [
+    "norm",
+    "objective",
+    "d_mlp",
+    "n_kv_head",
+    "d_head",
+    "qkv",
+    "tokens",
+    "flops",
+    "size",
+    "seeds",
+    "'masked'",
+    "'sum'",
+    "'none'",
+    "3",
+    "7",
+]
 
 
 @st.composite
