@@ -94,7 +94,14 @@ class Worker:
         self._engine = importlib.import_module(ENGINE)
         device_facts = self._engine.setup(device, threads)
         versions = {"ablate": ablate.__version__, "python": platform.python_version(), **device_facts.pop("versions")}
-        self._facts = {"host": platform.node(), "pid": os.getpid(), "device": device, **device_facts, "versions": versions, **checkout()}
+        self._facts = {
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "device": device,
+            **device_facts,
+            "versions": versions,
+            **checkout(),
+        }
 
     def work(self, job: Job, inbox: Inbox) -> bool:
         """Train a job. Whether this process may take another one after it."""
