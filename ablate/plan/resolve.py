@@ -124,7 +124,7 @@ def _steps(config: RunConfig, counted: sizes.Sizes, budget: str, amount: float) 
     steps = round(tokens / config.batch_tokens)
     if steps < 1:
         raise AblateError(
-            f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens}; raise the one or lower the other"
+            f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens}; raise one or lower the other"
         )
     if steps >= 1 << 38:
         raise AblateError(f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many")

@@ -137,7 +137,8 @@ def _apart(source: Source, base: Fields, factors: Factors) -> None:
             )
     for one, other in pairs_of(by_factor, 2):
         if both := sorted(by_factor[one] & by_factor[other]):
-            raise AblateError(f"{source.where('factors', other)}: {both[0]} is set by two factors, {one} and {other}; keep one of them")
+            place = source.where("factors", other)
+            raise AblateError(f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them")
 
 
 def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
@@ -166,12 +167,14 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
         if file.design == "grid":
             raise AblateError(f"{source.where('interactions')}: a grid varies all factors together; remove interactions")
         if len(group) < 2 or set(group) & set(file.within):
-            raise AblateError(f"{source.where('interactions')}: {group}: an interaction is two or more factors that do not stand in within")
+            place = source.where("interactions")
+            raise AblateError(f"{place}: {group}: an interaction is two or more factors that do not stand in within")
     if file.design in ("leave-one-out", "add-one-in"):
         for name, levels in factors.items():
             if name not in file.within and len(levels) != 2:
+                place = source.where("factors", name)
                 raise AblateError(
-                    f"{source.where('factors', name)}: {name} has {len(levels)} levels; under {file.design} a factor has two, with and without"
+                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two, with and without"
                 )
 
 
@@ -182,17 +185,16 @@ def _seeds(source: Source, raw: int | list[int]) -> tuple[int, ...]:
             raise AblateError(f"{place}: seeds = {raw}: between 1 and {MAX_RUNS:,} are possible")
         return tuple(range(raw))
     if not raw or len(set(raw)) < len(raw) or not all(0 <= seed < 1 << 31 for seed in raw):
-        raise AblateError(f"{place}: seeds = {str(raw):.80}: different whole numbers from 0 to 2147483647 are wanted")
+        raise AblateError(f"{place}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are wanted")
     return tuple(raw)
 
 
 def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: Sequence[int]) -> None:
     cells = count(file.design, {name: list(levels) for name, levels in factors.items()}, file.within, file.interactions)
     if cells * len(seeds) > MAX_RUNS:
-        raise AblateError(
-            f"{source.where('factors')}: {cells:,} cells × {len(seeds):,} seeds are {cells * len(seeds):,} runs, more than {MAX_RUNS:,}; "
-            'take fewer levels or seeds, or design = "one-factor"'
-        )
+        runs = f"{cells:,} cells × {len(seeds):,} seeds are {cells * len(seeds):,} runs"
+        advice = 'take fewer levels or seeds, or design = "one-factor"'
+        raise AblateError(f"{source.where('factors')}: {runs}, more than {MAX_RUNS:,}; {advice}")
 
 
 def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
