@@ -50,8 +50,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
     opened = _open(db)
     row = _study(opened, study)
     runs = query(opened, "SELECT * FROM runs WHERE study = :study", study=row.name)
-    levels = _levels(opened, row.id)
-    for factor, part in levels.groupby("factor", sort=False):
+    for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
         order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
@@ -59,6 +58,13 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
     named = arms(study, opened).set_index("cell")["arm"]
     runs["arm"] = pd.Categorical(runs["cell"].map(named), categories=named.cat.categories, ordered=True)
     return runs
+
+
+def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
+    """Cell → factor → level's label. A factor that has no meaning in a cell is not there."""
+    opened = _open(db)
+    frame = _levels(opened, _study(opened, study).id)
+    return {str(cell): dict(zip(part["factor"], part["level"], strict=True)) for cell, part in frame.groupby("cell", sort=False)}
 
 
 def arms(study: str, db: Source = None) -> pd.DataFrame:
@@ -69,30 +75,29 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     opened = _open(db)
     row = _study(opened, study)
     contrasts = _contrasts(opened, row.id)
-    levels = _levels(opened, row.id)
+    by_cell = levels(study, opened)
     single = contrasts["factor"].nunique() <= 1
-    by_cell = {cell: dict(zip(part["factor"], part["level"], strict=True)) for cell, part in levels.groupby("cell")}
-    found: dict[str, tuple[str, str, bool]] = {}
-    for contrast in contrasts.itertuples():
-        base = baseline_level(contrast.factor, by_cell.get(contrast.baseline, {})) if single else BASELINE  # type: ignore[arg-type, call-overload]
-        found.setdefault(contrast.baseline, (contrast.stratum, base, True))  # type: ignore[arg-type]
-    for contrast in contrasts.itertuples():
-        name = contrast.level if single else f"{contrast.factor}={contrast.level}"
-        found.setdefault(contrast.cell, (contrast.stratum, str(name), False))  # type: ignore[arg-type]
-    for cell in levels["cell"]:
-        found.setdefault(cell, ("", str(cell), False))
-    frame = pd.DataFrame([(cell, *rest) for cell, rest in found.items()], columns=["cell", "stratum", "arm", "is_baseline"])
-    frame["arm"] = pd.Categorical(frame["arm"], categories=list(dict.fromkeys(frame["arm"])), ordered=True)
-    return frame
+    named: dict[str, str] = {}
+    for contrast in contrasts.to_dict("records"):
+        base = baseline_level(contrast["factor"], by_cell.get(contrast["baseline"], {})) if single else BASELINE
+        named[contrast["baseline"]] = base
+    order = list(dict.fromkeys(named.values()))
+    for contrast in contrasts.to_dict("records"):
+        named.setdefault(contrast["cell"], contrast["level"] if single else f"{contrast['factor']}={contrast['level']}")
+    cells = query(opened, "SELECT label AS cell, stratum FROM cell WHERE study_id = :study AND active ORDER BY id", study=row.id)
+    cells["arm"] = [named.get(cell, cell) for cell in cells["cell"]]
+    cells["is_baseline"] = cells["cell"].isin(set(contrasts["baseline"]))
+    cells["arm"] = pd.Categorical(cells["arm"], categories=list(dict.fromkeys([*order, *cells["arm"]])), ordered=True)
+    return cells
 
 
 def baseline_level(factor: str, levels: dict[str, str]) -> str:
     """The level of a baseline cell in the factor, or joined factors, that a contrast is about."""
-    return " × ".join(levels.get(part, "?") for part in factor.split(" × "))
+    return " × ".join(levels.get(part, "–") for part in factor.split(" × "))
 
 
 def curves(study: str, series: str | Iterable[str] | None = None, db: Source = None) -> pd.DataFrame:
-    """Every stored point of the study's runs: study, cell, run, seed, series, step, tokens, value; or those of `series`."""
+    """Every stored point of the study's runs: study, cell, role, run, seed, series, step, tokens, value; or those of `series`."""
     opened = _open(db)
     row = _study(opened, study)
     if series is None:
