@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +49,7 @@ class EffectRow:
     p_sign_flip: float
     correlation: float  # of the two arms over seeds
     standardised: float  # mean / sd
-    resolvable: float  # the smallest true effect that so many pairs of this noise find in 80% of studies
+    resolvable: float  # the smallest true effect that so many pairs of this noise find in 80% of studies, corrected
     resolved: bool  # p_holm at or below 0.05
     method: str
     input_hash: str  # of every value that went in: the same hash, the same numbers
@@ -75,7 +75,7 @@ def of_pairs(pairs: pd.DataFrame) -> list[EffectRow]:
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)]
-        found = stats.family([_compare(part) for part in contrasts])
+        found = _family([_compare(part, len(contrasts)) for part in contrasts])
         rows += [_row(part, effect, _digest(family)) for part, effect in zip(contrasts, found, strict=True)]
     return rows
 
@@ -85,11 +85,20 @@ def ended(pairs: pd.DataFrame) -> pd.Series:
     return pairs["status"].isin(ENDED) & pairs["baseline_status"].isin(ENDED)
 
 
-def _compare(pairs: pd.DataFrame) -> stats.Effect:
+def _compare(pairs: pd.DataFrame, family_size: int) -> stats.Effect:
+    """The effect of one contrast, with an interval and a resolvable effect that hold for the whole family (Bonferroni)."""
     done = pairs[ended(pairs)]
     complete = (done["status"] == "complete") & (done["baseline_status"] == "complete")
-    value = done["value"].to_numpy(float)
-    return stats.compare(np.where(complete, value, math.nan), done["baseline_value"].to_numpy(float), confidence=CONFIDENCE)
+    value, base = np.where(complete, done["value"].to_numpy(float), math.nan), done["baseline_value"].to_numpy(float)
+    effect = stats.compare(value, base, confidence=CONFIDENCE)
+    together = stats.compare(value, base, confidence=1 - (1 - CONFIDENCE) / family_size)
+    return replace(effect, family_lo=together.lo, family_hi=together.hi, resolvable=together.resolvable)
+
+
+def _family(effects: Sequence[stats.Effect]) -> list[stats.Effect]:
+    return [
+        replace(effect, p_holm=float(p)) for effect, p in zip(effects, stats.holm([effect.p for effect in effects]), strict=True)
+    ]
 
 
 def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:

@@ -49,7 +49,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
     """
     opened = _open(db)
     row = _study(opened, study)
-    runs = query(opened, "SELECT * FROM runs WHERE study = :study", study=row.name)
+    runs = query(opened, "SELECT * FROM runs WHERE study = :study ORDER BY run", study=row.name)
     for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
@@ -124,7 +124,7 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
     """Each run of a contrast beside its baseline's run of the same seed: the view `pairs`."""
     opened = _open(db)
     row = _study(opened, study)
-    return query(opened, "SELECT * FROM pairs WHERE study = :study", study=row.name)
+    return query(opened, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=row.name)
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:

@@ -65,29 +65,30 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> tupl
     unit = words.after
     if n == 1:
         return "unknown", (
-            f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; from one pair nothing is known of the noise."
+            f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; "
+            "one pair says nothing about the noise."
         )
     if math.isnan(row["lo"]):
         return "unknown", (
             f"differs from {base} by exactly {signed(mean, 4)}{unit} in all {plural(n, 'pair')}: "
             "without any noise there is no interval and no test."
         )
-    evidence = (
-        f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {plural(n, 'pair')}; "
-        f"{_correction(row['p_holm'], family_size)})"
-    )
     if row["resolved"]:
-        verdict = "better" if words.better(mean) else "worse"
-        moved = "higher" if mean > 0 else "lower"
-        return verdict, f"is {verdict} than {base}: {words.phrase} is {number(abs(mean), digits)}{unit} {moved} {evidence}."
+        verdict, verb = "better" if words.better(mean) else "worse", "raises" if mean > 0 else "lowers"
+        low, high = sorted((abs(row["lo"]), abs(row["hi"])))
+        return verdict, (
+            f"is {verdict} than {base}: it {verb} {words.phrase} by {number(abs(mean), digits)}{unit} "
+            f"(95% interval {number(low, digits)} to {number(high, digits)}; {_evidence(row, family_size)})."
+        )
     if row["sd"] == 0:
         return "unresolved", f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ."
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
         almost = " The interval excludes zero by itself, but the correction for several levels takes that back."
     return "unresolved", (
-        f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} {evidence}. "
-        f"Not resolved: with {plural(n, 'pair')} of this noise the study can see {number(row['resolvable'], digits)}{unit} or more.{almost}"
+        f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} (95% interval "
+        f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)}). "
+        f"Not resolved: this study can see {number(row['resolvable'], digits)}{unit} or more here.{almost}"
     )
 
 
@@ -99,8 +100,9 @@ def _nothing(row: Mapping[Any, Any]) -> str:
     return "its runs are not finished" if row["pending"] else "there is no pair"
 
 
-def _correction(p_holm: float, family_size: int) -> str:
-    return p_value(p_holm) if family_size == 1 else f"Holm {p_value(p_holm)} over {plural(family_size, 'level')}"
+def _evidence(row: Mapping[Any, Any], family_size: int) -> str:
+    p = p_value(row["p_holm"])
+    return f"{plural(row['n'], 'pair')}; {p if family_size == 1 else f'Holm {p} over {family_size} levels'}"
 
 
 def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
@@ -189,7 +191,8 @@ def _matched(material: Material) -> str:
         else "sizes are not known"
     )
     if match:
-        what = "FLOPs" if match.get("flops") else {"total": "total parameters"}.get(str(match.get("params")), "parameters without embeddings and head")
+        body = "parameters without embeddings and head"
+        what = "FLOPs" if match.get("flops") else "all parameters" if match.get("params") == "total" else body
         return f"Matched: {what}, by {match.get('by', 'd_mlp')}; {left}."
     return f"Nothing was matched beyond the budget of the study file: {left}."
 

@@ -50,7 +50,8 @@ def metric_words(text: str, goal: str) -> MetricWords:
     name, _, at = text.partition("@")
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
-    return MetricWords(PHRASES.get(name, text.replace("_", " ")).format(at=at) if name in PHRASES else text.replace("_", " "), unit, goal)
+    phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
+    return MetricWords(phrase, unit, goal)
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------
