@@ -67,6 +67,15 @@ def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
     return {str(cell): dict(zip(part["factor"], part["level"], strict=True)) for cell, part in frame.groupby("cell", sort=False)}
 
 
+def orders(study: str, db: Source = None) -> dict[str, list[str]]:
+    """Factor → its levels' labels, baseline first; factors in the order of the cells' labels."""
+    opened = _open(db)
+    frame = _levels(opened, _study(opened, study).id)
+    ordered = frame.sort_values("ordinal", kind="stable").groupby("factor")["level"].unique()
+    label = str(frame["cell"].iloc[0]) if len(frame) else ""
+    return {factor: list(ordered[factor]) for factor in sorted(ordered.index, key=lambda name: label.find(f"{name}="))}
+
+
 def arms(study: str, db: Source = None) -> pd.DataFrame:
     """The study's cells: cell, stratum, arm, is_baseline. `arm` is short and tells the cells of a stratum apart.
 

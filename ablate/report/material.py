@@ -28,6 +28,8 @@ class Material:
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
     curves: pd.DataFrame  # held-out and training loss of compared runs
+    levels: dict[str, dict[str, str]]  # cell → factor → level
+    orders: dict[str, list[str]]  # factor → its levels, baseline first
 
     @cached_property
     def words(self) -> MetricWords:
@@ -52,6 +54,10 @@ class Material:
         return self.compared[(self.compared["status"] == "complete") & self.compared["metric"].notna()]
 
     @property
+    def factors(self) -> list[str]:
+        return list(self.orders)
+
+    @property
     def strata(self) -> list[str]:
         return list(dict.fromkeys(self.arms["stratum"]))
 
@@ -65,15 +71,18 @@ def gather(db: Database, study: str) -> Material:
     arms = results.arms(study, db)
     finals = results.finals(study, db=db)
     curves = results.curves(study, ["loss", "train_loss"], db)
+    levels = results.levels(study, db)
     return Material(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=results.pairs(study, db),
-        effects=_placed(analysis.effects(study, db), arms, results.levels(study, db)),
+        effects=_placed(analysis.effects(study, db), arms, levels),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
         curves=curves[(curves["role"] == "compare") & curves["run"].isin(compared)],
+        levels=levels,
+        orders=results.orders(study, db),
     )
 
 

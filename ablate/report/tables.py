@@ -243,3 +243,10 @@ def runs(material: Material) -> Table:
         f"WHERE study = {quoted(material.study.name)};",
         folded=True,
     )
+
+
+def excluded(material: Material) -> list[str]:
+    """A sentence on what the study file leaves out."""
+    rules = material.settings.get("exclude") or []
+    named = [", ".join(f"{factor} = {level}" for factor, level in rule.items()) for rule in rules if isinstance(rule, dict)]
+    return [f"Left out by the study file: {'; '.join(named)}."] if named else []
