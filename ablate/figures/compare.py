@@ -9,12 +9,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from ablate import stats
 from ablate.figures import style
-
-FAR = 6.0  # effects this many times as far out as the middle of them are drawn at the edge, with their value
-
 
 def effects(
     effects: pd.DataFrame, pairs: pd.DataFrame, *, label: str = "difference", goal: str = "min", ax: Axes | None = None
@@ -41,7 +39,7 @@ def effects(
         style.ticks(ax, "x", style.signed)
         ax.grid(axis="x")
         ax.spines["left"].set_visible(False)
-        better = "← better    worse →" if goal == "min" else "← worse    better →"
+        better = "←\u00a0better\u2003\u2003worse\u00a0→" if goal == "min" else "←\u00a0worse\u2003\u2003better\u00a0→"
         ax.set_xlabel(style.plain(label).replace(" (", "\n(", 1) + f"\n{better}")
         return ax
 
@@ -80,11 +78,9 @@ def _names(ax: Axes, rows: list[Row], effects: pd.DataFrame) -> None:
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
     """The range of the axis: everything, but for levels so far out that the others could not be told apart."""
     reach = effects[["lo", "hi", "mean"]].abs().max(axis=1)
-    known = reach[np.isfinite(reach)]
-    if known.empty:
+    keep = effects[style.near(list(reach))]
+    if keep.empty:
         return -1.0, 1.0
-    near = known[known <= FAR * known.median()].index if len(known) > 2 else known.index
-    keep = effects.loc[near]
     spots = pairs.merge(keep[["family", "cell"]], on=["family", "cell"])["difference"]
     spots = spots[np.isfinite(spots)]
     values = pd.concat([keep[["lo", "hi", "mean"]].stack(), spots])
@@ -138,7 +134,7 @@ def ordered(
             ax.minorticks_off()
         style.ticks(ax, "y")
         ax.grid(axis="y")
-        style.labels(ax, x.replace("_", " "), label)
+        style.labels(ax, x, label)
         if names:
             style.legend_below(ax, lines, names)
         return ax
@@ -163,27 +159,46 @@ def _spans_decades(values: pd.Series) -> bool:
 
 
 def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: str = "metric", ax: Axes | None = None) -> Axes:
-    """The mean of `value` in every combination of two factors. frame: one row a run; empty where no run counts."""
+    """The mean of `value` in every combination of two factors; empty where no run counts.
+
+    frame: one row a run. The colours tell apart the cells near each other; one far out has the colour of the end, and its number.
+    """
     with style.theme():
         table = frame.pivot_table(index=y, columns=x, values=value, aggfunc="mean", observed=False, dropna=False)
-        ax = style.canvas(ax, 0.9 + 0.26 * len(table))
-        digits = _digits(table.to_numpy(float))
-        written = table.map(lambda number: f"{number:.{digits}f}".replace("-", "−") if math.isfinite(number) else "")
+        ax = style.canvas(ax, 1.55 + 0.26 * len(table))
+        numbers = table.to_numpy(float)
+        written = table.map(lambda number: f"{number:.{_digits(numbers)}f}".replace("-", "−") if math.isfinite(number) else "")
+        low, high = _middle(numbers)
         sns.heatmap(
-            table, ax=ax, cmap="cividis", annot=written, fmt="", annot_kws={"size": 7}, linewidths=0.6, linecolor="white",
-            cbar_kws={"label": style.plain(label), "pad": 0.03},
+            table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
+            linecolor=style.PAPER,
+            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "pad": 0.04, "format": FuncFormatter(_tick)},
         )  # fmt: skip
+        ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
         for spine in ax.spines.values():
             spine.set_visible(False)
-        ax.set_xticklabels([style.plain(name, 16) for name in table.columns], rotation=30, ha="right", rotation_mode="anchor")
+        ax.set_xticklabels([style.plain(name, 18) for name in table.columns], rotation=30, ha="left", rotation_mode="anchor")
         ax.set_yticklabels([style.plain(name, 20) for name in table.index], rotation=0)
-        ax.tick_params(length=0)
-        style.labels(ax, x.replace("_", " "), y.replace("_", " "))
+        ax.tick_params(length=0, labeltop=True, labelbottom=False)
+        ax.set_xlabel("")
+        ax.set_ylabel(style.plain(y))
         return ax
 
 
-def _digits(values: np.ndarray) -> int:
-    """Decimals that tell the values apart: two digits of their range, at most five decimals."""
+def _tick(value: float, _: object) -> str:
+    return style.decimal(value)
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    """The range of the cells that lie near their median."""
     finite = values[np.isfinite(values)]
-    span = float(np.ptp(finite)) if len(finite) else 0.0
-    return min(5, max(0, 1 - math.floor(math.log10(span)))) if span > 0 else 3
+    if not len(finite):
+        return 0.0, 1.0
+    kept = finite[style.near(list(np.abs(finite - np.median(finite))))]
+    return float(kept.min()), float(kept.max())
+
+
+def _digits(values: np.ndarray) -> int:
+    """Decimals that tell the cells near each other apart: two digits of their range, at most five decimals."""
+    low, high = _middle(values)
+    return min(5, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3

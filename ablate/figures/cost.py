@@ -60,19 +60,23 @@ def pareto(
 ) -> Axes:  # fmt: skip
     """Each arm's mean metric against its mean seconds a run; the line joins the arms that no other beats in both.
 
-    frame: one row a run, columns x, y, `hue`.
+    frame: one row a run, columns x, y, `hue`. The y axis fits the arms near each other; the legend gives the value of another.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
-        shown = list(style.arms(whole, hue))
-        names = [style.plain(name, 24) for name, *_ in shown]
-        ax = style.canvas(ax, 2.2, names)
+        found = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
+        near = style.near(list((means[y] - means[y].median()).abs()))
+        names = [
+            style.plain(name, 24) + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
+            for (name, *_), mean, inside in zip(found, means[y], near, strict=True)
+        ]
+        ax = style.canvas(ax, 2.2, names)
         front = undominated(means[x].to_numpy(float), means[y].to_numpy(float), goal)
-        best = means[front].sort_values(x)
+        best = means[front & near].sort_values(x)
         ax.plot(best[x], best[y], color=style.RULE, linewidth=1.5, drawstyle="steps-post", zorder=1, gid="front")
         handles = []
-        for name, index, part in shown:
+        for name, index, part in found:
             ax.plot(
                 part[x], part[y], style.marker(index), color=style.color(index), alpha=0.25, markersize=2.6, markeredgewidth=0
             )
@@ -80,6 +84,7 @@ def pareto(
             mark = ax.plot([at[x]], [at[y]], style.marker(index), color=style.color(index), markersize=5.5, zorder=3)[0]
             style.tip(mark, f"{name}: {at[y]:.4g} in {at[x]:.3g} s")
             handles.append(mark)
+        style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         style.ticks(ax, "x")
         style.ticks(ax, "y")
         ax.grid(axis="both")

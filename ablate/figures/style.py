@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
@@ -184,6 +185,25 @@ def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, m
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))  # type: ignore[operator]
 
 
+FAR = 6.0  # an arm this many times as far out as the middle of them would flatten what the others show
+
+
+def near(distances: Sequence[float]) -> list[bool]:
+    """Which of several distances from a common point are not far beyond the others. All, where there are only two."""
+    known = sorted(distance for distance in distances if math.isfinite(distance))
+    if len(known) < 3:
+        return [math.isfinite(distance) for distance in distances]
+    limit = FAR * known[(len(known) - 1) // 2]
+    return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
+
+
+def fit(ax: Axes, values: np.ndarray) -> None:
+    """Fit the y axis to `values`, with a little room."""
+    if len(values) and np.ptp(values) > 0:
+        room = 0.05 * float(np.ptp(values))
+        ax.set_ylim(values.min() - room, values.max() + room)
+
+
 def tip(artist: Artist, text: str) -> None:
     """Give `artist` a text to show where a reader points at it."""
     artist.set_gid(f"tip:{text}")
@@ -218,6 +238,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     """`stem`.svg, .pdf and .png; the same frame gives the same bytes. Returns the paths."""
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "pdf", "png")]
     with theme():
+        figure.draw_without_rendering()  # once; the three files share the layout
+        figure.set_layout_engine("none")
         files[0].write_text(_titled(_svg(figure)), encoding="utf-8")
         figure.savefig(files[1], metadata={"CreationDate": None})
         figure.savefig(files[2], dpi=200, metadata={"Software": None})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,20 +23,21 @@ EARLY = 0.2  # the share of a run whose steep fall may leave the picture
 def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
     """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest seed.
 
-    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged:
-    a cross marks its last finite value. The y axis fits the last four fifths of the runs.
+    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and band are
+    of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis fits the last
+    four fifths of the arms that are near each other; the legend gives the last value of one that is not in the picture.
     """
     with style.theme():
-        whole = frame[np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))]
-        ax, lines, names = _bands(whole, "step", hue, ax, x=x)
-        for line, (name, _, part) in zip(lines, style.arms(whole, hue), strict=True):
-            style.tip(line, f"{name}: {part.loc[part['step'] == part['step'].max(), 'value'].mean():.4g} at the end")
-            _crosses(ax, part, x, name, line)
+        arms = _arms(frame, x, hue)
+        ends = [arm.end for arm in arms]
+        shown = style.near([abs(end - np.median(ends)) for end in ends])
+        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        ax = style.canvas(ax, 2.2, names)
+        lines = [_draw(ax, arm, x) for arm in arms]
         text, write = AXES[x]
         style.labels(ax, text, label)
+        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x)
         style.ticks(ax, "x", write)
-        late = whole.loc[whole[x] >= EARLY * whole[x].max(), "value"]
-        _fit(ax, late)
         style.ticks(ax, "y")
         ax.grid(axis="y")
         style.legend_below(ax, lines, names)
@@ -42,21 +45,21 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
 
 
 def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "difference", ax: Axes | None = None) -> Axes:
-    """How far each arm is from its baseline over training, by seed: the mean difference, in a band from lowest to highest.
+    """How far each arm is from its baseline over training: the mean of the paired differences, in a band from lowest to highest.
 
-    frame: columns `x`, step, run, value, `hue`, where value is the run's minus that of the baseline's run of the same seed.
+    frame: columns as for `curves`, where value is the run's minus that of the baseline's run of the same seed.
     """
     with style.theme():
-        whole = frame[np.isfinite(frame["value"].astype(float))]
-        ax, lines, names = _bands(whole, "step", hue, ax, x=x)
+        arms = _arms(frame, x, hue)
+        shown = style.near([abs(arm.end) for arm in arms])
+        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        ax = style.canvas(ax, 2.2, names)
+        lines = [_draw(ax, arm, x) for arm in arms]
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
-        for line, name in zip(lines, names, strict=True):
-            style.tip(line, f"{name}: {line.get_ydata()[-1]:+.4g} at the end")  # type: ignore[index]
         text, write = AXES[x]
         style.labels(ax, text, label)
+        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x, also=0.0)
         style.ticks(ax, "x", write)
-        late = whole.loc[whole[x] >= EARLY * whole[x].max(), "value"]
-        _fit(ax, pd.concat([late, pd.Series([0.0])]))
         style.ticks(ax, "y", style.signed)
         ax.grid(axis="y")
         style.legend_below(ax, lines, names)
@@ -69,13 +72,12 @@ def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the re
     frame: columns block, value, run, `hue`: `stream_rms` (a log axis where it spans decades) or `token_similarity`.
     """
     with style.theme():
-        whole = frame[np.isfinite(frame["value"].astype(float))]
-        ax, lines, names = _bands(whole, "block", hue, ax)
-        for line, name in zip(lines, names, strict=True):
-            ys = line.get_ydata()
-            style.tip(line, f"{name}: {ys[0]:.3g} at the first block, {ys[-1]:.3g} at the last")  # type: ignore[index]
-        positive = whole["value"][whole["value"] > 0]
-        decades = np.log10(positive.max() / positive.min()) if len(positive) == len(whole) > 0 else 0.0
+        arms = _arms(frame.assign(step=frame["block"]), "block", hue)
+        names = [style.plain(arm.name, 24) for arm in arms]
+        ax = style.canvas(ax, 2.2, names)
+        lines = [_draw(ax, arm, "block") for arm in arms]
+        values = frame["value"][np.isfinite(frame["value"].astype(float))]
+        decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
         style.ticks(ax, "y", style.power if decades > 3 else style.decimal, log=decades > 1.3)
         style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
         ax.grid(axis="y")
@@ -84,33 +86,51 @@ def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the re
         return ax
 
 
-def _bands(whole: pd.DataFrame, by: str, hue: str, ax: Axes | None, x: str | None = None) -> tuple[Axes, list[Line2D], list[str]]:
-    """A line through the means over `by` and a band from lowest to highest, for each arm that has values."""
-    shown = list(style.arms(whole, hue))
-    names = [style.plain(name, 24) for name, *_ in shown]
-    ax = style.canvas(ax, 2.2, names)
-    lines = []
-    for _, index, part in shown:
-        points = part.groupby(by).agg(x=(x or by, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"))
-        ax.fill_between(points["x"], points["low"], points["high"], color=style.color(index), alpha=0.18, linewidth=0)
-        line = ax.plot(points["x"], points["mean"], color=style.color(index), linestyle=style.dash(index), linewidth=1.3)[0]
-        if len(points) <= 16:
-            line.set(marker=style.marker(index), markersize=3.5)
-        lines.append(line)
-    return ax, lines, names
+@dataclass(frozen=True)
+class _Arm:
+    name: str
+    index: int
+    points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
+    short: tuple[pd.DataFrame, ...]  # runs that ended earlier
+
+    @property
+    def end(self) -> float:
+        return float(self.points["mean"].iloc[-1])
 
 
-def _crosses(ax: Axes, part: pd.DataFrame, x: str, name: str, line: Line2D) -> None:
-    if "diverged_at" not in part:
-        return
-    for run, points in part[part["diverged_at"].notna()].groupby("run"):
-        last = points.sort_values("step").iloc[-1]
-        cross = ax.plot([last[x]], [last["value"]], "x", color=line.get_color(), markersize=6, markeredgewidth=1.6, zorder=5)[0]
-        style.tip(cross, f"{name}, run {run}: diverged at step {int(last['diverged_at'])}")
+def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
+    whole = frame[np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))].sort_values("step")
+    found = []
+    for name, index, part in style.arms(whole, hue):
+        last = part.groupby("run")["step"].transform("max")
+        furthest = part[last == last.max()]
+        points = furthest.groupby("step").agg(x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"))
+        short = tuple(run for _, run in part[last < last.max()].groupby("run"))
+        found.append(_Arm(name, index, points, short))
+    return found
 
 
-def _fit(ax: Axes, values: pd.Series) -> None:
-    """Fit the y axis to `values`."""
-    low, high = values.min(), values.max()
-    if high > low:
-        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+def _named(arm: _Arm, inside: bool) -> str:
+    return style.plain(arm.name, 24) + ("" if inside else f" (ends at {style.decimal(round(arm.end, 3))})")
+
+
+def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
+    shade, points = style.color(arm.index), arm.points
+    ax.fill_between(points["x"], points["low"], points["high"], color=shade, alpha=0.18, linewidth=0)
+    line = ax.plot(points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3)[0]
+    if len(points) <= 16:
+        line.set(marker=style.marker(arm.index), markersize=3.5)
+    style.tip(line, f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last")
+    for run in arm.short:
+        ax.plot(run[x], run["value"], color=shade, linewidth=0.7, alpha=0.8)
+        last = run.iloc[-1]
+        if pd.notna(last.get("diverged_at")):
+            cross = ax.plot([last[x]], [last["value"]], "x", color=shade, markersize=5, markeredgewidth=1.4, zorder=5)[0]
+            style.tip(cross, f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}")
+    return line
+
+
+def _fit(ax: Axes, arms: list[_Arm], x: str, also: float | None = None) -> None:
+    """Fit the y axis to what `arms` do after their first fifth."""
+    late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
+    style.fit(ax, np.array([value for part in late for value in (*part["low"], *part["high"])] + ([] if also is None else [also])))

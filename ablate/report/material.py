@@ -51,7 +51,8 @@ class Material:
     @cached_property
     def good(self) -> pd.DataFrame:
         """Compared runs whose metric counts."""
-        return self.compared[(self.compared["status"] == "complete") & self.compared["metric"].notna()]
+        whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
+        return self.compared[whole].reset_index(drop=True)
 
     @property
     def factors(self) -> list[str]:
@@ -69,6 +70,8 @@ def gather(db: Database, study: str) -> Material:
     runs["seconds"] = runs["run"].map(seconds).astype(float)
     compared = set(runs.loc[runs["role"] == "compare", "run"])
     arms = results.arms(study, db)
+    strata = list(dict.fromkeys(arms["stratum"]))
+    arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
     finals = results.finals(study, db=db)
     curves = results.curves(study, ["loss", "train_loss"], db)
     levels = results.levels(study, db)
