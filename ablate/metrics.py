@@ -24,9 +24,9 @@ _ROWS = (
     Metric("loss", "min", "nats per token", "cross-entropy on held-out text; for masked models at the ratio they train with"),
     Metric("bits_per_byte", "min", "bits per byte", "held-out loss per byte of text: comparable across tokenizers"),
     Metric("accuracy", "max", "share", "share of held-out targets that the model ranks first"),
-    Metric("probe_loss", "min", "nats per token", "masked loss at one ratio of the probe grid, same tokens in every arm", "probe ratio"),
+    Metric("probe_loss", "min", "nats per token", "masked loss at one ratio of the probe grid", "probe ratio"),
     Metric("probe_accuracy", "max", "share", "masked accuracy at one ratio of the probe grid", "probe ratio"),
-    Metric("loss_at_length", "min", "nats per token", "loss of the same targets at a multiple of the training context", "length factor"),
+    Metric("loss_at_length", "min", "nats per token", "loss of the same targets at another context", "length factor"),
     Metric("era_accuracy", "max", "share", "linear probe: which era a passage comes from", downstream=True),
     Metric("novel_accuracy", "max", "share", "linear probe: which document (novel) a passage comes from", downstream=True),
 )

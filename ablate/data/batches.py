@@ -6,15 +6,16 @@ A window is n_ctx + 1 tokens, whatever the objective, so that every arm of a see
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_BLOCK = 1024  # tokens that held-out windows tile together, where n_ctx divides them: arms with other n_ctx then score the same
-_SCORED = 4  # at every length the last n_ctx // 4 tokens of a window are scored
+from ablate.errors import AblateError
+
+_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
@@ -38,9 +39,9 @@ def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> 
     slack = min(n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx)  # offsets that leave room for the last window
     starts = np.empty(steps * batch_size, np.int64)
     for epoch, first in enumerate(range(0, len(starts), per_epoch)):
-        offset, *rest = _words(seed, epoch, per_epoch + 1)
-        chosen = np.argsort(rest, kind="stable")[: len(starts) - first]
-        starts[first : first + per_epoch] = int(offset) % slack + chosen * n_ctx
+        words = _words(seed, epoch, per_epoch + 1)
+        chosen = np.argsort(words[1:], kind="stable")[: len(starts) - first]
+        starts[first : first + per_epoch] = int(words[0]) % slack + chosen * n_ctx
     return starts.reshape(steps, batch_size)
 
 
@@ -82,58 +83,49 @@ class Batches:
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
     """Tokens on a device, in their own type; on the CPU a mapped file stays one."""
-    if torch.device(device).type == "cpu" and not tokens.flags.writeable:
-        return torch.frombuffer(memoryview(tokens).cast("B"), dtype=_TYPES[tokens.dtype.itemsize])
-    return torch.from_numpy(np.array(tokens)).to(device)
-
-
-_TYPES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
+        return torch.from_numpy(tokens).to(device)
 
 
 def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
     """Windows that every arm is tested on, [W, n_ctx + 1] int64 on the CPU, W = tokens / n_ctx as far as the text reaches.
 
-    They share only end tokens and are spread over the text in blocks of about 1024 tokens: the same for every seed.
+    They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window, if that is longer).
     """
     per_block = max(1, _BLOCK // n_ctx)
     fit = (len(held_out) - 1) // n_ctx
     wanted = max(1, min(tokens // n_ctx, fit))
-    blocks = -(-wanted // per_block)
-    first = np.linspace(0, fit - min(per_block, fit), blocks).astype(np.int64) if blocks > 1 else np.zeros(1, np.int64)
-    spread = (first // per_block * per_block)[:, None] + np.arange(per_block)
-    chosen = np.unique(spread[spread < fit])[:wanted] if blocks * per_block < fit else np.arange(wanted)
+    if wanted >= fit // per_block * per_block:
+        chosen = np.arange(wanted)
+    else:
+        blocks = np.linspace(0, fit // per_block - 1, -(-wanted // per_block)).astype(np.int64)
+        chosen = (blocks[:, None] * per_block + np.arange(per_block)).ravel()[:wanted]
     return gather(held_out, chosen * n_ctx, n_ctx + 1)
 
 
-@dataclass(frozen=True)
-class LengthWindows:
-    """Windows of other lengths that end in the same tokens: `windows` [W, length + 1], the last `n_scored` of them scored."""
+def length_windows(held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int) -> Tensor:
+    """Windows for contexts of several lengths, [W, longest + 1] int64 on the CPU, longest = the largest factor × n_ctx.
 
-    windows: Tensor
-    n_scored: int
-
-
-def length_windows(held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int) -> dict[float, LengthWindows]:
-    """For each factor, windows of factor × n_ctx + 1 held-out tokens, whose last n_ctx // 4 tokens are scored.
-
-    The scored tokens are the same at every factor, and have at least three quarters of n_ctx before them at factor 1:
-    more text can only help a model that can use it. Raises `AblateError` where the text or a factor is too short.
+    A shorter context is the end of a longer one (`Example.last`), and of each the last `n_scored(n_ctx)` tokens are
+    scored, so that the same tokens are scored at every length. W = tokens / n_ctx as far as the text reaches.
+    Raises `AblateError` where the text or a factor is too short.
     """
-    n_scored = max(1, n_ctx // _SCORED)
-    lengths = {factor: round(factor * n_ctx) for factor in factors}
-    longest = max(lengths.values())
-    for factor, length in lengths.items():
-        if length < n_scored:
-            raise AblateError(f"eval.lengths: {factor:g} × n_ctx = {length} is shorter than the {n_scored} tokens that are scored")
+    longest = round(max(factors) * n_ctx)
+    if round(min(factors) * n_ctx) < n_scored(n_ctx):
+        raise AblateError(f"eval.lengths: {min(factors):g} × n_ctx holds fewer than the {n_scored(n_ctx)} tokens that are scored")
     if len(held_out) < longest + 1:
         raise AblateError(
-            f"eval.lengths: {max(factors):g} × n_ctx = {longest} needs {longest + 1} held-out tokens; there are {len(held_out)}"
+            f"eval.lengths: {max(factors):g} × n_ctx = {longest} takes {longest + 1} held-out tokens; there are {len(held_out)}"
         )
-    count = max(1, min(tokens // n_scored, (len(held_out) - longest - 1) // n_scored + 1))
-    ends = np.linspace(longest + 1, len(held_out), count).astype(np.int64)
-    return {
-        factor: LengthWindows(gather(held_out, ends - length - 1, length + 1), n_scored) for factor, length in lengths.items()
-    }
+    apart = (len(held_out) - longest - 1) // n_scored(n_ctx) + 1  # windows that score tokens of their own
+    starts = np.linspace(0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))).astype(np.int64)
+    return gather(held_out, starts, longest + 1)
+
+
+def n_scored(n_ctx: int) -> int:
+    """Tokens scored of a window of whatever length: the last quarter of n_ctx, so that three quarters stand before them."""
+    return max(1, n_ctx // 4)
 
 
 def gather(tokens: np.ndarray, starts: np.ndarray, span: int) -> Tensor:

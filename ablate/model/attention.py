@@ -97,7 +97,7 @@ class AdditiveScore(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         key, value = (x.repeat_interleave(self.group, 1) for x in (key, value))
-        compared = torch.tanh(query[:, :, :, None] + key[:, :, None])  # [N, H, T, T, D]
+        compared = torch.tanh(query.contiguous()[:, :, :, None] + key.contiguous()[:, :, None])  # [N, H, T, T, D]
         scores = (compared.flatten(2, 3) @ _each(self.vector, len(query))[..., None]).view(compared.shape[:-1])
         if bias is not None:
             scores = scores + _each(bias, len(query))

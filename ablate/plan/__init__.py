@@ -22,9 +22,7 @@ def plan(study: Study, decisions: Sequence[Decision] = ()) -> Plan:
     cells = _decided(cells, decisions)
     compared = contrasts(study, cells)
     check(study, cells, compared)
-    runs = tuple(
-        PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in study.seeds for cell in cells
-    )
+    runs = tuple(PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in study.seeds for cell in cells)
     return Plan(study, cells, compared, runs, sources, confounds(study, cells, compared), excluded, _hash(study, cells))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from ablate import metrics
 from ablate.config import Evaluation
@@ -30,7 +31,9 @@ def check(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...])
     source = Source(study.path, study.toml)
     if not cells:
         raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
-    for complaint in (*_idle(study, cells, source), *_incomparable(study, cells, compared, source), *_too_long(study, cells, source)):
+    for complaint in chain(
+        _idle(study, cells, source), _incomparable(study, cells, compared, source), _too_long(study, cells, source)
+    ):
         raise AblateError(complaint)
 
 
@@ -39,13 +42,15 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
             other, levels = CATALOGUE[name].needs or ("", ())
-            yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {other} = {' or '.join(map(repr, levels))}"
-    for factor, levels in study.factors.items():
+            needs = f"{other} = {' or '.join(map(repr, levels))}"
+            yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
+    for factor, named in study.factors.items():
         reached = {cell.levels[factor] for cell in cells if factor in cell.levels}
-        for level in levels:
+        for level in named:
             if level not in reached:
                 place = source.where("factors", factor, level)
-                yield f"{place}: level {level!r} of {factor} occurs in no cell: it has no meaning beside the others, or is excluded"
+                why = "it has no meaning beside the others, or is excluded"
+                yield f"{place}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(cell.config.objective == "masked" for cell in cells):
         yield f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective = 'masked'"
@@ -53,7 +58,8 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
         for length in evaluation.lengths:
             context = length * cell.config.n_ctx
             if context != int(context) or context < 2:
-                yield f"{source.where('eval', 'lengths')}: {length:g} × n_ctx = {cell.config.n_ctx} is {context:g}, no context length"
+                place = source.where("eval", "lengths")
+                yield f"{place}: {length:g} × n_ctx = {cell.config.n_ctx} is {context:g}, no context length"
 
 
 def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source) -> Iterator[str]:

@@ -25,7 +25,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
         if cell.stratum not in baselines:
             where = Source(study.path, study.toml).where("exclude")
             raise AblateError(
-                f"{where}: [[exclude]] leaves stratum {cell.stratum or 'of all cells'!r} without its baseline, the first level of each factor"
+                f"{where}: [[exclude]] leaves {cell.stratum or 'the study'} without its baseline, the first level of each factor"
             )
         baseline = baselines[cell.stratum]
         differs = {

@@ -18,7 +18,9 @@ Levels = Mapping[str, Sequence[str]]  # factor → its levels' labels, the basel
 Combination = dict[str, str]  # factor → one level's label
 
 
-def combinations(design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()) -> Iterator[Combination]:
+def combinations(
+    design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()
+) -> Iterator[Combination]:
     """Every combination once: stratum after stratum (the grid of the `within` factors), each one's baseline first."""
     inner = {factor: names for factor, names in levels.items() if factor not in within}
     for stratum in _grid({factor: levels[factor] for factor in levels if factor in within}):

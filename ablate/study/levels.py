@@ -15,10 +15,13 @@ Factors = dict[str, dict[str, Fields]]
 
 LADDER = ("params", "aspect", "d_head")
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")  # what solving a step of the ladder fills in
-TAKEN = (  # columns that every table of results has: no name for a factor
-    "study cell stratum role run key status diverged_at seed n_params n_params_body metric loss bits_per_byte accuracy "
-    "device_seconds attempts family factor level baseline value series step"
-).split()
+# fmt: off
+TAKEN = (  # columns that every table of results has: no names for factors
+    "study", "cell", "stratum", "role", "run", "key", "status", "diverged_at", "seed", "n_params", "n_params_body", "metric",
+    "loss", "bits_per_byte", "accuracy", "device_seconds", "attempts", "family", "factor", "level", "baseline", "value", "series",
+    "step",
+)
+# fmt: on
 
 
 def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
@@ -81,7 +84,7 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
 
 def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
     if name in CATALOGUE or name in TAKEN:
-        raise AblateError(f"a factor of named levels cannot be called {name!r}: results have a column of that name; choose another")
+        raise AblateError(f"named levels cannot make up a factor called {name!r}: results have a column of that name")
     if not name.isidentifier():
         raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
     levels: dict[str, Fields] = {}
@@ -101,7 +104,9 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
         if key not in LADDER:
             raise unknown("key of the size ladder", key, LADDER, source.where("factors", "size", key))
     if missing := [key for key in LADDER if key not in table]:
-        raise AblateError(f"size ladder without {' and '.join(missing)}; it reads {{ params = [\"0.1M\", \"1M\"], aspect = 32, d_head = 32 }}")
+        raise AblateError(
+            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 }}'
+        )
     aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
     if d_head != int(d_head):
         raise AblateError(f"d_head = {table['d_head']!r}: a whole number is wanted")

@@ -82,7 +82,7 @@ def located(source: Source, *path: object) -> Iterator[None]:
 
 
 def _parts(code: str) -> tuple[str, ...]:
-    """ `a."b c".d = …` → ("a", "b c", "d")."""
+    """`a."b c".d = …` → ("a", "b c", "d")."""
     parts: list[str] = []
     at = 0
     while match := _PART.match(code, at):

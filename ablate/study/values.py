@@ -67,7 +67,8 @@ def field_value(name: str, raw: object) -> Any:
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     field = RunConfig.model_fields[name]
-    return TypeAdapter(Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation)
+    annotated: Any = Annotated[field.annotation, *field.metadata, None]
+    return TypeAdapter(annotated)
 
 
 def label(raw: object) -> str:
