@@ -71,8 +71,11 @@ def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: p
         ("1_000", 1000),
         ("0.5", 0.5),
         (".5K", 500),
-    ]
-    + [("1.5T", 1_500_000_000_000), ("2G", 2_000_000_000), (3, 3), (0.25, 0.25)],
+        ("1.5T", 1_500_000_000_000),
+        ("2G", 2_000_000_000),
+        (3, 3),
+        (0.25, 0.25),
+    ],
 )
 def test_numbers(written: object, meant: float) -> None:
     found = number("n", written)
@@ -83,13 +86,14 @@ def test_numbers(written: object, meant: float) -> None:
     "written", ["", "M", ".", "20 M M", "20m", "twenty", "1e9999", True, None, [1], float("nan"), float("inf"), 10**400]
 )
 def test_no_numbers(written: object) -> None:
-    with pytest.raises(AblateError, match="^n = "):
+    with pytest.raises(AblateError, match=r"^n = "):
         number("n", written)
 
 
 def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_path: Path) -> None:
     text = PLAIN.replace("n_head = 2\n", "").replace("d_model = 64\n", "").split("[factors]")[0] + (
-        '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n[factors.kv]\na = {}\n"b <i>" = { n_kv_head = 1 }\n'
+        '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n'
+        '[factors.kv]\na = {}\n"b <i>" = { n_kv_head = 1 }\n'
     )
     assert read(tmp_path, text).factors == {
         "size": {
@@ -245,7 +249,7 @@ def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
 
 def test_a_missing_study_names_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AblateError, match="no study file 'quickstrat'.*ablate new"):
+    with pytest.raises(AblateError, match=r"no study file 'quickstrat'.*ablate new"):
         load("quickstrat")
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "quickstart.toml").write_text(PLAIN)
@@ -289,8 +293,10 @@ def test_hostile_names_and_values_are_written_as_they_are() -> None:
 SEED_TEXTS = [
     PLAIN,
     PLAIN.replace("seeds = 2", 'seeds = [3, 4]\nwithin = ["n_layer"]\nmetric = "bits_per_byte"')
-    + '\n[[exclude]]\ntopology = "parallel"\nn_layer = 4\n\n[eval]\nlengths = [1, 2]\ntokens = "64K"\n\n[match]\nparams = "body"\n',
-    'name = "m"\nquestion = "?"\nmetric = "probe_loss@0.4"\ndesign = "one-factor"\nseeds = 2\n[base]\nobjective = "masked"\ntokens_per_param = 2\n'
+    + '\n[[exclude]]\ntopology = "parallel"\nn_layer = 4\n'
+    '\n[eval]\nlengths = [1, 2]\ntokens = "64K"\n\n[match]\nparams = "body"\n',
+    'name = "m"\nquestion = "?"\nmetric = "probe_loss@0.4"\ndesign = "one-factor"\nseeds = 2\n'
+    '[base]\nobjective = "masked"\ntokens_per_param = 2\n'
     "[factors]\nmask_ratio = [0.15, 0.4]\n[factors.heads]\nh4 = { n_head = 4 }\nmqa = { n_head = 4, n_kv_head = 1 }\n"
     "[eval]\nprobe = { ratio = [0.15, 0.4] }\n",
     'name = "s"\nquestion = "?"\nseeds = 1\nwithin = ["size"]\n[base]\nn_ctx = 64\n[factors]\nactivation = ["gelu", "swiglu"]\n'
