@@ -48,7 +48,6 @@ def upgrade(db: Db = None) -> None:
 @app.command()
 def check(db: Db = None) -> None:
     """Check the database: its pages, foreign keys and version."""
-    ...
 
 
 @app.command()
@@ -56,4 +55,3 @@ def merge(
     other: Annotated[str, typer.Argument(metavar="OTHER.db", help="The database whose results are taken over.")], db: Db = None
 ) -> None:
     """Take over another database's results; what both hold is kept once."""
-    ...

@@ -20,7 +20,9 @@ StudyName = Annotated[
 ]
 Size = Annotated[
     str | None,
-    typer.Option(metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes),
+    typer.Option(
+        metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes
+    ),
 ]
 
 
@@ -28,8 +30,8 @@ def open_plan(study: str, size: str | None) -> Plan:
     """The plan of a study file, shrunk where that is asked for."""
     from ablate.errors import unknown
     from ablate.plan import plan
+    from ablate.plan.tiny import tiny
     from ablate.study import load
-    from ablate.study.tiny import tiny
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
@@ -63,12 +65,9 @@ def _speed(text: str | None) -> float | None:
 
     if text is None:
         return None
-    try:
-        speed = float(number(text))
-    except AblateError as error:
-        raise AblateError(f"--flops {text}: {error}") from None
+    speed = float(number("--flops", text))
     if speed <= 0:
-        raise AblateError(f"--flops {text}: a speed lies above 0")
+        raise AblateError(f"--flops = {text}: a speed lies above 0")
     return speed
 
 
@@ -86,15 +85,21 @@ def _cells(plan: Plan, speed: float | None) -> object:
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
-    """Strata, baselines and families."""
+    """Strata, baselines, families, and what was matched."""
+    from ablate.plan.match import mismatch
+
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
     families = {contrast.family for contrast in plan.contrasts}
+    configs = {cell.label: cell.config for cell in plan.cells}
     where = f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines" if plan.study.within else "Baseline"
     yield f"{where}: {'; '.join(baselines)}"
-    yield (
-        f"{len(plan.contrasts)} contrasts in {len(families)} {'family' if len(families) == 1 else 'families'} on {plan.study.metric} "
-        f"({'lower' if plan.study.goal == 'min' else 'higher'} is better), paired by seed"
-    )
+    grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
+    better = "lower" if plan.study.goal == "min" else "higher"
+    yield f"{len(plan.contrasts)} contrasts in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
+    if match := plan.study.match:
+        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity, match.by)) for c in plan.contrasts)
+        what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]
+        yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:
         yield f"Left out: {'; '.join(plan.excluded)}"
 
@@ -204,7 +209,8 @@ def _one(row: Factor) -> None:
         out.print(f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False)
     if row.levels:
         lines = [
-            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source) for level in row.levels
+            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
+            for level in row.levels
         ]
         out.print(table(["level", "or", "meaning", "source"], lines))
     out.print(f"Default: {_default(row.name)}", markup=False)

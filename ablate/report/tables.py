@@ -1,0 +1,252 @@
+"""The report's tables, each with the SQL on the views that gives its numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ablate.figures.style import count, duration, power
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.words import decimals, listed, number, p_digits, plural, signed
+
+RUNS_SHOWN = 400  # rows of the table of all runs in the page; the CSV has them all
+UNFINISHED = ("failed", "oom", "diverged", "stopped")
+
+
+def quoted(text: str) -> str:
+    """`text` as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _value(value: float, places: int) -> Value:
+    return Value(number(value, places), value)
+
+
+def _seconds(value: float) -> Value:
+    return Value("–" if math.isnan(value) else duration(value), value)
+
+
+def effects(material: Material) -> Table:
+    """Every contrast: its effect with both intervals, the test, the pairs."""
+    rows = []
+    for row in material.effects.to_dict("records"):
+        places = decimals((row["hi"] - row["lo"]) / 2)
+        rows.append(
+            (
+                *((row["stratum"],) if _stratified(material) else ()),
+                *((row["factor"],) if _factors(material) > 1 else ()),
+                row["level"],
+                row["baseline_level"],
+                Value(f"{row['n']}" + (f" ({row['lost']} lost)" if row["lost"] else ""), row["n"]),
+                Value(signed(row["mean"], places), row["mean"]),
+                *(Value(signed(row[end], places), row[end]) for end in ("lo", "hi", "family_lo", "family_hi")),
+                Value(p_digits(row["p"]), row["p"]),
+                Value(p_digits(row["p_holm"]), row["p_holm"]),
+                Value(p_digits(row["p_sign_flip"]), row["p_sign_flip"]),
+                _value(row["correlation"], 2),
+                _value(row["standardised"], 2),
+                _value(row["resolvable"], places),
+            )
+        )
+    columns = (
+        *(("stratum",) if _stratified(material) else ()),
+        *(("factor",) if _factors(material) > 1 else ()),
+        "level", "baseline", "pairs", "effect", "95% from", "to", "family from", "to", "p", "Holm p", "sign-flip p", "correlation",
+        "standardised", "can see",
+    )  # fmt: skip
+    words = material.words
+    name = quoted(material.study.name)
+    return Table(
+        "effects",
+        f"Effects on {words.axis}: the mean paired difference from the baseline. “Family” is the interval that holds for all levels "
+        "of a family together; “standardised” is the effect in standard deviations of the paired difference; “can see” is the "
+        "smallest true effect that so many pairs of this noise find four times in five, after correction.",
+        columns,
+        tuple(rows),
+        f"SELECT family, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
+        "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
+        f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm FROM effects WHERE study = {name};  -- as last analysed",
+    )
+
+
+def cells(material: Material) -> Table:
+    """Every cell: what it is, what it costs, its metric, and its effect."""
+    effect = {row["cell"]: row for row in material.effects.to_dict("records")}
+    spread = material.good.groupby("cell")["metric"].std().median() if len(material.good) else math.nan
+    places = decimals(float(spread) / 2)
+    rows = [_cell(material, arm, effect.get(arm["cell"]), places) for arm in material.arms.to_dict("records")]
+    words = material.words
+    columns = (
+        *(("stratum",) if _stratified(material) else ()),
+        "arm", "runs", "parameters", "without embeddings", "FLOPs a run", "seconds a run", words.axis, "sd over seeds", "effect",
+    )  # fmt: skip
+    return Table(
+        "cells",
+        "What was compared, and what it cost. Parameters without embeddings also leave out the head; the metric is the mean over "
+        "completed runs.",
+        columns,
+        tuple(rows),
+        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops, avg(device_seconds) AS device_seconds, "
+        f"avg(metric) AS metric\nFROM runs\nWHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete'\n"
+        "GROUP BY cell;",
+    )
+
+
+def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int) -> tuple[str | Value, ...]:
+    runs = material.compared[material.compared["cell"] == arm["cell"]]
+    good = material.good[material.good["cell"] == arm["cell"]]
+    first = runs.iloc[0] if len(runs) else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
+    change: str | Value = "baseline" if arm["is_baseline"] else "–"
+    if effect is not None and effect["n"]:
+        digits = decimals((effect["hi"] - effect["lo"]) / 2)
+        interval = f" [{signed(effect['lo'], digits)}, {signed(effect['hi'], digits)}]" if math.isfinite(effect["lo"]) else ""
+        change = Value(signed(effect["mean"], digits) + interval, effect["mean"])
+    return (
+        *((arm["stratum"],) if _stratified(material) else ()),
+        str(arm["arm"]),
+        Value(f"{len(good)} of {len(runs)}", len(good)),
+        *(Value(count(float(first[name])) if pd.notna(first[name]) else "–", _plain(first[name])) for name in ("n_params", "n_params_body")),
+        Value(power(float(first["flops"])) if pd.notna(first["flops"]) else "–", _plain(first["flops"])),
+        _seconds(float(good["seconds"].mean())),
+        _value(float(good["metric"].mean()), places),
+        _value(float(good["metric"].std()), places),
+        change,
+    )
+
+
+def _plain(value: Any) -> float | int | None:
+    return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
+
+
+def _stratified(material: Material) -> bool:
+    return any(material.strata)
+
+
+def _factors(material: Material) -> int:
+    return int(material.effects["factor"].nunique())
+
+
+def cost(material: Material) -> Table:
+    """Device time by role and by what became of the attempt."""
+    frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
+    frame = frame.drop_duplicates("id")
+    rows = []
+    for (role, status), part in frame.groupby(["role", "status"], sort=False):
+        seconds = float(part["device_seconds"].sum())
+        rows.append((str(role), str(status), Value(f"{len(part):,}", len(part)), _seconds(seconds)))
+    total = float(frame["device_seconds"].sum())
+    return Table(
+        "cost",
+        f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
+        ("role", "attempts that ended", "attempts", "device time"),
+        tuple(rows),
+        "SELECT role, status, count(*) AS runs, sum(device_seconds) AS device_seconds\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)}\nGROUP BY role, status;",
+    )
+
+
+def setting(material: Material) -> Table:
+    """On what, with which versions, from which commit the accepted attempts ran."""
+    frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
+    keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
+    rows = []
+    for values, part in frame.astype({key: object for key in keys}).groupby(keys, dropna=False, sort=False):
+        host, device, threads, pack, compiled, versions, commit, dirty = values
+        rows.append(
+            (
+                Value(f"{part['run'].nunique():,}", part["run"].nunique()),
+                _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
+                _text(commit)[:12] + (" with uncommitted changes" if dirty is not None and not pd.isna(dirty) and dirty else ""),
+            )
+        )  # fmt: skip
+    return Table(
+        "setting",
+        "How the accepted runs were run.",
+        ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
+        tuple(rows),
+    )
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) or value == "" else str(value)
+
+
+def _versions(value: Any) -> str:
+    try:
+        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items()) or "–"
+    except (TypeError, ValueError, AttributeError):
+        return _text(value)
+
+
+def troubles(material: Material) -> Table:
+    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by name."""
+    last = material.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
+    rows = []
+    for run in material.runs[material.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records"):
+        error = last["error"].get(run["run"]) if len(last) else None
+        step = run["diverged_at"]
+        rows.append(
+            (
+                Value(f"{run['run']}", run["run"]),
+                run["cell"],
+                Value(f"{run['seed']}", run["seed"]),
+                run["role"],
+                {"oom": "out of memory"}.get(run["status"], run["status"]),
+                Value("–" if pd.isna(step) else f"{int(step):,}", _plain(step)),
+                Value(f"{run['attempts']}", run["attempts"]),
+                _last_line(error),
+            )
+        )
+    return Table(
+        "troubles",
+        "Runs that did not complete. A diverged run is a result: it stays in every count, and its pairs are lost, not left out.",
+        ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
+        tuple(rows),
+        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND status IN ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
+    )
+
+
+def _last_line(error: Any) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
+    return lines[-1][:200] if lines else "–"
+
+
+def runs(material: Material) -> Table:
+    """All runs, one row each."""
+    places = decimals(float(material.good["metric"].std()) / 10) if len(material.good) > 1 else 4
+    rows = tuple(
+        (
+            Value(f"{run['run']}", run["run"]),
+            run["cell"],
+            Value(f"{run['seed']}", run["seed"]),
+            run["role"],
+            run["status"],
+            _value(float(run["metric"]), places),
+            Value(f"{run['lr']:.3g}", run["lr"]),
+            _seconds(float(run["seconds"])),
+            Value(f"{run['attempts']}", run["attempts"]),
+        )
+        for run in material.runs.to_dict("records")
+    )
+    return Table(
+        "runs",
+        f"All {plural(len(rows), 'run')}.",
+        ("run", "cell", "seed", "role", "status", material.words.axis, "learning rate", "training time", "attempts"),
+        rows,
+        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)};",
+        folded=True,
+    )
+
+
+def excluded(material: Material) -> list[str]:
+    """A sentence on what the study file leaves out."""
+    rules = material.settings.get("exclude") or []
+    named = [", ".join(f"{factor} = {level}" for factor, level in rule.items()) for rule in rules if isinstance(rule, dict)]
+    return [f"Left out by the study file: {'; '.join(named)}."] if named else []
