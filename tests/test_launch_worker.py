@@ -48,7 +48,7 @@ def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConf
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
     runs = [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)]
     job = {"job": number, "runs": runs, "evaluation": Evaluation().model_dump(mode="json"), "sources": {}}
-    process.stdin.write(json.dumps({**job, "checkpoint": str(folder / "checkpoint"), "resume": resume}).encode() + b"\n")
+    process.stdin.write(json.dumps({**job, "checkpoint": str(folder / "checkpoint"), "resume": resume, "micro_batch": 0}).encode() + b"\n")
     process.stdin.flush()
     return journals
 
