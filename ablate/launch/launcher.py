@@ -59,12 +59,8 @@ def run(plan: Plan, db: Database, *, device: str = "auto", fail_fast: bool = Fal
     """
     places = devices.find(device)
     study_id = register(db, plan)
-    owner = Owner.here(db)
-    try:
-        with Signals() as signals:
-            return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals).run()
-    finally:
-        owner.close(db)
+    with Owner.here(db) as owner, Signals() as signals:
+        return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals).run()
 
 
 class Launcher:
@@ -124,7 +120,7 @@ class Launcher:
             more = self._feed()
         elif time.monotonic() > self._deadline:
             self._kill()
-        if not more and not any(seat.claims for seat in self._seats):
+        if not more and not any(seat.job for seat in self._seats):
             return False
         self._listen()
         if self._due("ingest", INGEST):
@@ -145,7 +141,7 @@ class Launcher:
 
     def _feed(self) -> bool:
         """Give every idle worker a job. Whether, apart from the jobs at work, more may come."""
-        idle = [seat for seat in self._seats if not seat.claims]
+        idle = [seat for seat in self._seats if not seat.job]
         if not idle or not self._due("feed", POLL):
             return True
         for k, seat in enumerate(idle):
@@ -177,7 +173,8 @@ class Launcher:
                 self._signals.drain()
             elif (finished := seat.process.finished()) is None:
                 self._bury(seat)
-            elif finished:
+            elif finished:  # not before it says so is it free, though its runs have ended in their journals
+                assert seat.job and finished == [seat.job.message["job"]]
                 self._settle(seat, "dead", "the worker said that it was done, and its journal does not")
 
     def _settle(self, seat: Seat, otherwise: str, why: str) -> None:
@@ -187,6 +184,7 @@ class Launcher:
         for claim in list(seat.claims):
             finish(self._db, claim.attempt_id, otherwise, why)
             self._ended(seat, claim, otherwise, why)
+        seat.job = None
         self._next["feed"] = 0.0
 
     def _bury(self, seat: Seat) -> None:
@@ -194,13 +192,16 @@ class Launcher:
         assert seat.process
         self._selector.unregister(seat.process)
         why = seat.process.obituary()
-        seat.failed_starts = 0 if seat.process.ready else seat.failed_starts + 1
+        ready = seat.process.ready
         seat.process.release(0.0)
         seat.process = None
-        if self._deadline is None:
-            self._settle(seat, "dead", why)
-        else:
+        if self._deadline is not None:
             self._settle(seat, "stopped", "it was stopped before it could write a checkpoint")
+        elif ready:
+            self._settle(seat, "dead", why)
+        else:  # not the run's fault
+            self._settle(seat, "stopped", why)
+        seat.failed_starts = 0 if ready else seat.failed_starts + 1
         if seat.failed_starts == FAILED_STARTS:
             self._seats.remove(seat)
             last = why.splitlines()[-1]
@@ -224,7 +225,8 @@ class Launcher:
     def _ended(self, seat: Seat, claim: Claim, how: str, error: str) -> None:
         seat.claims.remove(claim)
         self._display.ended(self._tally.end(claim.config.key, how), how, error)
-        if how == "oom" and seat.job:
+        if how == "oom":
+            assert seat.job
             self._jobs.too_large(seat.job)
         if how in ("failed", "oom", "dead") and self._fail_fast and self._deadline is None:
             self._failed = True

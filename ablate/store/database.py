@@ -16,7 +16,6 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ablate.errors import AblateError
 from ablate.store import migrate, sqlite
-from ablate.store.schema import HEAD
 
 DEFAULT = Path("results/ablate.db")
 
@@ -95,13 +94,13 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     nothing touched, for a newer one, for a file that is something else, and for a folder that is absent or unwritable.
     """
     path = locate(url)
-    if create and path == DEFAULT:
-        path.parent.mkdir(exist_ok=True)
-    _check_place(path, create)
     notes = []
     try:
+        if create and path == DEFAULT:
+            path.parent.mkdir(exist_ok=True)
+        _check_place(path, create)
         if create:
-            if _version(path) != HEAD:
+            if _version(path) != migrate.HEAD:
                 with sqlite.locked(path):
                     notes += _create_or_upgrade(path)
             if kind := sqlite.network_filesystem(path):
@@ -110,10 +109,12 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
                 sqlite.set_journal_mode(path, "WAL")
         elif (found := _version(path)) is None:
             raise AblateError(f"database {path} is empty: no study has been run in it")
-        elif found != HEAD:
+        elif found != migrate.HEAD:
             raise AblateError(
-                f"database {path} is of an older ablate (schema {found}, now {HEAD}); `ablate db upgrade` upgrades it"
+                f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
             )
+    except OSError as error:
+        raise AblateError(f"database {path} cannot be opened: {error}") from error
     except sqlite3.Error as error:
         clear = sqlite.explain(error, path)
         if clear is None:
@@ -143,18 +144,18 @@ def _version(path: Path) -> str | None:
     found = migrate.version(path)
     if found == "":
         raise AblateError(f"database {path} holds tables of something else; name another file")
-    if found is not None and found > HEAD:
-        raise AblateError(f"database {path} is of a newer ablate (schema {found}, this one knows {HEAD}); upgrade ablate")
+    if found is not None and found > migrate.HEAD:
+        raise AblateError(f"database {path} is of a newer ablate (schema {found}, this one knows {migrate.HEAD}); upgrade ablate")
     return found
 
 
 def _create_or_upgrade(path: Path) -> list[str]:
     found = _version(path)
-    if found == HEAD:  # another process was quicker
+    if found == migrate.HEAD:  # another process was quicker
         return []
     notes = []
     if found is not None:
         copy = migrate.backup(path, found)
-        notes.append(f"database {path} upgraded from schema {found} to {HEAD}; the old one is kept as {copy}")
+        notes.append(f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept as {copy}")
     migrate.upgrade(path)
     return notes

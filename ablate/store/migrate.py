@@ -22,8 +22,11 @@ def version(path: Path) -> str | None:
         return row[0] if row else None
 
 
-def upgrade(path: Path, to: str = HEAD, scripts: Path = SCRIPTS) -> None:
-    """Create or upgrade, all or nothing. Foreign keys are off meanwhile: a table made anew would delete its children's rows."""
+def upgrade(path: Path) -> None:
+    """Create, or upgrade to `HEAD`, all or nothing.
+
+    Foreign keys are off meanwhile: with them on, a table that Alembic makes anew would delete its children's rows.
+    """
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine, event
@@ -37,13 +40,12 @@ def upgrade(path: Path, to: str = HEAD, scripts: Path = SCRIPTS) -> None:
         with engine.begin() as connection:
             views.drop(connection)
             config = Config()
-            config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+            config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
             config.attributes["connection"] = connection
-            command.upgrade(config, to)
+            command.upgrade(config, HEAD)
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
-            assert not broken, f"migration to {to} leaves rows that refer to nothing: {broken[:5]}"
-            if to == HEAD:
-                views.create(connection)
+            assert not broken, f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
+            views.create(connection)
     finally:
         driver.close()
 

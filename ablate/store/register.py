@@ -126,16 +126,16 @@ def _runs(connection: Connection, configs: Sequence[RunConfig]) -> dict[str, int
 
 
 def _run(key: str, config: RunConfig) -> dict[str, Any]:
-    size = sizes.count(config) if hasattr(sizes, "count") else None  # TODO until the model's sizes are merged
+    size = sizes.count(config)
     return {
         "key": key,
         "config": json.dumps(config.model_dump(mode="json")),
         "status": "planned",
         **schema.field_values(config),
         "tokens": config.tokens,
-        "n_params": size.params if size else None,
-        "n_params_body": size.body if size else None,
-        "flops": 3.0 * size.flops_per_token * config.tokens if size else None,
+        "n_params": size.params,
+        "n_params_body": size.body,
+        "flops": float(sizes.train_flops(config)),
     }
 
 
