@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
+import signal
 import sys
 import time
 import traceback
@@ -79,6 +81,12 @@ class Launcher:
 
     def kill(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    @staticmethod
+    def kill_process(pid: int) -> None:
+        """Kill −9; a process that has just ended is fine."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def wait(self, seconds: float = 30) -> int:
         """Its exit code; −n when signal n ended it."""

@@ -79,8 +79,7 @@ def test_fail_fast_stops_at_the_first_failure(tmp_path):
 @pytest.mark.parametrize("lr", [stub_engine.DIES, stub_engine.BREAKS_DEVICE])
 def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     plan, path = small_plan(tmp_path, [1e-3, lr, 2e-3]), tmp_path / "a.db"
-    outcome, output = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2, "failed": 1}, 1)
     assert rows(path, "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON run.id = run_id "
                 "WHERE run.lr = ? AND name = 'lr'", lr) == [
         ("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)
@@ -256,8 +255,8 @@ def test_no_worker_starts(tmp_path, monkeypatch):
 
 def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
     (tmp_path / "partly.py").write_text(
-        "from stub_engine import *\nimport stub_engine\n"
-        "def setup(device, threads):\n    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads)\n"
+        "from stub_engine import *\nimport stub_engine\ndef setup(device, threads):\n"
+        "    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads)\n"
     )
     monkeypatch.setenv("ABLATE_ENGINE", "partly")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")

@@ -46,9 +46,16 @@ def worker(tmp_path):
 
 def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
-    runs = [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)]
-    job = {"job": number, "runs": runs, "evaluation": Evaluation().model_dump(mode="json"), "sources": {}}
-    process.stdin.write(json.dumps({**job, "checkpoint": str(folder / "checkpoint"), "resume": resume, "micro_batch": 0}).encode() + b"\n")
+    job = {
+        "job": number,
+        "runs": [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)],
+        "evaluation": Evaluation().model_dump(mode="json"),
+        "sources": {},
+        "checkpoint": str(folder / "checkpoint"),
+        "resume": resume,
+        "micro_batch": 0,
+    }
+    process.stdin.write(json.dumps(job).encode() + b"\n")
     process.stdin.flush()
     return journals
 
