@@ -126,7 +126,7 @@ class RunConfig(BaseModel):
             raise AblateError(f"position = 'sinusoidal' fills pairs of channels: d_model = {self.d_model} is odd; make it even")
         if self.objective == "causal" and self.attention == "full":
             raise AblateError(
-                "attention = 'full' lets a causal model see the token it predicts; use attention = 'causal' or objective = 'masked'"
+                "attention = 'full' lets a causal model see what it predicts; use attention = 'causal' or objective = 'masked'"
             )
         if self.batch_tokens % self.n_ctx:
             raise AblateError(f"batch_tokens = {self.batch_tokens} is not a multiple of n_ctx = {self.n_ctx}")

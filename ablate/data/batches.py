@@ -74,6 +74,11 @@ class Batches:
         starts = self._starts.index_select(1, step.reshape(1)).squeeze(1)
         return self._tokens[starts[..., None] + self._within].long()
 
+    def several(self, first: int, n: int) -> Tensor:
+        """The windows of steps `first` … `first + n − 1` at once, [n, K, B, n_ctx + 1] int64."""
+        starts = self._starts[:, first : first + n].transpose(0, 1)
+        return self._tokens[starts[..., None] + self._within].long()
+
     def epochs(self, step: int) -> float:
         """How often the text has been read when `step` steps are done."""
         return step * self._starts.shape[2] / self.windows_per_epoch
