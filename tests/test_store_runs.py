@@ -224,6 +224,8 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(db: Database, owner
 def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4))))
     assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2  # position = learned has no loss at 4×
+    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
+    assert runs.claim(db, study_id, owner, 9) == []
 
 
 def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
