@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sqlite3
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate import sizes
+from ablate import sizes, store
 from ablate.config import Evaluation, RunConfig
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
@@ -42,11 +44,11 @@ def plan_of(
     )
     cells = []
     for level in levels:
-        config = RunConfig(**{"topology": level, "n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 16, "batch_tokens": 64, **fields})
+        config = RunConfig(
+            **{"topology": level, "n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 16, "batch_tokens": 64, **fields}
+        )
         cells.append(Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0))
-    contrasts = [
-        Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label) for cell in cells[1:]
-    ]
+    contrasts = [Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label) for cell in cells[1:]]
     planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]
     return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
 
@@ -61,15 +63,34 @@ def train(
 ) -> None:
     """Write what a worker would: a start, a point of two series a step, finals, an end (none: as if killed)."""
     with Journal(claim.journal) as journal:
-        journal.append("start", step=start, time=1.7e9, host=None, device="cpu", threads=1, versions={"torch": "2.13"}, dirty=False)
         journal.append(
-            "metrics", steps=list(steps), series={"loss": [loss + 1 / step for step in steps], "lr": [1e-3 for _ in steps]}
+            "start", step=start, time=1.7e9, host=None, device="cpu", threads=1, versions={"torch": "2.13"}, dirty=False
+        )
+        journal.append(
+            "metrics",
+            steps=list(steps),
+            series={"loss": [loss + 1 / max(step, 1) for step in steps], "lr": [1e-3 for _ in steps]},
         )
         if status in ("complete", "diverged"):
             value = loss if status == "complete" else math.nan
             journal.append("final", values=list(finals or [("loss", 0, value), ("accuracy", 0, 0.5)]))
         if status:
-            journal.append("end", status=status, step=steps[-1], error=None, device_seconds=1.5, peak_bytes=1 << 20, time=1.7e9 + 1)
+            journal.append(
+                "end", status=status, step=steps[-1], error=None, device_seconds=1.5, peak_bytes=1 << 20, time=1.7e9 + 1
+            )
+
+
+@functools.cache
+def _empty() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        store.open(f"{folder}/x.db", create=True).close()
+        return Path(folder, "x.db").read_bytes()
+
+
+def fresh(path: Path) -> Database:
+    """A database without studies, made without waiting for the migrations again."""
+    path.write_bytes(_empty())
+    return store.open(str(path), create=True)
 
 
 def do_all(db: Database, study_id: int, owner: runs.Owner, **how: Any) -> int:
@@ -87,6 +108,10 @@ def rows(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """What `sqlite3` itself says, whatever ablate does."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql, values).fetchall()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def execute(path: Path, sql: str, *values: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -16,15 +15,15 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from store_plans import do_all, execute, names, plan_of, rows
 
 from ablate import store
 from ablate.errors import AblateError
 from ablate.store import migrate, runs, schema, views
-from store_plans import do_all, execute, plan_of, rows
 
 KEPT = Path(__file__).parent / "store_schemas"
 
-MADE_UP = '''
+MADE_UP = """
 import sqlalchemy as sa
 from alembic import op
 
@@ -40,7 +39,7 @@ def upgrade():
         batch.alter_column("label", type_=sa.String(200))
     with op.batch_alter_table("study") as batch:
         batch.alter_column("question", nullable=True)
-'''
+"""
 
 
 def _filled(path: Path) -> None:
@@ -102,7 +101,7 @@ def test_upgrade_keeps_every_child_row(second: Path) -> None:
 def test_upgrade_backs_up_first(second: Path) -> None:
     old = _numbers(second)
     store.open(str(second), create=True).close()
-    (copy,) = [name for name in os.listdir(second.parent) if "before" in name]
+    (copy,) = [name for name in names(second.parent) if "before" in name]
     backup = second.parent / copy
     assert rows(backup, "SELECT version_num FROM ablate_version") == [("0001",)]
     assert _numbers(backup) == old
@@ -110,7 +109,7 @@ def test_upgrade_backs_up_first(second: Path) -> None:
 
 def test_reading_an_older_database_is_refused_untouched(second: Path) -> None:
     before = second.read_bytes()
-    with pytest.raises(AblateError, match="older ablate .* `ablate db upgrade`"):
+    with pytest.raises(AblateError, match=r"older ablate .* `ablate db upgrade`"):
         store.open(str(second))
     assert second.read_bytes() == before
 

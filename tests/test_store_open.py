@@ -7,11 +7,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from store_plans import execute, names, rows
 
 from ablate import store
 from ablate.errors import AblateError
 from ablate.store import migrate, sqlite
-from store_plans import execute, rows
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def _state(path: Path) -> tuple[bytes, list[str]]:
-    return path.read_bytes(), sorted(os.listdir(path.parent))
+    return path.read_bytes(), names(path.parent)
 
 
 def test_default_place_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,12 +41,11 @@ def test_url_that_names_no_file_is_refused(url: str) -> None:
 
 
 def test_file_at_rest_is_one_file_in_delete_mode(path: Path) -> None:
-    with store.open(str(path), create=True) as db:
-        with db.begin() as connection:
-            connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
-            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
-    assert os.listdir(path.parent) == ["ablate.db"]
+    with store.open(str(path), create=True) as db, db.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    assert names(path.parent) == ["ablate.db"]
     assert rows(path, "PRAGMA journal_mode") == [("delete",)]
     assert rows(path, "SELECT name FROM series") == [("a",)]
 
@@ -112,7 +111,7 @@ def test_newer_database_is_refused_untouched(path: Path, create: bool) -> None:
 def test_absent_file_or_folder(path: Path) -> None:
     with pytest.raises(AblateError, match="does not exist"):
         store.open(str(path))
-    with pytest.raises(AblateError, match="folder .* does not exist"):
+    with pytest.raises(AblateError, match=r"folder .* does not exist"):
         store.open(str(path.parent / "absent" / "x.db"), create=True)
     path.touch()
     with pytest.raises(AblateError, match="empty"):
@@ -139,7 +138,7 @@ def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
     with pytest.raises(AblateError, match="not writable"):
         store.open(str(path), create=True)
-    assert os.listdir(path.parent) == []
+    assert names(path.parent) == []
 
 
 def test_wal_database_on_read_only_media_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +147,7 @@ def test_wal_database_on_read_only_media_can_be_read(path: Path, monkeypatch: py
     monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
     with store.open(str(path)) as db, db.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM run").scalar() == 0
-    assert os.listdir(path.parent) == ["ablate.db"]
+    assert names(path.parent) == ["ablate.db"]
 
 
 def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +186,7 @@ def test_lock_file_is_waited_for_and_gone(path: Path) -> None:
         order.append("released")
     waiter.join()
     assert order == ["released", "opened"]
-    assert os.listdir(path.parent) == ["ablate.db"]
+    assert names(path.parent) == ["ablate.db"]
 
 
 def test_versions_are_those_of_the_scripts() -> None:
