@@ -43,7 +43,7 @@ def value(config, series: str, step: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume):
+def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch):
     at = json.loads(checkpoint.read_text()) if resume and checkpoint.exists() else 0
     for to in emit:
         to("start", step=at, compile_mode="none")
@@ -86,7 +86,7 @@ def misbehave(configs, checkpoint: Path, step: int, emit) -> None:
             raise RuntimeError("the stub's device is lost")
         if config.lr == RUNS_OUT_OF_MEMORY or (config.lr == PACK_TOO_LARGE and len(configs) > 1):
             raise OutOfMemory("the stub has no memory left")
-        once = checkpoint.with_suffix(".died")
+        once = checkpoint.with_name(f"{config.key}.died")
         if config.lr == DIES or (config.lr == DIES_ONCE and not once.exists()):
             once.parent.mkdir(parents=True, exist_ok=True)
             once.touch()

@@ -46,15 +46,27 @@ def worker(tmp_path):
 
 def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
-    runs = [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)]
-    job = {"job": number, "runs": runs, "evaluation": Evaluation().model_dump(mode="json"), "sources": {}}
-    process.stdin.write(json.dumps({**job, "checkpoint": str(folder / "checkpoint"), "resume": resume}).encode() + b"\n")
+    job = {
+        "job": number,
+        "runs": [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)],
+        "evaluation": Evaluation().model_dump(mode="json"),
+        "sources": {},
+        "checkpoint": str(folder / "checkpoint"),
+        "resume": resume,
+        "micro_batch": 0,
+    }
+    process.stdin.write(json.dumps(job).encode() + b"\n")
     process.stdin.flush()
     return journals
 
 
-def done(process: subprocess.Popen) -> int:
-    return json.loads(process.stdout.readline())["done"]
+def done(process: subprocess.Popen) -> int | None:
+    """The number of the next job that the worker finishes; None when it ends instead."""
+    for line in process.stdout:
+        answer = json.loads(line)
+        if "done" in answer:
+            return answer["done"]
+    return None
 
 
 def wait_for(condition, seconds: float = 10) -> None:
@@ -95,14 +107,19 @@ def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path
     assert events(good, "start")[0]["pid"] == events(failing, "start")[0]["pid"] == process.pid
 
 
-@pytest.mark.parametrize(("lr", "status"), [(stub_engine.RUNS_OUT_OF_MEMORY, "oom"), (stub_engine.BREAKS_DEVICE, "failed")])
-def test_after_a_device_error_the_worker_answers_and_ends(worker, tmp_path, lr, status):
+def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
     process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=lr))
-    assert done(process) == 1
-    assert process.wait(10) == 0
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RUNS_OUT_OF_MEMORY))
+    assert done(process) is None and process.wait(10) == 0
     (end,) = events(path, "end")
-    assert end["status"] == status and end["peak_bytes"] == 1 << 20
+    assert end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
+
+
+def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
+    process = worker()
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.BREAKS_DEVICE))
+    assert done(process) is None and process.wait(10) == 1
+    assert not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
 
 
 def test_an_engine_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path, monkeypatch):

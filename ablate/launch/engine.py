@@ -34,13 +34,24 @@ def train(
     *,
     device: str,
     emit: Sequence[Callable[..., None]],
-    checkpoint: Path | None,
+    checkpoint: Path,
     stop: Callable[[], bool],
     resume: bool,
+    micro_batch: int,
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)
-    engine.train(configs, evaluation, tokens, device=device, emit=emit, checkpoint=checkpoint, stop=stop, resume=resume)
+    engine.train(
+        configs,
+        evaluation,
+        tokens,
+        device=device,
+        emit=emit,
+        checkpoint=checkpoint,
+        stop=stop,
+        resume=resume,
+        micro_batch=micro_batch,
+    )
 
 
 def status(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 
 from ablate import sizes
 from ablate.config import RunConfig
@@ -26,18 +25,22 @@ def capacity(config: RunConfig, device: Device) -> int:
     """Runs of this shape that train together on the device: until its memory is full or its throughput grows no more."""
     if not device.name.startswith("cuda"):
         return 1
-    wanted = min(LARGEST, max(1, round(SATURATION / (sizes.count(config).train_flops / config.steps))))
+    wanted = min(LARGEST, max(1, round(SATURATION * config.steps / sizes.train_flops(config))))
     fits = (k for k in range(wanted, 1, -1) if sizes.memory_bytes(config, k) <= MEMORY_SHARE * device.memory)
     return next(fits, 1)
 
 
-def choose(waiting: Sequence[RunConfig], capacity: Callable[[RunConfig], int], n_devices: int) -> list[int]:
-    """Indices of the runs of the next job: the first one waiting and, up to `capacity`, those of its shape.
+def size(config: RunConfig, device: Device, squeezed: int) -> tuple[int, int]:
+    """(runs in a pack, sequences of each in memory at once; 0 for its whole batch), after running out of memory `squeezed` times.
 
-    No more of a shape than its share among `n_devices`, so that none stands idle while another has a full pack.
+    First the pack shrinks to a quarter, then each run is alone and accumulates the gradient of its batch.
     """
-    if not waiting:
-        return []
-    first = shape(waiting[0])
-    alike = [k for k, config in enumerate(waiting) if shape(config) == first]
-    return alike[: max(1, min(capacity(waiting[0]), -(-len(alike) // n_devices)))]
+    full = capacity(config, device)
+    smaller = [(full, 0)] + ([(-(-full // 4), 0)] if full > 1 else [])
+    smaller += [(1, -(-config.batch_size // 4)), (1, -(-config.batch_size // 16))]
+    return smaller[min(squeezed, len(smaller) - 1)]
+
+
+def share(waiting: int, capacity: int, idle: int) -> int:
+    """Runs of the next pack, of those `waiting` that are alike: what fits, but the other idle devices get their part."""
+    return max(1, min(capacity, -(-waiting // idle)))

@@ -34,23 +34,26 @@ class WorkerProcess:
         assert self._process.stdin and self._process.stdout
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._unread = b""
+        self.ready = False  # it has set its device up
 
     def fileno(self) -> int:
         """Readable when there is an answer, or the end."""
         return self._stdout.fileno()
 
     def send(self, job: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died: `answers` says so
+        with contextlib.suppress(BrokenPipeError):  # it died: `finished` says so
             self._stdin.write(json.dumps(job).encode() + b"\n")
             self._stdin.flush()
 
-    def answers(self) -> list[int] | None:
+    def finished(self) -> list[int] | None:
         """The numbers of the jobs finished since the last call; None when the process has ended. To be called when readable."""
         data = os.read(self.fileno(), 1 << 16)
         if not data:
             return None
         *lines, self._unread = (self._unread + data).split(b"\n")
-        return [json.loads(line)["done"] for line in lines]
+        answers = [json.loads(line) for line in lines]
+        self.ready = self.ready or any("ready" in answer for answer in answers)
+        return [answer["done"] for answer in answers if "done" in answer]
 
     def close(self) -> None:
         """Have it checkpoint what it trains, and end."""
@@ -68,8 +71,13 @@ class WorkerProcess:
         last_words = self._errors.read().decode(errors="replace").strip()
         return f"the worker died ({cause})" + (f"\n{last_words}" if last_words else "")
 
-    def discard(self) -> None:
-        """Release the pipes of a process that has ended."""
+    def release(self, seconds: float) -> None:
+        """Close it, wait for its end, kill it when that takes longer than `seconds`, and let go of its pipes."""
         self.close()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait()
         self._stdout.close()
         self._errors.close()

@@ -13,6 +13,9 @@ from rich import progress
 from rich.console import Console
 from rich.markup import escape
 
+from ablate.launch.status import Survey
+
+FINAL = ("complete", "diverged", "failed")  # ends of attempts after which the run is not tried again
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
 
@@ -56,25 +59,30 @@ class Running:
 
 @dataclass
 class Tally:
-    """The whole study: what is done, what is at work, and how long the rest takes at the rate seen so far."""
+    """The whole study: what is done, what is at work here, and how long the rest takes at the rate seen so far."""
 
-    total: int  # runs
-    done: int  # runs that have a result, or will get none
-    flops_left: float  # of the runs not done
+    total: int = 0  # runs
+    done: int = 0  # runs that have a result, or failed
+    flops_left: float = 0.0  # of the runs not done
     running: dict[str, Running] = field(default_factory=dict)  # by run key
-    flops_done: float = 0.0  # since `since`, by finished runs
+    flops_done: float = 0.0  # since `since`, by runs no longer at work
     since: float | None = None  # when the first run began
     clock: Callable[[], float] = time.monotonic
 
+    def update(self, study: Survey) -> None:
+        self.total, self.done, self.flops_left = study.total, study.done, study.flops_left
+
     def begin(self, key: str, run: Running) -> None:
-        self.since = self.since or self.clock()
+        self.since = self.clock() if self.since is None else self.since
         self.running[key] = run
 
-    def end(self, key: str, *, done: bool) -> Running:
-        """Take a run out; `done` unless it will be tried again."""
+    def see(self, key: str, event: Mapping[str, Any]) -> None:
+        self.running[key].see(event)
+
+    def end(self, key: str, status: str) -> Running:
         run = self.running.pop(key)
         self.flops_done += run.flops * (run.step - run.began_at) / run.steps
-        if done:
+        if status in FINAL:
             self.done += 1
             self.flops_left -= run.flops
         return run

@@ -2,10 +2,11 @@
 
     python -m ablate.launch.worker --device cpu --threads 2
 
-A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume"}`;
-`{"done": id}` on stdout says that the worker is free again. A run that fails is recorded and the worker goes on; after
-running out of memory, or when the device no longer answers, it ends, and the launcher starts another. When stdin
-closes, because the launcher wants it to or because it died, the worker checkpoints what it trains and ends.
+A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch"}`.
+On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the next job. A run
+that fails is recorded and the worker goes on; after running out of memory, or when the device no longer answers, it
+ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died, the
+worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Worker:
         }
 
     def work(self, job: Job, inbox: Inbox) -> bool:
-        """Train a job. Whether this process may take another one after it."""
+        """Train a job. Whether this process is fit for another one after it."""
         with ExitStack() as stack:
             facts = {**self._facts, "pack_size": len(job["runs"])}
             journals = [stack.enter_context(Journal(Path(run["journal"]))) for run in job["runs"]]
@@ -116,17 +117,20 @@ class Worker:
                     job["sources"],
                     device=self._device,
                     emit=[attempt.emit for attempt in attempts],
-                    checkpoint=Path(job["checkpoint"]) if job["checkpoint"] else None,
+                    checkpoint=Path(job["checkpoint"]),
                     stop=inbox.closed,
                     resume=job["resume"],
+                    micro_batch=job["micro_batch"],
                 )
                 assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"
             except Exception as error:
                 status, peak = self._engine.status(error), self._engine.peak_bytes(self._device)
+                if status != "oom" and not self._engine.usable(self._device):
+                    raise  # the run may be sound: it is tried again by another process
                 for attempt in attempts:
                     if not attempt.ended:
                         attempt.emit("end", status=status, error=traceback.format_exc(), peak_bytes=peak)
-                return status != "oom" and self._engine.usable(self._device)
+                return status != "oom"
         return True
 
 
@@ -159,11 +163,13 @@ def main() -> None:
     inbox = Inbox(jobs)
     signal.signal(signal.SIGTERM, lambda *_: inbox.close())
 
+    def answer(**values: object) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
     worker = Worker(arguments.device, arguments.threads)
-    healthy = True
-    while healthy and (job := inbox.next()):
-        healthy = worker.work(job, inbox)
-        print(json.dumps({"done": job["job"]}), file=answers, flush=True)
+    answer(ready=arguments.device)
+    while (job := inbox.next()) and worker.work(job, inbox):
+        answer(done=job["job"])
 
 
 if __name__ == "__main__":
