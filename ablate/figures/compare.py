@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter
 from ablate import stats
 from ablate.figures import style
 
+
 def effects(
     effects: pd.DataFrame, pairs: pd.DataFrame, *, label: str = "difference", goal: str = "min", ax: Axes | None = None
 ) -> Axes:
@@ -172,7 +173,7 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
         sns.heatmap(
             table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
             linecolor=style.PAPER,
-            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "pad": 0.04, "format": FuncFormatter(_tick)},
+            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": FuncFormatter(_tick)},
         )  # fmt: skip
         ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
         for spine in ax.spines.values():
