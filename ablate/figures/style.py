@@ -63,7 +63,7 @@ _RC = {
 def theme() -> Iterator[None]:
     """The look of the figures; matplotlib's own settings come back afterwards."""
     with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
-        mpl.rcParams.update(_RC)
+        mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
         yield
 
 
@@ -218,7 +218,7 @@ def labels(ax: Axes, x: str, y: str) -> None:
 def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
     """A legend under the axes, in as many columns as the longest name allows."""
     if ax.figure.axes == [ax]:
-        ax.figure.legend(  # type: ignore[union-attr]
+        ax.figure.legend(
             handles, names, loc="outside lower center", ncols=_columns(names),
             handlelength=2.2, columnspacing=1.2, handletextpad=0.5,
         )  # fmt: skip

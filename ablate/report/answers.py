@@ -185,8 +185,8 @@ def _matched(material: Material) -> str:
     sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first().astype(float)
     base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
-    gap = (sizes.loc[known] / sizes.loc[base[known]].to_numpy() - 1).abs().max() if known else pd.Series(dtype=float)
-    params, flops = float(gap.get("n_params_body", math.nan)), float(gap.get("flops", math.nan))
+    ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
+    params, flops = ratios.max(axis=0) if known else (math.nan, math.nan)
     left = (
         f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head, "
         f"and {percent(flops)} of the training FLOPs"

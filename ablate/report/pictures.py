@@ -43,8 +43,10 @@ class Gallery:
         assert name not in self.names, name
         self.names.add(name)
         ax = draw(*frames, **options)
-        files = figures.save(ax.figure, self.folder / name)  # type: ignore[arg-type]
-        plt.close(ax.figure)
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        files = figures.save(figure, self.folder / name)
+        plt.close(figure)
         return Picture(name, title, caption, figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title)))
 
 
@@ -160,8 +162,8 @@ def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[s
     fits: dict[str, Fit] = {}
     for name, part in frame.groupby("others", observed=True):
         with contextlib.suppress(AblateError):  # too few sizes: the figure has no line, and the page no constants
-            columns = {"n": part["n_params_body"].to_numpy(float)}
-            fits[str(name)] = fit(part["metric"].to_numpy(float), "n", rng=np.random.default_rng(0), **columns)
+            size, metric = part["n_params_body"].to_numpy(float), part["metric"].to_numpy(float)
+            fits[str(name)] = fit(metric, "n", rng=np.random.default_rng(0), n=size)
     words = material.words
     caption = "Mark: mean over seeds; faint points: single runs. Both axes are logarithmic."
     if fits:
@@ -246,7 +248,8 @@ def tuning(gallery: Gallery, material: Material) -> list[Picture]:
     tried = material.runs[material.runs["role"] == "tune"]
     whole = _with_arms(tried[(tried["status"] == "complete") & tried["metric"].notna()], material)
     pictures = []
-    for number, (stratum, part) in enumerate(whole.groupby("stratum", sort=False)):
+    for number, stratum in enumerate(material.strata):
+        part = whole[whole["stratum"] == stratum]
         if part["lr"].nunique() < 2:
             continue
         title = f"{sentence(material.words.phrase)} over the learning rate" + (f" at {stratum}" if stratum else "")

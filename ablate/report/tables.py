@@ -136,7 +136,7 @@ def _plain(value: Any) -> float | int | None:
 
 def fits(fitted: Mapping[str, Fit]) -> Table:
     """The constants of the power laws, and how well they foretold the largest size."""
-    rows = []
+    rows: list[tuple[str | Value, ...]] = []
     for name, one in fitted.items():
         held_out = one.held_out
         rows.append(
@@ -184,12 +184,13 @@ def setting(material: Material) -> Table:
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
-        host, device, threads, pack, compiled, versions, commit, dirty = values
+        known: list[Any] = [None if value is None or value != value else value for value in values]
+        host, device, threads, pack, compiled, versions, commit, dirty = known
         rows.append(
             (
                 Value(f"{part['run'].nunique():,}", part["run"].nunique()),
                 _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
-                _text(commit)[:12] + (" with uncommitted changes" if dirty is not None and not pd.isna(dirty) and dirty else ""),
+                _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
             )
         )  # fmt: skip
     return Table(
