@@ -66,7 +66,7 @@ def analyse(db: Database, study: str) -> list[EffectRow]:
     from ablate.store import effects as table
 
     rows = of_pairs(results.pairs(study, db))
-    table.write(db, results.study(study, db).id, rows)
+    table.write(db, results.study(study, db).id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     return rows
 
 

@@ -111,9 +111,10 @@ def curves(study: str, series: str | Iterable[str] | None = None, db: Source = N
     row = _study(opened, study)
     if series is None:
         return query(opened, "SELECT * FROM curves WHERE study = :study ORDER BY series, run, step", study=row.name)
-    sql = "SELECT * FROM curves WHERE study = :study AND series = :series ORDER BY run, step"
-    names = [series] if isinstance(series, str) else list(series)
-    return pd.concat([query(opened, sql, study=row.name, series=name) for name in names], ignore_index=True)
+    names = {f"series{place}": name for place, name in enumerate([series] if isinstance(series, str) else series)}
+    wanted = ", ".join(f":{place}" for place in names)
+    sql = f"SELECT * FROM curves WHERE study = :study AND series IN ({wanted}) ORDER BY series, run, step"
+    return query(opened, sql, study=row.name, **names)
 
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
@@ -181,7 +182,9 @@ def _study(db: Database, name: str) -> StudyRow:
     found = query(db, "SELECT id, name, question, metric, goal, revision, toml FROM study WHERE name = :name", name=name)
     if found.empty:
         raise unknown("study", name, studies(db))
-    return StudyRow(**found.iloc[0].to_dict())
+    row = found.iloc[0]  # its numbers are numpy's, which SQLite would take for blobs
+    text = {name: str(row[name]) for name in ("name", "question", "metric", "goal", "toml")}
+    return StudyRow(id=int(row["id"]), revision=int(row["revision"]), **text)
 
 
 def _levels(db: Database, study_id: int) -> pd.DataFrame:

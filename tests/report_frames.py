@@ -8,7 +8,9 @@ import pandas as pd
 LEVELS = {"serial": 0.0, "no-attention-skip": 0.021, "no-mlp-skip": 0.034, "double-skip": -0.004, "parallel": 0.009}
 
 
-def pairs(shifts: dict[str, float] = LEVELS, strata: tuple[str, ...] = ("n_layer=4", "n_layer=12"), seeds: int = 6) -> pd.DataFrame:
+def pairs(
+    shifts: dict[str, float] = LEVELS, strata: tuple[str, ...] = ("n_layer=4", "n_layer=12"), seeds: int = 6
+) -> pd.DataFrame:
     """The view `pairs` of a study of one factor, `topology`; the first level is the baseline."""
     rng = np.random.default_rng(3)
     base, *others = shifts

@@ -48,7 +48,7 @@ def study(
     question: str = "Which wiring learns fastest?",
     metric: str = "loss",
     goal: str = "min",
-    base: Mapping[str, Any] = {},  # noqa: B006
+    base: Mapping[str, Any] = {},
     toml: str = "",
 ) -> Database:
     """A database with one study: every combination of levels, each run as `outcome(levels, seed)` says; None: not begun."""
@@ -57,8 +57,7 @@ def study(
     study_id = runs.register(db, plan)
     by_key = {planned.config.key: (planned.cell, planned.config.seed) for planned in plan.runs}
     levels = {cell.label: cell.levels for cell in plan.cells}
-    owner = runs.Owner.here(db)
-    try:
+    with runs.Owner.here(db) as owner:
         claims = runs.claim(db, study_id, owner, len(plan.runs))
         for claim in claims:
             cell, seed = by_key[claim.config.key]
@@ -67,8 +66,6 @@ def study(
                 _forget(db, claim.attempt_id, claim.run_id)
             else:
                 _play(db, claim, result)
-    finally:
-        owner.close(db)
     return db
 
 

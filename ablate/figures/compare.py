@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ablate import stats
 from ablate.figures import style
+
 
 def effects(
     effects: pd.DataFrame, pairs: pd.DataFrame, *, label: str = "difference", goal: str = "min", ax: Axes | None = None
@@ -92,7 +94,7 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
     """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond the axis."""
     shade, name, mean = style.color(int(row["ordinal"])), row["level"], row["mean"]
-    beside = {"va": "center", "fontsize": 7, "color": shade}
+    beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
         ax.annotate("no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside)
     elif mean > high:
@@ -141,7 +143,7 @@ def ordered(
 
 
 def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int) -> Line2D:
-    look = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.5}
+    look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.5}
     ax.plot(part[x].astype(float), part[y].astype(float), "o", color=look["color"], alpha=0.3, markersize=2.6, markeredgewidth=0)
     levels = [(float(value), stats.paired(runs[y].to_numpy(float))) for value, runs in part.groupby(x)]  # type: ignore[arg-type]
     for value, found in levels:  # `paired` of the values themselves: their mean and its t-interval
@@ -172,7 +174,7 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
         sns.heatmap(
             table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
             linecolor=style.PAPER,
-            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "pad": 0.04, "format": FuncFormatter(_tick)},
+            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": FuncFormatter(_tick)},
         )  # fmt: skip
         ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
         for spine in ax.spines.values():

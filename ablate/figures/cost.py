@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from ablate.figures import style
-
-Curve = Callable[[np.ndarray], np.ndarray]  # size → fitted metric
+from ablate.scaling.fit import Fit
 
 SIZES = {  # column of the frame → label of the axis, how its ticks are written
     "n_params_body": ("parameters without embeddings and head", style.count),
@@ -22,11 +21,11 @@ SIZES = {  # column of the frame → label of the axis, how its ticks are writte
 
 def scaling(
     frame: pd.DataFrame, *, x: str = "n_params_body", y: str = "metric", hue: str = "arm", label: str = "metric",
-    fits: Mapping[str, Curve] | None = None, ax: Axes | None = None,
+    fits: Mapping[str, Fit] | None = None, ax: Axes | None = None,
 ) -> Axes:  # fmt: skip
     """A metric over size on two log axes, with the power law of each arm where `fits` has one.
 
-    frame: one row a run, columns x, y, `hue`. fits: arm → the fitted curve, drawn over the sizes it was fitted on.
+    frame: one row a run, columns x, y, `hue`. fits: arm → its curve of one resource, drawn with its interval.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & (frame[y].astype(float) > 0)]
@@ -40,10 +39,11 @@ def scaling(
             mark = ax.plot(means.index, means["mean"], style.marker(index), color=style.color(index), markersize=4.5)[0]
             each = [f"{style.count(float(size))}: {mean:.4g}" for size, mean in means["mean"].items()]  # type: ignore[arg-type]
             style.tip(mark, f"{name}: {'; '.join(each)}")
-            curve = (fits or {}).get(name)
-            if curve is not None:
+            if fits and name in fits:
                 grid = np.geomspace(means.index.min(), means.index.max(), 100)
-                ax.plot(grid, curve(grid), color=style.color(index), linestyle=style.dash(index), linewidth=1.2)
+                curve = fits[name].predict(**{fits[name].form.columns[0]: grid})
+                ax.fill_between(grid, curve.lo, curve.hi, color=style.color(index), alpha=0.18, linewidth=0)
+                ax.plot(grid, curve.value, color=style.color(index), linestyle=style.dash(index), linewidth=1.2)
             handles.append(mark)
         text, write = SIZES.get(x, (x.replace("_", " "), style.decimal))
         style.ticks(ax, "x", write, log=True)

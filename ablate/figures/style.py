@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,7 @@ _RC = {
 def theme() -> Iterator[None]:
     """The look of the figures; matplotlib's own settings come back afterwards."""
     with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
-        mpl.rcParams.update(_RC)
+        mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
         yield
 
 
@@ -103,13 +104,20 @@ def dash(index: int) -> object:
 
 # -- words and numbers ---------------------------------------------------------------------------------------------
 
+_FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def visible(text: object) -> str:
+    """`text` on one line, without the characters that XML forbids."""
+    return _FORBIDDEN.sub("�", " ".join(str(text).split()))
+
 
 def plain(text: object, width: int | None = None) -> str:
-    """`text` as matplotlib should print it: no mathematics in dollars, no line breaks, control characters made visible.
+    """`text` as matplotlib prints it as it is, on one line: dollars hold no mathematics.
 
     With `width`, what is longer is cut in its middle.
     """
-    shown = "".join(chr(0x2400 + ord(c)) if ord(c) < 32 else "�" if 0xD800 <= ord(c) < 0xE000 else c for c in str(text))
+    shown = visible(text)
     if width and len(shown) > width:
         shown = f"{shown[: width // 2]}…{shown[len(shown) - (width - width // 2 - 1) :]}"
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
@@ -206,7 +214,7 @@ def fit(ax: Axes, values: np.ndarray) -> None:
 
 def tip(artist: Artist, text: str) -> None:
     """Give `artist` a text to show where a reader points at it."""
-    artist.set_gid(f"tip:{text}")
+    artist.set_gid(f"tip:{visible(text)}")
 
 
 def labels(ax: Axes, x: str, y: str) -> None:
@@ -218,7 +226,7 @@ def labels(ax: Axes, x: str, y: str) -> None:
 def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
     """A legend under the axes, in as many columns as the longest name allows."""
     if ax.figure.axes == [ax]:
-        ax.figure.legend(  # type: ignore[union-attr]
+        ax.figure.legend(
             handles, names, loc="outside lower center", ncols=_columns(names),
             handlelength=2.2, columnspacing=1.2, handletextpad=0.5,
         )  # fmt: skip
@@ -237,7 +245,8 @@ def _columns(names: Sequence[str]) -> int:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """`stem`.svg, .pdf and .png; the same frame gives the same bytes. Returns the paths."""
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "pdf", "png")]
-    with theme():
+    with theme(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in scripts that the font lacks; an SVG shows them still
         figure.draw_without_rendering()  # once; the three files share the layout
         figure.set_layout_engine("none")
         files[0].write_text(_titled(_svg(figure)), encoding="utf-8")

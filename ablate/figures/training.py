@@ -23,9 +23,9 @@ EARLY = 0.2  # the share of a run whose steep fall may leave the picture
 def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
     """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest seed.
 
-    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and band are
-    of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis fits the last
-    four fifths of the arms that are near each other; the legend gives the last value of one that is not in the picture.
+    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and
+    band are of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis
+    fits the last four fifths of the arms near each other; the legend gives the last value of one that is not in the picture.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -116,7 +116,7 @@ def _named(arm: _Arm, inside: bool) -> str:
 
 def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
     shade, points = style.color(arm.index), arm.points
-    ax.fill_between(points["x"], points["low"], points["high"], color=shade, alpha=0.18, linewidth=0)
+    ax.fill_between(points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0)
     line = ax.plot(points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3)[0]
     if len(points) <= 16:
         line.set(marker=style.marker(arm.index), markersize=3.5)
@@ -133,4 +133,6 @@ def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
 def _fit(ax: Axes, arms: list[_Arm], x: str, also: float | None = None) -> None:
     """Fit the y axis to what `arms` do after their first fifth."""
     late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
-    style.fit(ax, np.array([value for part in late for value in (*part["low"], *part["high"])] + ([] if also is None else [also])))
+    style.fit(
+        ax, np.array([value for part in late for value in (*part["low"], *part["high"])] + ([] if also is None else [also]))
+    )

@@ -44,12 +44,13 @@ def write(db: Database, study: str, out: Path) -> Path:
     """
     material = gather(db, study)
     out.mkdir(parents=True, exist_ok=True)
-    sections = _sections(material, out / "figures")
-    for table in [table for section in sections for table in section.tables]:
+    effects, *sections = _sections(material, out / "figures")
+    for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
     content = {
         "study": material.study,
+        "effects": effects,
         "state": answers.state(material),
         "families": answers.families(material),
         "fairness": answers.fairness(material),
@@ -81,19 +82,19 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 
 
 def _sections(material: Material, folder: Path) -> list[Section]:
-    """The report below the answer; what a study has nothing for is left out."""
+    """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     gallery = pictures.Gallery(folder)
-    tuning = pictures.tuning(gallery, material)
+    scaling, fits = pictures.scaling(gallery, material)
+    effects = Section("effects", "Effects", pictures=pictures.effects(gallery, material), tables=_full(tables.effects(material)))
     sections = [
-        Section("effects", "Effects", pictures=pictures.effects(gallery, material), tables=_full(tables.effects(material))),
         Section("cells", "What was compared", pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material))),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
-        Section("size", "Size", pictures=pictures.scaling(gallery, material)),
+        Section("size", "Size", pictures=scaling, tables=_full(tables.fits(fits))),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
-        Section("tuning", "Learning rates", pictures=tuning),
+        Section("tuning", "Learning rates", pictures=pictures.tuning(gallery, material)),
         Section("cost", "What the study cost", tables=_full(tables.cost(material))),
         Section("setting", "How it was run", tables=_full(tables.setting(material))),
         Section(
@@ -103,7 +104,7 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("method", "Method", paragraphs=paragraphs(material)),
         Section("runs", "All runs", tables=_full(tables.runs(material))),
     ]  # fmt: skip
-    return [section for section in sections if section.pictures or section.tables or section.paragraphs]
+    return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
 def _full(table: Table) -> list[Table]:

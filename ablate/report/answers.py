@@ -44,7 +44,9 @@ def families(material: Material) -> list[Family]:
         rows = effects.to_dict("records")
         answers = tuple(_answer(material, row, len(rows)) for row in rows)
         first = rows[0]
-        heading = first["factor"] + (f" at {first['stratum']}" if first["stratum"] else "") + f", against {first['baseline_level']}"
+        heading = (
+            first["factor"] + (f" at {first['stratum']}" if first["stratum"] else "") + f", against {first['baseline_level']}"
+        )
         found.append(Family(str(name), heading, _summary(first["baseline_level"], answers), answers))
     return found
 
@@ -65,8 +67,7 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> tupl
     unit = words.after
     if n == 1:
         return "unknown", (
-            f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; "
-            "one pair says nothing about the noise."
+            f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; one pair says nothing about the noise."
         )
     if math.isnan(row["lo"]):
         return "unknown", (
@@ -118,7 +119,7 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
 
 
 def _reasons(pairs: pd.DataFrame, name: str, status: str, value: str) -> list[str]:
-    """"parallel diverged with seeds 1 and 3" for each way in which an arm's runs ended without a value."""
+    """ "parallel diverged with seeds 1 and 3" for each way in which an arm's runs ended without a value."""
     done = pairs[analysis.ended(pairs)]
     broken = done[(done[status] != "complete") | ~np.isfinite(done[value].astype(float))]
     return [
@@ -165,7 +166,9 @@ def _summary(baseline: str, answers: tuple[Answer, ...]) -> str:
         "unknown": "without an answer",
     }
     counts = {verdict: [answer.level for answer in answers if answer.verdict == verdict] for verdict in groups}
-    said = [f"{listed(names)} {'is' if len(names) == 1 else 'are'} {groups[verdict]}" for verdict, names in counts.items() if names]
+    said = [
+        f"{listed(names)} {'is' if len(names) == 1 else 'are'} {groups[verdict]}" for verdict, names in counts.items() if names
+    ]
     return "; ".join(said) + "."
 
 
@@ -182,8 +185,8 @@ def _matched(material: Material) -> str:
     sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first().astype(float)
     base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
-    gap = (sizes.loc[known] / sizes.loc[base[known]].to_numpy() - 1).abs().max() if known else pd.Series(dtype=float)
-    params, flops = float(gap.get("n_params_body", math.nan)), float(gap.get("flops", math.nan))
+    ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
+    params, flops = ratios.max(axis=0) if known else (math.nan, math.nan)
     left = (
         f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head, "
         f"and {percent(flops)} of the training FLOPs"
@@ -203,7 +206,9 @@ def _tuned(material: Material) -> str:
     if tune:
         per = tune.get("per", "study")
         each = per if isinstance(per, str) else listed(per)
-        return f"Tuned: the learning rate for each {each}, on seeds of its own (chosen: {listed(f'{rate:.3g}' for rate in rates)})."
+        return (
+            f"Tuned: the learning rate for each {each}, on seeds of its own (chosen: {listed(f'{rate:.3g}' for rate in rates)})."
+        )
     if "lr" in (material.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
@@ -214,7 +219,8 @@ def _tuned(material: Material) -> str:
 def _paired(material: Material) -> str:
     seeds = material.compared["seed"].nunique()
     correlation = material.effects["correlation"].dropna()
-    shared = f"; the two arms of a pair correlate by {number(float(correlation.median()), 2)} in the middle" if len(correlation) else ""
+    median = number(float(correlation.median()), 2) if len(correlation) else ""
+    shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
     return (
         f"Paired: runs of one seed share their batch order and the start of every weight of the same name and shape "
         f"({plural(seeds, 'seed')}{shared})."

@@ -7,9 +7,9 @@ import html
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-Cell = str | int | float | None  # shown as it is written; a number carries the value that a table is sorted by
+import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class Table:
     rows: tuple[tuple[str | Value, ...], ...]
     sql: str = ""
     folded: bool = False  # long: shown on request
+    data: pd.DataFrame | None = None  # what the CSV holds, where that is more than is shown
 
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers, and stand to the right."""
         return tuple(
-            bool(self.rows) and all(isinstance(row[index], Value) and not isinstance(row[index].value, str) for row in self.rows)  # type: ignore[union-attr]
-            for index in range(len(self.columns))
+            bool(column) and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
+            for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))
         )
 
 
@@ -59,7 +60,6 @@ class Section:
     paragraphs: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
-    points: Sequence[str] = field(default=())
 
 
 def shown(cell: str | Value) -> str:
@@ -70,19 +70,25 @@ def exported(cell: str | Value) -> object:
     return cell.value if isinstance(cell, Value) else cell
 
 
+def missing(value: object) -> bool:
+    return value is None or value != value
+
+
 def to_csv(table: Table) -> str:
-    """The table's values, not rounded; NaN as "nan", what is not known empty."""
+    """The table's values, not rounded. What is not known is empty, and so is NaN; ±Inf are "inf" and "-inf"."""
+    if table.data is not None:
+        return table.data.to_csv(index=False, lineterminator="\n")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows([["" if exported(cell) is None else exported(cell) for cell in row] for row in table.rows])
+    writer.writerows([["" if missing(exported(cell)) else exported(cell) for cell in row] for row in table.rows])
     return text.getvalue()
 
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$",
-    "<": "$<$", ">": "$>$", "\n": " ",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$",
+    "∞": r"$\infty$", "“": "``", "”": "''", "<": "$<$", ">": "$>$", "\n": " ",
 }  # fmt: skip
 _TEX |= {digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", ("0123456789-"), strict=True)}
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from ablate import figures
+from ablate.errors import AblateError
 from ablate.report.document import Picture
 from ablate.report.material import Material
 from ablate.report.words import sentence
+from ablate.scaling.fit import Fit, fit
 
+SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
-GROWS = 1.2  # a factor whose levels change the parameters by this ratio is one of size
+SHORT = "A thin line is a run that ended early, with a cross where it diverged."
+GROWS = 1.1  # sizes nearer than this ratio are not a factor of size
 
 
 class Gallery:
@@ -29,13 +36,17 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         self.names: set[str] = set()
 
-    def hang(self, name: str, title: str, caption: str, draw: Callable[[], Axes]) -> Picture:
-        """Draw, save as svg, pdf and png, and close."""
+    def hang(
+        self, name: str, title: str, caption: str, draw: Callable[..., Axes], *frames: pd.DataFrame, **options: Any
+    ) -> Picture:
+        """`draw(*frames, **options)`, saved as svg, pdf and png."""
         assert name not in self.names, name
         self.names.add(name)
-        ax = draw()
-        files = figures.save(ax.figure, self.folder / name)  # type: ignore[arg-type]
-        plt.close(ax.figure)
+        ax = draw(*frames, **options)
+        figure = ax.get_figure(root=True)
+        assert figure is not None
+        files = figures.save(figure, self.folder / name)
+        plt.close(figure)
         return Picture(name, title, caption, figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title)))
 
 
@@ -48,40 +59,41 @@ def effects(gallery: Gallery, material: Material) -> list[Picture]:
         "correction; line: 95% t-interval; faint points: single pairs, one a seed. An arrow stands for what lies beyond the axis."
     )
     words = material.words
-    draw = lambda: figures.effects(material.effects, material.pairs, label=words.difference, goal=words.goal)  # noqa: E731
-    return [gallery.hang("effects", f"Effects on {words.phrase}", caption, draw)]
+    frames = material.effects, material.pairs
+    title = f"Effects on {words.phrase}"
+    return [gallery.hang("effects", title, caption, figures.effects, *frames, label=words.difference, goal=words.goal)]
 
 
 def curves(gallery: Gallery, material: Material) -> list[Picture]:
-    """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs and by seconds."""
+    """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs and by seconds.
+
+    By FLOPs only where the arms spend different FLOPs a token: the curves are those by tokens otherwise.
+    """
     frame = _points(material)
-    if frame.empty:
-        return []
-    series = "held-out loss" if frame["series"].iloc[0] == "loss" else "training loss"
-    label = f"{series} (nats per token)"
     pictures = []
     for number, stratum in enumerate(material.strata):
         part = frame[frame["stratum"] == stratum]
         if part.empty:
             continue
         at = f" at {stratum}" if stratum else ""
-        for x, over in (("tokens", "training tokens"), ("flops", "training FLOPs"), ("seconds", "training time")):
-            if part[x].notna().any() and part[x].max() > 0:
-                title = f"{series.capitalize()} over {over}{at}"
-                pictures.append(
-                    gallery.hang(
-                        f"curves-{x}-{number}", title, f"{BAND} A cross marks a run that diverged.",
-                        lambda part=part, x=x: figures.curves(part, x=x, label=label),  # type: ignore[misc]
-                    )
-                )  # fmt: skip
-            if x == "tokens" and len(apart := _gaps(part, material)):
-                title = f"Difference from the baseline over training{at}"
-                pictures.append(
-                    gallery.hang(
-                        f"gaps-{number}", title, f"Each run minus the baseline's run of the same seed. {BAND}",
-                        lambda apart=apart: figures.gaps(apart, label=f"difference in {label}"),  # type: ignore[misc]
-                    )
-                )  # fmt: skip
+        series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
+        label = f"{series} (nats per token)"
+        short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
+        over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
+        price = part["flops"] / part["tokens"]
+        if not price.max() > 1.01 * price.min():
+            del over["flops"]
+        if part["seconds"].isna().all():
+            del over["seconds"]
+        for x, words in over.items():
+            title = f"{sentence(series)} over {words}{at}"
+            pictures.append(gallery.hang(f"curves-{x}-{number}", title, BAND + short, figures.curves, part, x=x, label=label))
+        apart = _gaps(part, material)
+        if len(apart):
+            title = f"Difference from the baseline over training{at}"
+            caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
+            gap = gallery.hang(f"gaps-{number}", title, caption, figures.gaps, apart, label=f"difference in {label}")
+            pictures.insert(len(pictures) - len(over) + 1, gap)
     return pictures
 
 
@@ -115,14 +127,12 @@ def ordered(gallery: Gallery, material: Material) -> list[Picture]:
         levels = pd.to_numeric(_level(material.good, material, factor), errors="coerce")
         if levels.nunique() < 3 or levels.isna().any():
             continue
-        frame = pd.DataFrame({factor: levels, "metric": material.good["metric"], "others": _others(material.good, material, {factor})})
+        others = _others(material.good, material, {factor})
+        frame = pd.DataFrame({factor: levels, "metric": material.good["metric"], "others": others})
         hue = "others" if frame["others"].nunique() > 1 else None
-        pictures.append(
-            gallery.hang(
-                f"over-{slug(factor)}", f"{sentence(words.phrase)} over {factor}", MARKS,
-                lambda frame=frame, factor=factor, hue=hue: figures.ordered(frame, x=factor, hue=hue, label=words.axis),  # type: ignore[misc]
-            )
-        )  # fmt: skip
+        title = f"{sentence(words.phrase)} over {factor}"
+        look = {"x": factor, "hue": hue, "label": words.axis}
+        pictures.append(gallery.hang(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look))
     return pictures
 
 
@@ -139,45 +149,51 @@ def heat(gallery: Gallery, material: Material) -> list[Picture]:
     ).assign(metric=material.good["metric"])
     words = material.words
     title = f"{sentence(words.phrase)} over {x} and {y}"
-    draw = lambda: figures.heat(frame, x=x, y=y, label=words.axis)  # noqa: E731
-    return [gallery.hang("heat", title, "Mean over the seeds that completed; empty where none did.", draw)]
+    caption = "Mean over the seeds that completed; empty where none did. A cell far from the others has the colour of the end."
+    return [gallery.hang("heat", title, caption, figures.heat, frame, x=x, y=y, label=words.axis)]
 
 
-def scaling(gallery: Gallery, material: Material) -> list[Picture]:
-    """The metric over size, an arm for each combination of the other factors; where there are three sizes or more."""
+def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[str, Fit]]:
+    """The metric over size, an arm for each combination of the other factors, with a power law where sizes are enough."""
     sizes = [factor for factor in material.factors if _grows(material, factor)]
-    if not sizes or material.good["n_params_body"].nunique() < 3:
-        return []
+    if not sizes:
+        return [], {}
     frame = material.good.assign(others=_others(material.good, material, set(sizes)))
+    fits: dict[str, Fit] = {}
+    for name, part in frame.groupby("others", observed=True):
+        with contextlib.suppress(AblateError):  # too few sizes: the figure has no line, and the page no constants
+            size, metric = part["n_params_body"].to_numpy(float), part["metric"].to_numpy(float)
+            fits[str(name)] = fit(metric, "n", rng=np.random.default_rng(0), n=size)
     words = material.words
-    title = f"{sentence(words.phrase)} over size"
     caption = "Mark: mean over seeds; faint points: single runs. Both axes are logarithmic."
-    draw = lambda: figures.scaling(frame, hue="others", label=words.axis)  # noqa: E731
-    return [gallery.hang("scaling", title, caption, draw)]
+    if fits:
+        caption += " Line: the fitted E + A/N^α with its 95% interval (bootstrap over runs)."
+    title = f"{sentence(words.phrase)} over size"
+    return [gallery.hang("scaling", title, caption, figures.scaling, frame, hue="others", label=words.axis, fits=fits)], fits
 
 
 def _grows(material: Material, factor: str) -> bool:
-    """Whether the factor's levels change the number of parameters, all else equal."""
-    frame = material.good.assign(others=_others(material.good, material, {factor}))
-    sizes = frame.groupby("others", observed=True)["n_params_body"].agg(["min", "max"]).astype(float)
-    return bool(len(sizes)) and bool((sizes["max"] / sizes["min"] >= GROWS).all())
+    """Whether the factor has three levels or more and each has a number of parameters of its own, all else equal."""
+    good = material.good
+    frame = good.assign(level=_level(good, material, factor), others=_others(good, material, {factor}))
+    sizes = frame.groupby(["others", "level"], observed=True)["n_params_body"].first().groupby("others", observed=True)
+    apart = [np.diff(np.log(np.sort(group.to_numpy(float)))) for _, group in sizes]
+    return bool(apart) and all(len(steps) >= 2 and steps.min() > np.log(GROWS) for steps in apart)
 
 
 def pareto(gallery: Gallery, material: Material) -> list[Picture]:
-    """The metric against the seconds of a run, for each stratum with two arms or more."""
+    """The metric against the seconds of a run, for each stratum whose arms differ in time."""
     pictures = []
     words = material.words
     for number, stratum in enumerate(material.strata):
         frame = material.good[(material.good["stratum"] == stratum) & material.good["seconds"].notna()]
-        if frame["arm"].nunique() < 2:
+        means = frame.groupby("arm", observed=True)["seconds"].mean()
+        if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
-        pictures.append(
-            gallery.hang(
-                f"pareto-{number}", f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else ""),
-                "Mark: mean over seeds; faint points: single runs. The grey line joins the arms that no other beats in both.",
-                lambda frame=frame: figures.pareto(frame, goal=words.goal, label=words.axis),  # type: ignore[misc]
-            )
-        )  # fmt: skip
+        title = f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else "")
+        caption = "Mark: mean over seeds; faint points: single runs. The grey line joins the arms that no other beats in both."
+        look = {"goal": words.goal, "label": words.axis}
+        pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
     return pictures
 
 
@@ -187,7 +203,7 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
         "stream_rms": ("RMS of the residual stream", f"After each block, on held-out text, at the end of training. {BAND}"),
         "token_similarity": (
             "similarity of tokens",
-            f"Mean cosine between the stream's vectors of different tokens, after each block: 1 means that they have collapsed. {BAND}",
+            f"Mean cosine between the stream's vectors of different tokens, after each block: 1 is collapse. {BAND}",
         ),
     }
     pictures = []
@@ -199,17 +215,20 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
             if part["block"].nunique() < 2:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
-            draw = lambda part=part, label=label: figures.blocks(part, label=label)  # noqa: E731
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, draw))  # type: ignore[arg-type]
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, label=label))
     return pictures
 
 
 def grids(gallery: Gallery, material: Material) -> list[Picture]:
     """Finals measured at several points: loss over context length, masked loss over the probe ratio; for each stratum."""
     kinds = {
-        "loss_at_length": ("context (× training context)", "held-out loss (nats per token)", "The same tokens scored in every context. "),
-        "probe_loss": ("probe ratio", "masked loss (nats per token)", "The same tokens scored in every arm. "),
-        "probe_accuracy": ("probe ratio", "masked accuracy", "The same tokens scored in every arm. "),
+        "loss_at_length": (
+            "context (× training context)",
+            "held-out loss (nats per token)",
+            "The same tokens are scored throughout. ",
+        ),
+        "probe_loss": ("probe ratio", "masked loss (nats per token)", "The same tokens are scored in every arm. "),
+        "probe_accuracy": ("probe ratio", "masked accuracy", "The same tokens are scored in every arm. "),
     }
     pictures = []
     for name, (x, label, caption) in kinds.items():
@@ -219,23 +238,25 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
             if part[x].nunique() < 2:
                 continue
             title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
-            draw = lambda part=part, x=x, label=label: figures.ordered(part, x=x, y="value", hue="arm", label=label)  # noqa: E731
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, draw))  # type: ignore[arg-type]
+            look = {"x": x, "y": "value", "hue": "arm", "label": label}
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, figures.ordered, part, **look))
     return pictures
 
 
 def tuning(gallery: Gallery, material: Material) -> list[Picture]:
     """The metric over the learning rates that were tried, from the runs whose role is to tune."""
-    frame = material.runs[(material.runs["role"] == "tune") & (material.runs["status"] == "complete") & material.runs["metric"].notna()]
+    tried = material.runs[material.runs["role"] == "tune"]
+    whole = _with_arms(tried[(tried["status"] == "complete") & tried["metric"].notna()], material)
     pictures = []
-    for number, (stratum, part) in enumerate(_with_arms(frame, material).groupby("stratum", sort=False)):
+    for number, stratum in enumerate(material.strata):
+        part = whole[whole["stratum"] == stratum]
         if part["lr"].nunique() < 2:
             continue
         title = f"{sentence(material.words.phrase)} over the learning rate" + (f" at {stratum}" if stratum else "")
-        part = part.rename(columns={"lr": "learning rate"})
-        draw = lambda part=part: figures.ordered(part, x="learning rate", hue="arm", label=material.words.axis)  # noqa: E731
         caption = "Runs made to tune, on seeds that are not compared. A rate at which a run diverged has no mark."
-        pictures.append(gallery.hang(f"tuning-{number}", title, caption, draw))  # type: ignore[arg-type]
+        frame = part.rename(columns={"lr": "learning rate"})
+        look = {"x": "learning rate", "hue": "arm", "label": material.words.axis}
+        pictures.append(gallery.hang(f"tuning-{number}", title, caption, figures.ordered, frame, **look))
     return pictures
 
 
@@ -246,7 +267,8 @@ def slug(text: str) -> str:
 
 def _with_arms(frame: pd.DataFrame, material: Material) -> pd.DataFrame:
     by_cell = material.arms.set_index("cell")
-    arm = pd.Categorical(frame["cell"].map(by_cell["arm"].astype(str)), categories=material.arms["arm"].cat.categories, ordered=True)
+    arms = material.arms["arm"].cat.categories
+    arm = pd.Categorical(frame["cell"].map(by_cell["arm"].astype(str)), categories=arms, ordered=True)
     return frame.assign(arm=arm, stratum=frame["cell"].map(by_cell["stratum"]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,8 +13,8 @@ from ablate.figures.style import count, duration, power
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, listed, number, p_digits, plural, signed
+from ablate.scaling.fit import Fit
 
-RUNS_SHOWN = 400  # rows of the table of all runs in the page; the CSV has them all
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 
@@ -33,45 +33,52 @@ def _seconds(value: float) -> Value:
 
 def effects(material: Material) -> Table:
     """Every contrast: its effect with both intervals, the test, the pairs."""
+    several = {
+        "stratum": any(material.strata),
+        "factor": material.effects["factor"].nunique() > 1,
+        "baseline": material.effects["baseline_level"].nunique() > 1,
+    }
     rows = []
-    for row in material.effects.to_dict("records"):
+    for row in material.effects.rename(columns={"baseline": "baseline_cell", "baseline_level": "baseline"}).to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)
         rows.append(
             (
-                *((row["stratum"],) if _stratified(material) else ()),
-                *((row["factor"],) if _factors(material) > 1 else ()),
+                *(row[name] for name, wanted in several.items() if wanted and name != "baseline"),
                 row["level"],
-                row["baseline_level"],
+                *((row["baseline"],) if several["baseline"] else ()),
                 Value(f"{row['n']}" + (f" ({row['lost']} lost)" if row["lost"] else ""), row["n"]),
                 Value(signed(row["mean"], places), row["mean"]),
-                *(Value(signed(row[end], places), row[end]) for end in ("lo", "hi", "family_lo", "family_hi")),
-                Value(p_digits(row["p"]), row["p"]),
-                Value(p_digits(row["p_holm"]), row["p_holm"]),
-                Value(p_digits(row["p_sign_flip"]), row["p_sign_flip"]),
+                _interval(row["lo"], row["hi"], places),
+                _interval(row["family_lo"], row["family_hi"], places),
+                *(Value(p_digits(row[name]), row[name]) for name in ("p", "p_holm", "p_sign_flip")),
                 _value(row["correlation"], 2),
                 _value(row["standardised"], 2),
                 _value(row["resolvable"], places),
             )
         )
     columns = (
-        *(("stratum",) if _stratified(material) else ()),
-        *(("factor",) if _factors(material) > 1 else ()),
-        "level", "baseline", "pairs", "effect", "95% from", "to", "family from", "to", "p", "Holm p", "sign-flip p", "correlation",
-        "standardised", "can see",
+        *(name for name, wanted in several.items() if wanted and name != "baseline"), "level",
+        *(("baseline",) if several["baseline"] else ()),
+        "pairs", "effect", "95% interval", "family interval", "p", "Holm p", "sign-flip p", "r", "effect / sd", "can see",
     )  # fmt: skip
-    words = material.words
     name = quoted(material.study.name)
     return Table(
         "effects",
-        f"Effects on {words.axis}: the mean paired difference from the baseline. “Family” is the interval that holds for all levels "
-        "of a family together; “standardised” is the effect in standard deviations of the paired difference; “can see” is the "
-        "smallest true effect that so many pairs of this noise find four times in five, after correction.",
+        f"Effects on {material.words.axis}: the mean paired difference from the baseline. The family interval holds for all "
+        "levels of a family together; r is the correlation of the two arms over seeds; sd is that of the paired differences; "
+        "“can see” is the smallest true effect that so many pairs of this noise find four times in five, after correction.",
         columns,
         tuple(rows),
         f"SELECT family, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
         "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
-        f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm FROM effects WHERE study = {name};  -- as last analysed",
+        "-- with interval and p, as last analysed\n"
+        f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
+        data=material.effects.drop(columns="ordinal"),
     )
+
+
+def _interval(low: float, high: float, places: int) -> Value:
+    return Value("–" if math.isnan(low) else f"{signed(low, places)} to {signed(high, places)}", low)
 
 
 def cells(material: Material) -> Table:
@@ -82,17 +89,18 @@ def cells(material: Material) -> Table:
     rows = [_cell(material, arm, effect.get(arm["cell"]), places) for arm in material.arms.to_dict("records")]
     words = material.words
     columns = (
-        *(("stratum",) if _stratified(material) else ()),
-        "arm", "runs", "parameters", "without embeddings", "FLOPs a run", "seconds a run", words.axis, "sd over seeds", "effect",
+        *(("stratum",) if any(material.strata) else ()),
+        "arm", "runs", "parameters", "body", "FLOPs", "seconds", words.phrase, "sd", "effect", "95% interval",
     )  # fmt: skip
     return Table(
         "cells",
-        "What was compared, and what it cost. Parameters without embeddings also leave out the head; the metric is the mean over "
-        "completed runs.",
+        "What was compared, and what a run of it costs. The body is what is left of the parameters without embeddings and head; "
+        f"{words.axis} is the mean over completed runs, and sd its standard deviation over seeds.",
         columns,
         tuple(rows),
-        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops, avg(device_seconds) AS device_seconds, "
-        f"avg(metric) AS metric\nFROM runs\nWHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete'\n"
+        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops, "
+        "avg(device_seconds) AS device_seconds,\n       avg(metric) AS metric\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete'\n"
         "GROUP BY cell;",
     )
 
@@ -101,34 +109,54 @@ def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] 
     runs = material.compared[material.compared["cell"] == arm["cell"]]
     good = material.good[material.good["cell"] == arm["cell"]]
     first = runs.iloc[0] if len(runs) else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
-    change: str | Value = "baseline" if arm["is_baseline"] else "–"
+    change, interval = Value("baseline" if arm["is_baseline"] else "–", None), Value("", None)
     if effect is not None and effect["n"]:
         digits = decimals((effect["hi"] - effect["lo"]) / 2)
-        interval = f" [{signed(effect['lo'], digits)}, {signed(effect['hi'], digits)}]" if math.isfinite(effect["lo"]) else ""
-        change = Value(signed(effect["mean"], digits) + interval, effect["mean"])
+        change, interval = Value(signed(effect["mean"], digits), effect["mean"]), _interval(effect["lo"], effect["hi"], digits)
     return (
-        *((arm["stratum"],) if _stratified(material) else ()),
+        *((arm["stratum"],) if any(material.strata) else ()),
         str(arm["arm"]),
         Value(f"{len(good)} of {len(runs)}", len(good)),
-        *(Value(count(float(first[name])) if pd.notna(first[name]) else "–", _plain(first[name])) for name in ("n_params", "n_params_body")),
-        Value(power(float(first["flops"])) if pd.notna(first["flops"]) else "–", _plain(first["flops"])),
-        _seconds(float(good["seconds"].mean())),
+        *(_size(first[name], write) for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))),
+        Value("–" if good["seconds"].isna().all() else f"{good['seconds'].mean():.3g}", float(good["seconds"].mean())),
         _value(float(good["metric"].mean()), places),
         _value(float(good["metric"].std()), places),
         change,
+        interval,
     )
+
+
+def _size(value: Any, write: Callable[[float], str]) -> Value:
+    return Value("–" if pd.isna(value) else write(float(value)), _plain(value))
 
 
 def _plain(value: Any) -> float | int | None:
     return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
 
 
-def _stratified(material: Material) -> bool:
-    return any(material.strata)
-
-
-def _factors(material: Material) -> int:
-    return int(material.effects["factor"].nunique())
+def fits(fitted: Mapping[str, Fit]) -> Table:
+    """The constants of the power laws, and how well they foretold the largest size."""
+    rows: list[tuple[str | Value, ...]] = []
+    for name, one in fitted.items():
+        held_out = one.held_out
+        rows.append(
+            (
+                name,
+                *(
+                    Value(f"{constant.value:.3g} ({constant.lo:.3g} to {constant.hi:.3g})", constant.value)
+                    for constant in one.constants.values()
+                ),
+                Value(f"{one.runs}", one.runs),
+                "–" if held_out is None else f"{held_out.miss:+.2%}, expected {held_out.lo:+.2%} to {held_out.hi:+.2%}",
+            )
+        )
+    return Table(
+        "fits",
+        "Fitted curves E + A/N^α, N the parameters without embeddings and head, with 95% intervals by bootstrap over runs. The "
+        "last column says how far the largest size lies from a curve fitted without it.",
+        ("arm", "E", "A", "α", "runs", "miss at the largest size"),
+        tuple(rows),
+    )
 
 
 def cost(material: Material) -> Table:
@@ -155,13 +183,14 @@ def setting(material: Material) -> Table:
     frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
-    for values, part in frame.astype({key: object for key in keys}).groupby(keys, dropna=False, sort=False):
-        host, device, threads, pack, compiled, versions, commit, dirty = values
+    for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
+        known: list[Any] = [None if value is None or value != value else value for value in values]
+        host, device, threads, pack, compiled, versions, commit, dirty = known
         rows.append(
             (
                 Value(f"{part['run'].nunique():,}", part["run"].nunique()),
                 _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
-                _text(commit)[:12] + (" with uncommitted changes" if dirty is not None and not pd.isna(dirty) and dirty else ""),
+                _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
             )
         )  # fmt: skip
     return Table(
@@ -196,7 +225,7 @@ def troubles(material: Material) -> Table:
                 run["cell"],
                 Value(f"{run['seed']}", run["seed"]),
                 run["role"],
-                {"oom": "out of memory"}.get(run["status"], run["status"]),
+                "out of memory" if run["status"] == "oom" else run["status"],
                 Value("–" if pd.isna(step) else f"{int(step):,}", _plain(step)),
                 Value(f"{run['attempts']}", run["attempts"]),
                 _last_line(error),
@@ -239,9 +268,9 @@ def runs(material: Material) -> Table:
         f"All {plural(len(rows), 'run')}.",
         ("run", "cell", "seed", "role", "status", material.words.axis, "learning rate", "training time", "attempts"),
         rows,
-        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)};",
+        f"SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study = {quoted(material.study.name)};",
         folded=True,
+        data=material.runs,
     )
 
 

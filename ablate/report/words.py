@@ -88,7 +88,7 @@ def signed(value: float, places: int = 4) -> str:
 
 
 def p_value(p: float) -> str:
-    """"p < 0.001" or "p = 0.013"; two digits."""
+    """ "p < 0.001" or "p = 0.013"; two digits."""
     if math.isnan(p):
         return "p unknown"
     return "p < 0.001" if p < 0.001 else f"p = {p_digits(p)}"
@@ -120,7 +120,7 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 
 def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
-    """"a, b and c"; what is beyond `most` becomes a count."""
+    """ "a, b and c"; what is beyond `most` becomes a count."""
     words = [str(item) for item in items]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
