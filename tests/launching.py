@@ -35,6 +35,9 @@ n_head = 1
 n_ctx = 8
 batch_tokens = 64
 tokens = {tokens}
+[eval]
+tokens = 512
+points = 2
 [factors]
 lr = {lrs}
 """

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from rich.markup import escape
 from ablate.launch.status import Survey
 
 FINAL = ("complete", "diverged", "failed")  # ends of attempts after which the run is not tried again
+ROWS = 8  # runs at work that a terminal shows
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
 
@@ -153,9 +155,10 @@ class Display:
                         self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {run}")
                 self._last_running = now
             return
-        for key in self._rows.keys() - self._tally.running.keys() - {""}:
+        shown = dict(islice(self._tally.running.items(), ROWS))
+        for key in self._rows.keys() - shown.keys() - {""}:
             self._bars.remove_task(self._rows.pop(key))
-        for key, run in self._tally.running.items():
+        for key, run in shown.items():
             if key not in self._rows:
                 self._rows[key] = self._bars.add_task(f"  {escape(run.label)}", total=run.steps, facts="")
             facts = str(run).split(", ", 1)

@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
 from ablate.train.evaluate import Evaluator, names_of_finals
 from ablate.train.meter import SERIES, Meter, Point
-from ablate.train.step import Step, warm_step
+from ablate.train.warm import Warm, warm_step
 
 Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): an event of `ablate.journal` for one member
 
@@ -35,20 +36,26 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
     micro_batch: int = 0,
+    compile: str = "auto",
 ) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
     `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and `end` (complete,
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
-    micro_batch: sequences of a member that are in memory at once, 0 for all.
+    micro_batch: sequences of a member that are in memory at once, 0 for all. compile: "eager", "block" or "whole", or
+    "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly.
     """
     assert len(configs) == len(emit)
     begun = time.perf_counter()
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(device)
-    step = warm_step(configs, tokens, device, micro_batch)
-    Training(step, configs, Evaluator(step, configs, evaluation, tokens), emit, checkpoint, stop, begun).run(resume)
+    cuda = device.startswith("cuda")
+    with torch.cuda.device(device) if cuda else nullcontext():
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        warm = warm_step(configs, tokens, device, micro_batch)
+        warm.prepare(configs[0].steps, compile)
+        evaluator = Evaluator(warm.step, configs, evaluation, tokens)
+        Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
 
 
 class Training:
@@ -56,7 +63,7 @@ class Training:
 
     def __init__(
         self,
-        step: Step,
+        warm: Warm,
         configs: Sequence[RunConfig],
         evaluator: Evaluator,
         emit: Sequence[Emit],
@@ -64,7 +71,8 @@ class Training:
         stop: Callable[[], bool],
         begun: float,
     ):
-        self.step, self.configs, self.evaluator, self.emit = step, configs, evaluator, emit
+        self.warm, self.step = warm, warm.step
+        self.configs, self.evaluator, self.emit = configs, evaluator, emit
         self.path, self.stop, self.begun = checkpoint, stop, begun
         self.steps = configs[0].steps
         points = evaluator.evaluation.points
@@ -72,7 +80,6 @@ class Training:
         self.meter = Meter(self.steps, len(configs))
         self.living = list(range(len(configs)))
         self.seconds = 0.0  # spent in steps, by all attempts
-        self.pace = BLOCK_SECONDS  # seconds a step, by the last block
 
     def run(self, resume: bool) -> None:
         """Train to the end, to the last member's divergence, or until `stop()`."""
@@ -80,7 +87,7 @@ class Training:
         if resume:
             self._resume()
         for emit in self.emit:
-            emit("start", step=step.done, threads=torch.get_num_threads(), compile_mode=step.mode)
+            emit("start", step=step.done, threads=torch.get_num_threads(), compile_mode=self.warm.mode)
         saved = time.monotonic()
         stopped = False
         self._bury(step.diverged_at.tolist())
@@ -100,13 +107,13 @@ class Training:
         """Steps for about `BLOCK_SECONDS`, to the next evaluation at most; then their metrics. Whether to stop."""
         step, first, begun = self.step, self.step.done, time.perf_counter()
         until = min(point for point in self.evaluate_at if point > first)
-        n = min(until - first, step.ring, max(1, int(BLOCK_SECONDS / self.pace)))
+        n = min(until - first, step.ring, max(1, int(BLOCK_SECONDS / (self.warm.pace or BLOCK_SECONDS))))
         made = step.run(n, self.stop)
         if made:
             rows, diverged_at = step.read(made)
             elapsed = time.perf_counter() - begun
             self.seconds += elapsed
-            self.pace = elapsed / made
+            self.warm.pace = elapsed / made
             points = self.meter.add(first, rows)
             for k in self.living:
                 last = diverged_at[k]
@@ -120,7 +127,7 @@ class Training:
     def _emit_points(self, k: int, points: list[Point]) -> None:
         if points:
             series = {name: [float(point.values[name][k]) for point in points] for name in SERIES}
-            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.pace] * len(points)
+            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.warm.pace] * len(points)
             self.emit[k]("metrics", steps=[point.step for point in points], series=series)
 
     def _bury(self, diverged_at: Sequence[int]) -> None:

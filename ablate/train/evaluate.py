@@ -128,9 +128,9 @@ class Evaluator:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Without gradients, dropout and compilation: evaluations are too few to wait for a compiler."""
+        """Without gradients and dropout."""
         model = self.step.model.eval()
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.no_grad():
             yield
         model.train()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -45,7 +43,7 @@ class Step:
         pack = len(configs)
         self.model = Transformer(config, pack).to(self.device)
         self.optimiser = AdamW(self.model)
-        self.mode = "eager"  # or "block", "whole": what of it is compiled
+        self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = factor("objective").load(config.objective)(configs, tokens, self.device)
         self.schedule: Schedule = factor("schedule").load(config.schedule)()
 
@@ -75,9 +73,10 @@ class Step:
         self.lr.copy_(torch.tensor([config.lr for config in configs]))
         self.weight_decay.copy_(torch.tensor([config.weight_decay for config in configs]))
         self.clip.copy_(torch.tensor([config.grad_clip or torch.inf for config in configs]))
-        self._rewind()
+        self.rewind()
 
-    def _rewind(self) -> None:
+    def rewind(self) -> None:
+        """Back to the first step, but for the weights."""
         self.done = 0
         self.optimiser.reset()
         for tensor in (self.number, self.diverged_at):
@@ -91,7 +90,7 @@ class Step:
         for made in range(n):
             if stop():
                 return made
-            self.step()
+            self.replay()
             self.done += 1
         return n
 
@@ -175,21 +174,3 @@ class Step:
     def autocast(self) -> AbstractContextManager[None]:
         """The precision of matrix products."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
-
-
-_WARM: OrderedDict[str, Step] = OrderedDict()
-_KEPT = 8
-
-
-def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0) -> Step:
-    """A step at the start of `configs`: one that has served runs of this shape in this process, or a new one."""
-    shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
-    key = json.dumps([shape, len(configs), device, micro_batch])
-    if key in _WARM:
-        _WARM.move_to_end(key)
-        _WARM[key].load(configs, tokens)
-    else:
-        while len(_WARM) >= _KEPT:
-            _WARM.popitem(last=False)
-        _WARM[key] = Step(configs, tokens, device, micro_batch)
-    return _WARM[key]
