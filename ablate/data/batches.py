@@ -64,9 +64,7 @@ class Batches:
         self.windows_per_epoch = windows_per_epoch(len(train), n_ctx)
         span = n_ctx + 1
         if torch.device(device).type != "cpu" and starts.size * span < len(train):
-            used, where = np.unique(starts, return_inverse=True)
-            train = np.concatenate([train[start : start + span] for start in used])
-            starts = where.reshape(starts.shape) * span
+            train, starts = compact(train, starts, span)
         self._tokens = on_device(train, device)
         self._starts = torch.from_numpy(starts).to(device)
         self._within = torch.arange(span, device=device)
@@ -84,6 +82,12 @@ class Batches:
     def epochs(self, step: int) -> float:
         """How often the text has been read when `step` steps are done."""
         return step * self._starts.shape[2] / self.windows_per_epoch
+
+
+def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """Only the windows of `span` tokens at `starts`, end to end, and where each is now."""
+    used, where = np.unique(starts, return_inverse=True)
+    return np.concatenate([tokens[start : start + span] for start in used]), where.reshape(starts.shape) * span
 
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
