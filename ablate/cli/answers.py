@@ -22,12 +22,21 @@ def report(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")] = Path("results"),
     db: Db = None,
 ) -> None:
-    """Answer a study's question: HTML, Markdown and figures."""
+    """Answer a study's question: the answer here, and a page with tables and figures."""
     from ablate import report as reports
     from ablate import store
+    from ablate.report.pictures import slug
+    from ablate.store import query as queries
 
+    show = console()
     with store.open(db) as database:
-        console().print(str(reports.write(database, study, out)), markup=False)
+        if study is None:
+            names = [name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]]
+            page = reports.index(database, names, out)
+        else:
+            show.print(reports.answer(database, study), markup=False, soft_wrap=True)
+            page = reports.write(database, study, out / slug(study))
+        show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 
 def query(

@@ -65,12 +65,9 @@ def _speed(text: str | None) -> float | None:
 
     if text is None:
         return None
-    try:
-        speed = float(number(text))
-    except AblateError as error:
-        raise AblateError(f"--flops {text}: {error}") from None
+    speed = float(number("--flops", text))
     if speed <= 0:
-        raise AblateError(f"--flops {text}: a speed lies above 0")
+        raise AblateError(f"--flops = {text}: a speed lies above 0")
     return speed
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablate.cli import complete
 from ablate.cli.planning import Size, StudyName, open_plan
-from ablate.cli.render import Db, console, table
+from ablate.cli.render import Db, console, duration, quantity, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
+    from ablate.launch.status import Working
     from ablate.store import Database
 
 STATUSES = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
@@ -60,31 +64,69 @@ def status(
             return
         from rich.live import Live
 
-        with Live(_status(database, study), console=console(), screen=False, auto_refresh=False) as live:
+        with (
+            Live(_status(database, study), console=console(), auto_refresh=False) as live,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             while True:
-                try:
-                    time.sleep(WATCH_SECONDS)
-                except KeyboardInterrupt:
-                    return
+                time.sleep(WATCH_SECONDS)
                 live.update(_status(database, study), refresh=True)
 
 
 def _status(database: Database, study: str | None) -> RenderableType:
-    """One line a study, or a cell of one study: how many of its runs have each status."""
-    from ablate.errors import unknown
-    from ablate.store import query
+    from rich.console import Group
 
-    studies = [name for (name,) in query.run(database, "SELECT name FROM study ORDER BY id")[1]]
-    if study is not None and study not in studies:
-        raise unknown("study in the database", study, studies)
-    by = "study" if study is None else "cell"
-    _, rows = query.run(
-        database, f"SELECT study, {by}, status, count(*) FROM runs GROUP BY study, {by}, status ORDER BY min(run)"
-    )
+    from ablate.errors import unknown
+    from ablate.launch.status import studies
+
+    found = studies(database, study)
+    if study is not None and not found:
+        raise unknown("study in the database", study, [one.name for one in studies(database)])
+    lines = {one.name: one.survey.counts for one in found}
+    left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
+    parts = [_counts("study", lines, left)]
+    if study is not None:
+        parts.append(_counts("cell", _by_cell(database, study)))
+    if working := [run for one in found for run in one.working]:
+        parts.append(_working(working))
+    return Group(*parts)
+
+
+def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
+    from sqlalchemy import text
+
     counts: dict[str, dict[str, int]] = {}
-    for name, line, state, number in rows:
-        if study in (None, name):
-            counts.setdefault(line, {})[state] = number
-    shown = [state for state in STATUSES if any(state in found for found in counts.values())]
-    lines = [[name, str(sum(found.values())), *(str(found.get(state, "")) for state in shown)] for name, found in counts.items()]
-    return table([by, "runs", *shown], lines, right=["runs", *shown])
+    with database.read() as connection:
+        sql = "SELECT cell, status, count(*) FROM runs WHERE study = :study GROUP BY cell, status ORDER BY min(run)"
+        for cell, state, number in connection.execute(text(sql), {"study": study}):
+            counts.setdefault(cell, {})[state] = number
+    return counts
+
+
+def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
+    """One line a study or cell: how many of its runs have each status, and the time that is left."""
+    shown = [state for state in STATUSES if any(state in counts for counts in lines.values())]
+    more = ["left"] if any(left) else []
+    rows = [
+        [name, str(sum(counts.values())), *(str(counts.get(state, "")) for state in shown), *left[n : n + len(more)]]
+        for n, (name, counts) in enumerate(lines.items())
+    ]
+    return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
+
+
+def _working(runs: Sequence[Working]) -> Table:
+    headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
+    rows = [
+        [
+            str(run.run),
+            run.cell,
+            str(run.seed),
+            "gone: its launcher and worker have died" if run.dead else run.device or "starting",
+            f"{run.step:,}/{run.steps:,}",
+            "" if run.loss is None else f"{run.loss:.4f}",
+            "" if run.tokens_per_second is None else quantity(run.tokens_per_second),
+            "" if run.seconds_left is None else duration(run.seconds_left),
+        ]
+        for run in runs
+    ]
+    return table(headings, rows, right=["running", "seed", "step", "loss", "tokens/s", "left"])

@@ -64,9 +64,7 @@ class Batches:
         self.windows_per_epoch = windows_per_epoch(len(train), n_ctx)
         span = n_ctx + 1
         if torch.device(device).type != "cpu" and starts.size * span < len(train):
-            used, where = np.unique(starts, return_inverse=True)
-            train = np.concatenate([train[start : start + span] for start in used])
-            starts = where.reshape(starts.shape) * span
+            train, starts = compact(train, starts, span)
         self._tokens = on_device(train, device)
         self._starts = torch.from_numpy(starts).to(device)
         self._within = torch.arange(span, device=device)
@@ -76,9 +74,20 @@ class Batches:
         starts = self._starts.index_select(1, step.reshape(1)).squeeze(1)
         return self._tokens[starts[..., None] + self._within].long()
 
+    def several(self, first: int, n: int) -> Tensor:
+        """The windows of steps `first` … `first + n − 1` at once, [n, K, B, n_ctx + 1] int64."""
+        starts = self._starts[:, first : first + n].transpose(0, 1)
+        return self._tokens[starts[..., None] + self._within].long()
+
     def epochs(self, step: int) -> float:
         """How often the text has been read when `step` steps are done."""
         return step * self._starts.shape[2] / self.windows_per_epoch
+
+
+def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """Only the windows of `span` tokens at `starts`, end to end, and where each is now."""
+    used, where = np.unique(starts, return_inverse=True)
+    return np.concatenate([tokens[start : start + span] for start in used]), where.reshape(starts.shape) * span
 
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:

@@ -30,7 +30,9 @@ def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> R
     fitted = fit_d_mlp(config, target, quantity)
     if fitted is None:
         least = measure(with_d_mlp(config, 1), quantity)
-        raise AblateError(f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}: d_mlp cannot match them")
+        raise AblateError(
+            f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}: d_mlp cannot match them"
+        )
     return fitted
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ablate.config import RunConfig
 from ablate.plan.cells import build
 from ablate.study import Fields, Study
+from ablate.study.levels import sets
 from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
@@ -44,9 +45,11 @@ def tiny(study: Study) -> Study:
 
 
 def _explicit(study: Study) -> Study:
-    """The study with the defaults of what is shrunk written out; a size ladder has no default widths."""
-    written = ("n_ctx", "batch_tokens") if _values(study, "params") else ("n_layer", "d_model", "n_ctx", "batch_tokens")
-    return replace(study, base={name: RunConfig.model_fields[name].default for name in written} | study.base)
+    """The study with the defaults of what is shrunk written out, where a run has them."""
+    written = {"n_layer", "d_model", "n_ctx", "batch_tokens"}
+    for levels in study.factors.values():
+        written -= set.intersection(*map(sets, levels.values()))
+    return replace(study, base={name: RunConfig.model_fields[name].default for name in sorted(written)} | study.base)
 
 
 def _shape_changes(study: Study) -> dict[str, Change]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.errors import AblateError, unknown
 from ablate.scaling.design import demand
-from ablate.scaling.forms import FORMS, Form, Problem, levels
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, Form, Problem, best_split, level_of, levels
 from ablate.scaling.solve import Floats, minimise
 
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
 BOOTSTRAPS = 1000
+MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class HeldOut:
             f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}: predicted {self.predicted:.4f}, "
             f"reached {self.actual:.4f}, a miss of {self.miss:+.2%} (expected within {self.lo:+.2%} to {self.hi:+.2%})."
         )
-        return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the measured range."
+        return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the runs."
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,26 @@ class Fit:
         assert not missing, f"{self.form.symbol} needs {missing}"
         value, copies = self.form.loss(self.values, columns), self.form.loss(self.replicates, columns)
         return Band(value, *limits(copies, self.runs, len(self.values), self.confidence))
+
+    def best_split(self, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN) -> tuple[Band, Band, Band]:
+        """The compute-optimal frontier of L(N, D) at budgets c [P]: parameters, tokens, loss."""
+        assert self.form.columns == ("n", "d"), self.form.symbol
+        values = best_split(self.values, c, flops_per_param_token)
+        copies = best_split(self.replicates, c, flops_per_param_token)
+        n, d, loss = (
+            Band(value, *limits(copy, self.runs, len(self.values), self.confidence))
+            for value, copy in zip(values, copies, strict=True)
+        )
+        return n, d, loss
+
+    @property
+    def n_exponent(self) -> Interval:
+        """a = β/(α+β) of L(N, D): the best size grows as C^a, the best number of tokens as C^(1 − a)."""
+        assert self.form.columns == ("n", "d"), self.form.symbol
+        alpha, beta = self.constants["alpha"].value, self.constants["beta"].value
+        copies = self.replicates[:, 4] / (self.replicates[:, 2] + self.replicates[:, 4])
+        lo, hi = limits(copies, self.runs, len(self.values), self.confidence)
+        return Interval(beta / (alpha + beta), float(lo), float(hi))
 
     def residuals(self) -> Floats:
         """Log loss minus the curve's, of every run [P]."""
@@ -117,6 +139,9 @@ def fit(
     lo, hi = limits(replicates, len(log_loss), len(value), confidence)
     constants = {name: Interval(*map(float, row)) for name, *row in zip(chosen.constants, value, lo, hi, strict=True)}
     held_out, notes = None, bounds_reached(chosen, value, float(np.exp(log_loss.min())))
+    repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
+    if noise > MISFIT * repeats:
+        notes += (misfit(noise, repeats),)
     try:
         held_out = check(chosen, table, log_loss, hold_out, rng, bootstraps, confidence)
     except AblateError as error:
@@ -175,9 +200,9 @@ def estimate(
     return problem.constants(theta[None])[0], problem.constants(replicates)
 
 
-def solve(problem: Problem, log_loss: Floats, weights: Floats, starts: Floats | None = None) -> tuple[Floats, Floats]:
-    """θ [K] from every start of the grid, and θ [B, K] of the weighted replicates, each from that optimum and from one start more."""
-    grid = problem.starts(log_loss) if starts is None else starts
+def solve(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """θ [K] from every start of the grid, and θ [B, K] of the weighted replicates, from that optimum and from one start more."""
+    grid = problem.starts(log_loss)
     theta, reached = minimise(problem.design, log_loss, np.ones((len(grid), len(log_loss))), grid)
     best = theta[reached.argmin()]
     copies, lowest = minimise(problem.design, log_loss, weights, np.tile(best, (len(weights), 1)))
@@ -235,6 +260,21 @@ def check(
         miss=float(np.expm1(actual - predicted)),
         lo=float(np.expm1(lo)),
         hi=float(np.expm1(hi)),
+    )
+
+
+def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> tuple[float, int]:
+    """The sd of log loss among runs of one cell, cells [V, P], and its degrees of freedom; NaN below five of them."""
+    _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
+    within = log_loss - (np.bincount(member, log_loss) / runs)[member]
+    spare = int((runs - 1).sum())
+    return (float(np.sqrt((within**2).sum() / spare)) if spare >= 5 else float("nan")), spare
+
+
+def misfit(residual: float, noise: float) -> str:
+    return (
+        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}: the form does not describe "
+        "them, and its intervals leave that out."
     )
 
 

@@ -94,11 +94,11 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     nothing touched, for a newer one, for a file that is something else, and for a folder that is absent or unwritable.
     """
     path = locate(url)
-    if create and path == DEFAULT:
-        path.parent.mkdir(exist_ok=True)
-    _check_place(path, create)
     notes = []
     try:
+        if create and path == DEFAULT:
+            path.parent.mkdir(exist_ok=True)
+        _check_place(path, create)
         if create:
             if _version(path) != migrate.HEAD:
                 with sqlite.locked(path):
@@ -113,6 +113,8 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
             raise AblateError(
                 f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
             )
+    except OSError as error:
+        raise AblateError(f"database {path} cannot be opened: {error}") from error
     except sqlite3.Error as error:
         clear = sqlite.explain(error, path)
         if clear is None:

@@ -26,7 +26,6 @@ from ablate.errors import unknown
 
 Rows = Sequence[Sequence[Any]]
 
-_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (direction overrides), lone surrogates, line separators
 _READS_AS_VALUE = re.compile(r"(?i)null|[-+]?(nan|inf|infinity)|[-+]?[\d_.]+(e[-+]?\d+)?|0x[\da-f]+|x'.*'|\".*|")
 
 
@@ -52,11 +51,10 @@ def shown(value: Any) -> str:
         return f"x'{value.hex()}'"
     if not isinstance(value, str):
         return number(value)
-    unsafe = any(unicodedata.category(char) in _UNSAFE for char in value)
-    if not unsafe and value == value.strip() and not _READS_AS_VALUE.fullmatch(value):
+    if value.isprintable() and value == value.strip() and not _READS_AS_VALUE.fullmatch(value):
         return value
     quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(_escaped(char) if unicodedata.category(char) in _UNSAFE else char for char in quoted)
+    return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
 
 
 def _escaped(char: str) -> str:

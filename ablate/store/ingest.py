@@ -68,7 +68,8 @@ def ingest(db: Database, attempt_id: int) -> list[Event]:
 
 def _apply(connection: Connection, known: dict[str, int], run_id: int, attempt_id: int, events: list[Event]) -> dict[str, int]:
     """Carry out the events, in order; the ids of the series that they name."""
-    ids = _series_ids(connection, known, {name for event in events if event["event"] == "metrics" for name in event["series"]})
+    names = dict.fromkeys(name for event in events if event["event"] == "metrics" for name in event["series"])
+    ids = _series_ids(connection, known, names)
     points: list[tuple[int, int, int, float | None]] = []
     for event in events:
         kind = event["event"]

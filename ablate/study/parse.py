@@ -132,7 +132,7 @@ def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
         return None
     raw = base.pop("max_epochs")
     with located(source, "base", "max_epochs"):
-        value = number(raw)
+        value = number("max_epochs", raw)
         if value <= 0:
             raise AblateError(f"max_epochs = {raw!r}: a number above 0 is wanted")
     return value
@@ -215,7 +215,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     for key in ("tokens", "points"):
         if key in raw:
             with located(source, "eval", key):
-                raw[key] = number(raw[key])
+                raw[key] = number(key, raw[key])
     for key in raw:
         if key not in Evaluation.model_fields:
             raise unknown("key of [eval]", key, Evaluation.model_fields, source.where("eval", key))
