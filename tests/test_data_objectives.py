@@ -145,7 +145,7 @@ def test_groups_are_taken_in_order_whole_while_half_of_the_next_fits() -> None:
         8: "11111111",
     }
     for count, bits in expected.items():
-        chosen = choose(order, starts, torch.tensor([count / 8], dtype=torch.float64))
+        chosen = choose(order, starts, torch.tensor([count / 8]))
         assert "".join(str(int(bit)) for bit in chosen[0, 0]) == bits
 
 
@@ -162,6 +162,13 @@ def test_a_member_of_a_pack_and_a_row_of_a_batch_draw_what_they_draw_alone(kind:
     assert not torch.equal(
         _masked([0.3], kind, 1).train(windows[:1], 5).weights, _masked([0.3], kind, 2).train(windows[:1], 5).weights
     )
+
+
+def test_a_pack_that_is_loaded_with_other_runs_draws_as_a_new_one() -> None:
+    windows = _windows(1, 8)
+    loaded = _masked([0.2], seed=1)
+    loaded.load([RunConfig(objective="masked", mask_ratio=0.7, seed=2, n_vocab=257)])
+    assert all(torch.equal(a, b) for a, b in zip(loaded.train(windows, 3), _masked([0.7], seed=2).train(windows, 3), strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
