@@ -48,7 +48,7 @@ def _explicit(study: Study) -> Study:
     """The study with the defaults of what is shrunk written out, where a run has them."""
     written = {"n_layer", "d_model", "n_ctx", "batch_tokens"}
     for levels in study.factors.values():
-        written -= set.intersection(*map(sets, levels.values()))
+        written -= set[str].intersection(*map(sets, levels.values()))
     return replace(study, base={name: RunConfig.model_fields[name].default for name in sorted(written)} | study.base)
 
 
