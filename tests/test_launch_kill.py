@@ -1,0 +1,85 @@
+"""Kill −9 the launcher, a worker, or both, whenever: the next `run` finishes the study, with nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+from launching import HERE, Launcher, content, launch, rows, small_plan, workers
+
+from ablate.launch import launcher
+
+POINTS = 10
+RUNS, STEPS, SERIES = 6, 6, 2
+LRS, SEEDS = [1e-3, 2e-3], RUNS // 2
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch):
+    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    monkeypatch.setattr(launcher, "INGEST", 0.05)
+    monkeypatch.setattr(launcher, "POLL", 0.1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """(database content, seconds) of a study that nobody interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABLATE_ENGINE", "stub_engine")
+        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+        patch.setenv("STUB_DELAY", "0.01")
+        folder = tmp_path_factory.mktemp("undisturbed")
+        begun = time.monotonic()
+        assert Launcher(small_plan(folder, LRS, SEEDS, STEPS), folder / "a.db").wait() == 0
+        return content(folder / "a.db"), time.monotonic() - begun
+
+
+@pytest.mark.parametrize("point", range(POINTS))
+def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
+    wanted, seconds = undisturbed
+    chance = random.Random(point)
+    plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
+    first = Launcher(plan, path)
+    time.sleep(chance.uniform(0, seconds))
+    target = ("launcher", "worker", "both")[point % 3]
+    victims = workers(first.pid) if target != "launcher" else []
+    if target != "worker" or not victims:
+        first.kill(signal.SIGKILL)
+    for victim in victims:
+        Launcher.kill_process(victim)
+    first.wait()
+
+    outcome, _ = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": RUNS}, 0)
+    assert content(path) == wanted
+    assert rows(path, "SELECT count(*) FROM metric") == [(RUNS * STEPS * SERIES,)]
+    assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(RUNS,)]
+    assert rows(path, "SELECT count(*) FROM attempt WHERE status IN ('running', 'failed')") == [(0,)]
+
+
+def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):
+    """The launcher dies with lines in the journals that it has not read: the next one reads them instead of training again."""
+    monkeypatch.setattr(launcher, "INGEST", 1000.0)
+    monkeypatch.setenv("STUB_DELAY", "0")
+    plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
+    monkeypatch.setattr(launcher.Launcher, "_listen", lambda self: time.sleep(60))
+    first = Launcher(plan, path)
+    journals = path.with_name("a.journals")
+    end = time.monotonic() + 20
+    while not any(b'"end"' in file.read_bytes() for file in journals.glob("*.jsonl")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    first.kill(signal.SIGKILL)
+    first.wait()
+    monkeypatch.undo()
+    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+
+    assert launch(plan, path)[0].counts == {"complete": RUNS}
+    assert rows(path, "SELECT count(*) FROM attempt") == [(RUNS,)], "no run was trained twice"
+    assert content(path) == undisturbed[0]
