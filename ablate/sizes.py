@@ -47,7 +47,8 @@ def embedding_scale(config: RunConfig) -> float:
     """What embeddings are multiplied by where they enter the stream (Vaswani et al. 2017, §3.4).
 
     √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and a tied head is as an
-    untied one. 1 for `init = "normal-0.02"`, which is as in GPT-2 and BERT.
+    untied one, but that it first favours the token it reads, which training takes back within some tens of steps.
+    1 for `init = "normal-0.02"`, which is as in GPT-2 and BERT.
     """
     return 1.0 if config.init == "normal-0.02" else config.d_model**0.5
 
