@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ablate"
-ORDER = (
-    "errors factors config text study sizes plan journal store draws model data train launch tune "
-    "results stats scaling analysis figures report cli"
-).split()
+ORDER = [
+    *("errors", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws", "model"),
+    *("data", "train", "launch", "tune", "results", "stats", "scaling", "analysis", "figures", "report", "cli"),
+]
 HEAVY = {
     "torch": ORDER.index("draws"),
     "pandas": ORDER.index("results"),
