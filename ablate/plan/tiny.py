@@ -16,10 +16,10 @@ from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
 RATES = 3  # of the ladder of [tune]
-WIDTH, CONTEXT, BATCH = 64, 64, 1024  # what the largest d_model, n_ctx and batch_tokens are brought near to
+WIDTH, CONTEXT, BATCH = 32, 32, 512  # what the largest d_model, n_ctx and batch_tokens are brought near to
 SHORTEST, LONGEST = 20, 400  # optimiser steps of the shortest run, unless the longest would then take more than so many
 FEWEST = 2
-HELD_OUT = 8192  # tokens of an evaluation
+HELD_OUT = 2048  # tokens of an evaluation
 VOCABULARY = 512
 SHIPPED_INSTEAD = {"debian-docs": "austen"}  # corpora that have to be built first
 
