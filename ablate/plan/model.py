@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ablate.config import RunConfig
 from ablate.sizes import Sizes
@@ -74,6 +76,7 @@ class Decision:
     cell: str
     name: str  # "lr" | "seeds"
     value: float
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, as JSON holds it
 
 
 @dataclass(frozen=True)

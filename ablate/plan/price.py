@@ -19,7 +19,7 @@ class Price:
     tokens: int
     flops: float  # of training: three forward passes a token
     memory: int  # bytes that the largest run takes when it is trained alone
-    pairs: int  # seeds, which is pairs a contrast; those of the pilot, where there are two stages
+    pairs: int  # seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before its noise is known
     largest_family: int  # contrasts that are corrected together, at most
 
 
@@ -33,6 +33,6 @@ def price(plan: Plan) -> Price:
         tokens=sum(config.tokens for config in runs),
         flops=math.fsum(sizes.train_flops(config) for config in runs),
         memory=max(sizes.memory_bytes(config, 1) for config in runs),
-        pairs=len(plan.study.seeds),
+        pairs=min(Counter(run.cell for run in planned if run.role == "compare").values()),
         largest_family=max(Counter(contrast.family for contrast in plan.contrasts).values(), default=0),
     )

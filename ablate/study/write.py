@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.study.parse import StudyFile
@@ -25,7 +27,7 @@ _SECTIONS = {
     "fit": "The scaling curves that the report fits.",
     "eval": "What is measured on held-out text.",
 }
-_TABLES = {"match": MatchTable, "tune": TuneTable, "fit": FitTable, "report": ReportTable}
+_TABLES: dict[str, type[BaseModel]] = {"match": MatchTable, "tune": TuneTable, "fit": FitTable, "report": ReportTable}
 
 
 def write(raw: Mapping[str, Any]) -> str:
