@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,7 @@ class EffectRow:
 
 def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
     """The study's effects, one row a contrast, columns as in `EffectRow`; computed now, from what the database holds."""
-    rows = of_pairs(results.pairs(study, db))
+    rows = of_pairs(results.pairs(study, db), pilots(study, db))
     return pd.DataFrame([asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)])
 
 
@@ -65,17 +65,27 @@ def analyse(db: Database, study: str) -> list[EffectRow]:
     """Recompute the study's effects and store them in its table `effect`."""
     from ablate.store import effects as table
 
-    rows = of_pairs(results.pairs(study, db))
+    rows = of_pairs(results.pairs(study, db), pilots(study, db))
     table.write(db, results.study(study, db).id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     return rows
 
 
-def of_pairs(pairs: pd.DataFrame) -> list[EffectRow]:
-    """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected within each family."""
+def pilots(study: str, db: Database | str | None = None) -> dict[str, list[int]]:
+    """Stratum → the seeds of the pilot that decided how many it has; none for a study whose seeds were given."""
+    found = results.decisions(study, db)
+    return {evidence["stratum"]: evidence["pilot"] for evidence in found.loc[found["name"] == "seeds", "evidence"]}
+
+
+def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Sequence[int]] = {}) -> list[EffectRow]:
+    """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected within each family.
+
+    pilots: stratum → seeds after which the number of seeds was decided; intervals and tests then rest on the noise of those.
+    """
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)]
-        found = _family([_compare(part, len(contrasts)) for part in contrasts])
+        pilot = pilots.get(contrasts[0]["stratum"].iloc[0], ())
+        found = _family([_compare(part, len(contrasts), pilot) for part in contrasts])
         rows += [_row(part, effect, _digest(family)) for part, effect in zip(contrasts, found, strict=True)]
     return rows
 
@@ -85,14 +95,21 @@ def ended(pairs: pd.DataFrame) -> pd.Series:
     return pairs["status"].isin(ENDED) & pairs["baseline_status"].isin(ENDED)
 
 
-def _compare(pairs: pd.DataFrame, family_size: int) -> stats.Effect:
+def _compare(pairs: pd.DataFrame, family_size: int, pilot: Sequence[int]) -> stats.Effect:
     """The effect of one contrast, with an interval and a resolvable effect that hold for the whole family (Bonferroni)."""
     done = pairs[ended(pairs)]
     complete = (done["status"] == "complete") & (done["baseline_status"] == "complete")
     value, base = np.where(complete, done["value"].to_numpy(float), math.nan), done["baseline_value"].to_numpy(float)
-    effect = stats.compare(value, base, confidence=CONFIDENCE)
-    together = stats.compare(value, base, confidence=1 - (1 - CONFIDENCE) / family_size)
+    effect, together = (
+        _staged(stats.compare(value, base, confidence=confidence), value - base, done["seed"].isin(pilot).to_numpy())
+        for confidence in (CONFIDENCE, 1 - (1 - CONFIDENCE) / family_size)
+    )
     return replace(effect, family_lo=together.lo, family_hi=together.hi, resolvable=together.resolvable)
+
+
+def _staged(effect: stats.Effect, differences: np.ndarray, pilot: np.ndarray) -> stats.Effect:
+    """The effect as it stands after two stages, where there was a pilot."""
+    return stats.after_pilot(effect, differences, differences[pilot]) if pilot.any() else effect
 
 
 def _family(effects: Sequence[stats.Effect]) -> list[stats.Effect]:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from ablate import store
 from ablate.errors import unknown
+from ablate.store import decisions as stored
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -135,6 +136,13 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
     opened = _open(db)
     row = _study(opened, study)
     return query(opened, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=row.name)
+
+
+def decisions(study: str, db: Source = None) -> pd.DataFrame:
+    """What the study learnt while running: cell, name ("lr", "seeds"), value, evidence (a dictionary)."""
+    opened = _open(db)
+    found = stored.read(opened, _study(opened, study).name)
+    return pd.DataFrame([vars(decision) for decision in found], columns=["cell", "name", "value", "evidence"])
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import signal
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_an_optimum_inside_is_refined_once() -> None:
 
 def test_an_optimum_at_the_edge_widens_the_range_by_a_step() -> None:
     stages = walk(bowl(-1.6))
-    added = [sorted(set(after.rates) - set(before.rates)) for before, after in zip(stages, stages[1:], strict=False)]
+    added = [sorted(set(after.rates) - set(before.rates)) for before, after in itertools.pairwise(stages)]
     assert added == [[3.16e-2], [1e-1], [1.78e-2, 5.62e-2], []]
     assert (stages[-1].best, stages[-1].at_edge) == (3.16e-2, False)  # −1.5; −1.75 is farther from −1.6
     low = walk(bowl(-4.6))
@@ -226,7 +226,9 @@ def test_a_study_tunes_each_group_and_then_compares(tmp_path: Path) -> None:
     assert decided(path) == {(SERIAL, "lr"): 1.78e-3, (OTHER, "lr"): 1e-3}
     assert tuned(path, SERIAL) == [1e-4, 3.16e-4, 1e-3, 1.78e-3, 3.16e-3, 5.62e-3, 1e-2]
     assert tuned(path, OTHER) == [1e-4, 3.16e-4, 5.62e-4, 1e-3, 1.78e-3, 3.16e-3, 1e-2]
-    compared = rows(path, "SELECT topology, n_layer, lr, count(*) FROM runs WHERE role = 'compare' GROUP BY cell ORDER BY min(run)")
+    compared = rows(
+        path, "SELECT topology, n_layer, lr, count(*) FROM runs WHERE role = 'compare' GROUP BY cell ORDER BY min(run)"
+    )
     assert set(compared) == {(t, n, lr, 3) for t, lr in (("serial", 1.78e-3), ("no-attention-skip", 1e-3)) for n in (1, 2)}
     assert not {s for (s,) in rows(path, "SELECT DISTINCT seed FROM runs WHERE role = 'tune'")} & {0, 1, 2}
     assert "bowl: learning rate of topology=serial: 0.00178, the best of 7" in output
@@ -271,7 +273,7 @@ def test_a_rate_is_as_good_as_the_mean_over_its_seeds_and_bad_where_one_diverges
             connection.exec_driver_sql(
                 "UPDATE run SET status = 'diverged' WHERE lr = 1.78e-3 AND topology = 'serial' AND seed = ?", (runs[0].seed,)
             )
-        new = {decision.cell: decision for decision in tune.learn(given, db)[1]}
+        new = {decision.cell: decision for decision in tune.learn(given, db).new}
     assert new[SERIAL].value == 3.16e-3 and None in new[SERIAL].evidence["values"]
 
 
@@ -302,13 +304,20 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
         with db.begin() as connection:
             connection.exec_driver_sql("UPDATE decision SET value = 0.005 WHERE json_extract(evidence, '$.group') LIKE '%serial'")
             connection.exec_driver_sql("UPDATE final SET value = 9 WHERE run_id IN (SELECT id FROM run WHERE lr = 0.001)")
-        assert {run.config.lr for run in tune.learn(study(tmp_path), db)[0].runs if run.role == "compare"} == {0.005, 1e-3}
-        for change in (("1e-2]", "2e-2]"), ("points = 5", "points = 4"), ("d_model = 8", "d_model = 16"), ('"loss"', '"accuracy"')):
-            made = tune.learn(study(tmp_path, change), db)[0]
+        assert {run.config.lr for run in tune.learn(study(tmp_path), db).plan.runs if run.role == "compare"} == {0.005, 1e-3}
+        for change in (
+            ("1e-2]", "2e-2]"),
+            ("points = 5", "points = 4"),
+            ("d_model = 8", "d_model = 16"),
+            ('"loss"', '"accuracy"'),
+        ):
+            made = tune.learn(study(tmp_path, change), db).plan
             assert len(made.undecided) == 2, change
-        more_cells = tune.learn(study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4")), db)[0]
+        more_cells = tune.learn(study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4")), db).plan
         assert more_cells.undecided == ()
-    launch(study(tmp_path, ("points = 5", "points = 4")), path)  # the new question is asked, its answer stored in the old one's place
+    launch(
+        study(tmp_path, ("points = 5", "points = 4")), path
+    )  # the new question is asked, its answer stored in the old one's place
     assert decided(path)[SERIAL, "lr"] != 0.005
     assert len(decided(path)) == 2
 
@@ -441,13 +450,11 @@ def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
     launch(given, path)
     order = rows(
         path,
-        "SELECT name, min(started) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN runs.seed < 3 THEN 'b' ELSE 'c' END AS name, "
-        "attempt.id AS started FROM runs JOIN attempt ON attempt.run_id = runs.run) GROUP BY name ORDER BY 2",
+        "SELECT name, min(id) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN runs.seed < 3 THEN 'b' ELSE 'c' END AS name, "
+        "attempt.id FROM runs JOIN attempt ON attempt.run_id = runs.run) GROUP BY name ORDER BY 2",
     )
     assert [name for name, _ in order] == ["a", "b", "c"]
     assert {name for _, name in decided(path)} == {"lr", "seeds"}
 
 
 # -- the same level twice ------------------------------------------------------------------------------------------------------
-
-

@@ -94,7 +94,7 @@ def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
     from ablate.store import decisions
 
     with database:
-        made = tune.learn(study, database)[0]
+        made = tune.learn(study, database).plan
         return made, frozenset(decisions.values(database, [run.config.key for run in made.runs], study.metric))
 
 

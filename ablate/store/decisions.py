@@ -11,7 +11,7 @@ from ablate.plan import Decision
 from ablate.store.database import Database
 from ablate.store.schema import from_db
 
-BASIS = "basis"  # key of the evidence: a hash of the question that was decided. A decision on another question is void
+BASIS = "basis"  # key of the evidence: a hash of the question that was decided; a decision on another question is void
 
 
 def read(db: Database, study: str) -> list[Decision]:
@@ -26,15 +26,20 @@ def read(db: Database, study: str) -> list[Decision]:
         return [Decision(cell, name, float(json.loads(value)), json.loads(evidence)) for cell, name, value, evidence in rows]
 
 
-def write(db: Database, study_id: int, decisions: Iterable[Decision]) -> None:
-    """Store decisions. One that is there stays as it is, unless it answered another question (`BASIS`)."""
+def write(db: Database, study_id: int, new: Iterable[Decision], void: Iterable[Decision] = ()) -> None:
+    """Store decisions, and remove those that are void. One that somebody else has stored in the meantime stays."""
     with db.begin() as connection:
-        for decision in decisions:
+        for decision in void:
+            connection.exec_driver_sql(
+                f"DELETE FROM decision WHERE study_id = ? AND name = ? AND json_extract(evidence, '$.{BASIS}') IS ? "
+                "AND cell_id IN (SELECT id FROM cell WHERE study_id = ? AND label = ?)",
+                (study_id, decision.name, decision.evidence.get(BASIS), study_id, decision.cell),
+            )
+        for decision in new:
             connection.exec_driver_sql(
                 "INSERT INTO decision (study_id, cell_id, name, value, evidence) "
                 "SELECT study_id, id, ?, ?, ? FROM cell WHERE study_id = ? AND label = ? "
-                "ON CONFLICT (study_id, cell_id, name) DO UPDATE SET value = excluded.value, evidence = excluded.evidence "
-                f"WHERE json_extract(evidence, '$.{BASIS}') IS NOT json_extract(excluded.evidence, '$.{BASIS}')",
+                "ON CONFLICT (study_id, cell_id, name) DO NOTHING",
                 (decision.name, json.dumps(decision.value), json.dumps(decision.evidence), study_id, decision.cell),
             )
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,18 @@ from ablate.tune.rates import search, sensitivity
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["advance", "learn", "run_study", "search", "sensitivity"]
+__all__ = ["Learnt", "advance", "learn", "run_study", "search", "sensitivity"]
 
 Stored = Mapping[tuple[str, str], Decision]  # by cell and name
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a study has learnt so far."""
+
+    plan: Plan  # with the decisions in force
+    new: tuple[Decision, ...]  # what the stored results allow to decide beyond those
+    void: tuple[Decision, ...]  # stored decisions on questions that the study no longer asks
 
 
 def run_study(study: Study, db: Database, *, device: str, fail_fast: bool, console: Console) -> launch.Outcome:
@@ -42,31 +52,30 @@ def run_study(study: Study, db: Database, *, device: str, fail_fast: bool, conso
 
     outcome = launch.run(following(), db, device=device, fail_fast=fail_fast, console=console, then=following)
     if outcome.exit_code < 128:
-        for group in learn(study, db)[0].undecided:
+        for group in learn(study, db).plan.undecided:
             say(f"the learning rate of {group.label} cannot be chosen before its tuning runs succeed")
     return outcome
 
 
 def advance(study: Study, db: Database, say: Callable[[str], None]) -> Plan:
     """Decide what the stored results allow, and store it; the plan that follows."""
-    while True:
-        made, new = learn(study, db)
-        if not new:
-            return made
-        decisions.write(db, register(db, made), new)
-        for decision in new:
+    while (learnt := learn(study, db)).new or learnt.void:
+        decisions.write(db, register(db, learnt.plan), learnt.new, learnt.void)
+        for decision in learnt.new:
             say(_told(decision))
+    return learnt.plan
 
 
-def learn(study: Study, db: Database) -> tuple[Plan, list[Decision]]:
-    """The plan with the decisions that are stored, and the decisions that the stored results allow beyond. Reads only."""
+def learn(study: Study, db: Database) -> Learnt:
+    """Work out how far a study has come. Reads only."""
     stored = {(decision.cell, decision.name): decision for decision in decisions.read(db, study.name)}
     known, new, tried = _rates(plan(study), db, stored)
     made = plan(study, known, tried)
     if study.two_stage:
         counts, more = _seeds(made, db, stored)
-        return plan(study, [*known, *counts], tried), [*new, *more]
-    return made, new
+        known, new = [*known, *counts], [*new, *more]
+        made = plan(study, known, tried)
+    return Learnt(made, tuple(new), tuple(decision for decision in stored.values() if decision not in known))
 
 
 def _told(decision: Decision) -> str:
@@ -99,7 +108,7 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         key = config.model_copy(update={"lr": 1.0}).key
         basis = _basis(study.metric, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
-        if old and old.evidence[decisions.BASIS] == basis:
+        if old and old.evidence.get(decisions.BASIS) == basis:
             known.append(old)
             tried[cell] = old.evidence["rates"]
             continue
@@ -155,7 +164,7 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
             continue
         basis = _basis(study.metric, two_stage.resolution, two_stage.most, pilot)
         old = stored.get((cells[0], "seeds"))
-        if old and old.evidence[decisions.BASIS] == basis:
+        if old and old.evidence.get(decisions.BASIS) == basis:
             known.append(old)
         elif all(key in values for key in pilot):
             wanted = {
