@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -9,7 +10,9 @@ import time
 import pytest
 from launching import HERE, Launcher, content, launch, rows, small_plan, workers
 
+from ablate.errors import AblateError
 from ablate.launch import launcher
+from ablate.store.ingest import ingest
 
 POINTS = 10
 RUNS, STEPS, SERIES = 6, 6, 2
@@ -82,4 +85,26 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
 
     assert launch(plan, path)[0].counts == {"complete": RUNS}
     assert rows(path, "SELECT count(*) FROM attempt") == [(RUNS,)], "no run was trained twice"
+    assert content(path) == undisturbed[0]
+
+
+def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypatch):
+    """The disk is full, say: one clear error, workers stop with a checkpoint, and the next `run` goes on."""
+    plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
+    calls = 0
+
+    def full(db, attempt_id):
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise AblateError("database cannot grow: the disk is full")
+        return ingest(db, attempt_id)
+
+    monkeypatch.setattr(launcher, "ingest", full)
+    with pytest.raises(AblateError, match="disk is full"):
+        launch(plan, path)
+    assert not workers(os.getpid())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(launcher, "ingest", ingest)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": RUNS}, 0)
     assert content(path) == undisturbed[0]
