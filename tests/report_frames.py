@@ -24,8 +24,9 @@ def pairs(
             for seed in range(seeds):
                 rows.append(
                     {
-                        "study": "topology", "family": f"topology{tail}", "stratum": stratum, "factor": "topology", "level": level,
-                        "cell": f"topology={level}{tail}", "baseline": f"topology={base}{tail}", "seed": seed, "metric": "loss",
+                        "study": "topology", "family": f"topology{tail}", "stratum": stratum, "factor": "topology",
+                        "level": level, "cell": f"topology={level}{tail}", "baseline": f"topology={base}{tail}",
+                        "seed": seed, "metric": "loss",
                         "value": value[seed], "baseline_value": baseline[seed], "difference": value[seed] - baseline[seed],
                         "status": "complete", "baseline_status": "complete",
                     }

@@ -119,6 +119,7 @@ def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
             final = NAN if result.status == "diverged" else loss
             journal.append("final", values=[["loss", 0, final], ["train_seconds", 0, result.seconds], *map(list, result.finals)])
         journal.append(
-            "end", status=result.status, step=last, error=result.error, device_seconds=result.seconds, peak_bytes=1 << 20, time=1.7e9 + 10
+            "end", status=result.status, step=last, error=result.error, device_seconds=result.seconds, peak_bytes=1 << 20,
+            time=1.7e9 + 10,
         )  # fmt: skip
     ingest.ingest(db, claim.attempt_id)

@@ -78,7 +78,13 @@ def test_families_are_corrected_apart() -> None:
 def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
     frame = pairs(strata=("",), seeds=8)
     mine = frame["level"] == "parallel"
-    spoil = {0: ("diverged", "complete"), 1: ("complete", "failed"), 2: ("oom", "complete"), 3: ("planned", "complete"), 4: ("complete", "running")}
+    spoil = {
+        0: ("diverged", "complete"),
+        1: ("complete", "failed"),
+        2: ("oom", "complete"),
+        3: ("planned", "complete"),
+        4: ("complete", "running"),
+    }
     for seed, statuses in spoil.items():
         frame.loc[mine & (frame["seed"] == seed), ["status", "baseline_status"]] = statuses
     frame.loc[mine & (frame["seed"] == 0), "value"] = 1e9  # a diverged run may have left a finite number

@@ -73,7 +73,7 @@ def test_only_what_is_resolved_is_filled() -> None:
     ax = figures.effects(effects, pairs)
     filled = {}
     for level, y in heights(ax).items():
-        mark = [line for line in line_at(ax, y, 1) if line.get_alpha() is None][0]
+        mark = next(line for line in line_at(ax, y, 1) if line.get_alpha() is None)
         filled[level] = mark.get_markerfacecolor() != style.PAPER
     assert filled == dict(zip(effects["level"], effects["resolved"], strict=True))
     assert set(filled.values()) == {True, False}
@@ -259,7 +259,18 @@ def test_the_same_frame_gives_the_same_bytes(tmp_path: Path) -> None:
     assert "<dc:date>" not in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
-HOSTILE = ["$x$", "_hidden", "<script>alert(1)</script>", 'a"b\'c&d', "日本語 Ω", "line\nbreak\x07", "-- ]]> -->", "x" * 200, "$", "%s {}"]
+HOSTILE = [
+    "$x$",
+    "_hidden",
+    "<script>alert(1)</script>",
+    "a\"b'c&d",
+    "日本語 Ω",
+    "line\nbreak\x07",
+    "-- ]]> -->",
+    "x" * 200,
+    "$",
+    "%s {}",
+]
 
 
 def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path: Path) -> None:
@@ -268,7 +279,7 @@ def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path
     svg, pdf, png = figures.save(figures.effects(effects, pairs).figure, tmp_path / "effects")  # type: ignore[arg-type]
     tree = ET.parse(svg)
     words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("text"))
-    for name in ("$x$", "<script>alert(1)</script>", 'a"b\'c&d', "日本語 Ω", "%s {}", "-- ]]> -->"):
+    for name in ("$x$", "<script>alert(1)</script>", "a\"b'c&d", "日本語 Ω", "%s {}", "-- ]]> -->"):
         assert style.plain(name, 22).replace("\\$", "$") in words, name
     assert pdf.stat().st_size > 1000 < png.stat().st_size
     frame = report_frames.curves(tuple(HOSTILE), seeds=1, points=5)
@@ -281,7 +292,7 @@ def test_marks_carry_their_values_as_titles(tmp_path: Path) -> None:
     titles = re.findall(r"<title>([^<]*)</title>", svg)
     mean = pairs.loc[pairs["level"] == "parallel", "difference"].mean()
     assert f"parallel: mean {mean:+.4g} over 6 pairs" in titles
-    assert "id=\"tip" not in svg
+    assert 'id="tip' not in svg
 
 
 def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None:
@@ -301,8 +312,9 @@ def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("write", "value", "text"),
     [
-        (style.count, 1_234_567, "1.23M"), (style.count, 999_999, "1M"), (style.power, 3e14, "3×10¹⁴"), (style.power, 2.5e-3, "2.5×10⁻³"),
-        (style.duration, 89, "89 s"), (style.duration, 7200, "2 h"), (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
+        (style.count, 1_234_567, "1.23M"), (style.count, 999_999, "1M"), (style.power, 3e14, "3×10¹⁴"),
+        (style.power, 2.5e-3, "2.5×10⁻³"), (style.duration, 89, "89 s"), (style.duration, 7200, "2 h"),
+        (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
     ],
 )  # fmt: skip
 def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ignore[no-untyped-def]

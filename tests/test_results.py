@@ -88,7 +88,7 @@ def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
     factors = {"topology": TOPOLOGY["topology"], "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}}}
     (tmp_path / "two").mkdir()
     two = results.arms("topology", study(tmp_path / "two", factors, lambda levels, seed: None))
-    assert list(two["arm"].cat.categories)[0] == "baseline"
+    assert two["arm"].cat.categories[0] == "baseline"
     assert "topology × norm=parallel × post" in set(two["arm"])
 
 

@@ -15,8 +15,11 @@ import torch
 import training
 from training import Events, after, config, run
 
+from ablate import text
 from ablate.config import Evaluation, RunConfig
+from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
+from ablate.text import corpora, tokenizers
 from ablate.train import checkpoint, engine
 from ablate.train.meter import Meter
 
@@ -109,6 +112,25 @@ def test_precisions_agree(level: str) -> None:
     (reference,), (events,) = run(config(precision="float64")), run(config(precision=level))
     tolerance = {"float64": 0, "float32": 1e-4, "bfloat16": 0.1}[level]
     assert events.finals()["loss", 0] == pytest.approx(reference.finals()["loss", 0], abs=tolerance)
+
+
+def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
+    austen = corpora.find("austen", Path())
+    byte = tokenizers.describe("byte", austen, Path())
+    known = {"corpus": "austen", "corpus_hash": austen.hash, "n_vocab": 256, "tokenizer_hash": byte.hash}
+    wanted = config(**known, n_ctx=32, steps=2)
+    tokens = text.load(wanted, {austen.hash: austen.location, byte.hash: byte.location})
+    evaluation = Evaluation(points=1, tokens=64, downstream=("novel_accuracy",))
+    one, other = run(wanted, wanted.model_copy(update={"seed": 1}), tokens=tokens, evaluation=evaluation)
+    for events in (one, other):
+        assert 1 / 6 < events.finals()["novel_accuracy", 0] < 1
+
+
+def test_what_cannot_be_measured_is_refused_before_training() -> None:
+    events = Events()
+    with pytest.raises(AblateError, match="lengths"):
+        run(config(), evaluation=Evaluation(points=1, tokens=64, lengths=(1, 4000)), into=[events])
+    assert events.events == []
 
 
 # -- the same seed, the same bits -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other runs; on CUDA, graphs."""
+"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STEPS = 50
 SEEDS = (3, 4)
 
 
-def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0, device: str = "cpu", **arguments: Any) -> Step:
-    step = Step(configs, text(), device, micro_batch, **arguments)
+def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0) -> Step:
+    step = Step(configs, text(), "cpu", micro_batch)
     step.run(n, lambda: False)
     return step
 
@@ -122,8 +122,3 @@ def test_the_ring_holds_what_was_not_read_in_between(monkeypatch: pytest.MonkeyP
         step.run(n, lambda: False)
         rows += list(step.read(n)[0])
     assert len(rows) == 21 and all((row == expected).all() for row, expected in zip(rows, whole, strict=True))
-
-
-# -- CUDA -----------------------------------------------------------------------------------------------------------
-
-needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]

@@ -12,8 +12,8 @@ from ablate.errors import AblateError
 from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.solve import DELTA, Floats
 
-# E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024 (arXiv:2404.10102), C = 6·N·D: what a grid is
-# judged by before anything is known of the text at hand.
+# E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024 (arXiv:2404.10102), C = 6·N·D: what a grid
+# is judged by before anything is known of the text at hand.
 USUAL = np.array([1.8172, 482.01, 0.3478, 2085.43, 0.3658])
 USUAL_NOISE = 0.01  # sd of log loss from run to run
 TARGET = 0.2  # a width of an exponent's interval that is worth having
@@ -77,11 +77,11 @@ def huber_variance(noise: float) -> float:
 
 
 def sufficient_grid(form: Form, noise: float = USUAL_NOISE, *, target: float = TARGET) -> Grid | None:
-    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide; None if none of up to 30 levels is.
+    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide; None if 30 levels do not do.
 
     >>> from ablate.scaling.forms import FORMS
     >>> print(sufficient_grid(FORMS["nd"]))
-    6 sizes × 6 tokens per parameter, 5 to 160 (36 runs, interval of alpha 0.16 wide)
+    5 sizes × 5 tokens per parameter, 5 to 160 (25 runs, interval of alpha 0.18 wide)
     """
     for count in range(4, MOST_LEVELS + 1):
         x = LOWEST[form.columns[0]] * np.geomspace(1, SPAN, count)
@@ -104,7 +104,11 @@ def usual_constants(form: Form) -> Floats:
     if form.columns == ("c",):
         low, high = best_split(USUAL, np.array([1.0, 10.0]))[2] - floor
         return np.array([floor, low, math.log10(low / high)])
-    return {("n",): np.array([floor, a, alpha]), ("d",): np.array([floor, b, beta])}.get(form.columns, USUAL)
+    if form.columns == ("n",):
+        return np.array([floor, a, alpha])
+    if form.columns == ("d",):
+        return np.array([floor, b, beta])
+    return USUAL
 
 
 def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:

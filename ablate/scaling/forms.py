@@ -79,7 +79,9 @@ class Problem:
         """The grid that the fit starts from: every group alike, floor and scales as shares of the lowest loss."""
         low = float(log_loss.min())
         exponents = (0.1, 0.3, 0.8) if len(self.centre) > 1 else (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-        choices = np.stack(np.meshgrid([0.3, 0.8], [0.1, 0.4], *[exponents] * len(self.centre)), -1).reshape(-1, 2 + len(self.centre))
+        choices = np.stack(np.meshgrid([0.3, 0.8], [0.1, 0.4], *[exponents] * len(self.centre)), -1).reshape(
+            -1, 2 + len(self.centre)
+        )
         rows = []
         for floor, scale, *slopes in choices:
             terms = [value for slope in slopes for value in (low + np.log(scale), slope)]
@@ -95,7 +97,9 @@ class Problem:
         return np.stack(out, axis=1)
 
 
-def best_split(constants: Floats, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN) -> tuple[Floats, Floats, Floats]:
+def best_split(
+    constants: Floats, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
+) -> tuple[Floats, Floats, Floats]:
     """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss (Hoffmann et al. 2022, eq. 4).
 
     constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N·D: N = G·(C/k)^(β/(α+β)).

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 DELTA = 1e-3  # where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)
-BLOCK = 64  # replicates worked on together: small enough for the cache
+BLOCK = 16_384  # points of replicates worked on together: enough for numpy, little enough for the cache
 ITERATIONS = 200
 TOLERANCE = 1e-8  # stop at a step that lowers the loss by a smaller share than this
 
@@ -40,21 +40,21 @@ class Design:
 def minimise(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> tuple[Floats, Floats]:
     """Minimise Σ_p weights[b, p] · huber(prediction − log_loss[p]) for every replicate b.
 
-    log_loss [P] (or [B, P], one row a replicate), weights [B, P], start [B, K] → θ [B, K] and the loss reached [B].
+    log_loss [P], weights [B, P], start [B, K] → θ [B, K] and the loss reached [B].
     """
     theta, reached = np.empty_like(start), np.empty(len(start))
-    log_loss = np.broadcast_to(log_loss, weights.shape)
-    for low in range(0, len(start), BLOCK):
-        rows = slice(low, low + BLOCK)
-        theta[rows], reached[rows] = _block(design, log_loss[rows], weights[rows], start[rows])
+    block = max(BLOCK // len(log_loss), 16)
+    for low in range(0, len(start), block):
+        rows = slice(low, low + block)
+        theta[rows], reached[rows] = _block(design, log_loss, weights[rows], start[rows])
     return theta, reached
 
 
 def _block(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> tuple[Floats, Floats]:
     """Levenberg–Marquardt whose damping is the reweighted least-squares matrix.
 
-    The curvature of the summed Huber loss comes from the few points within ±δ alone (Newton's matrix): fast near the optimum, wild
-    far from it. Reweighting every point by δ/|residual| bounds the loss from above: safe and slow. The step solves
+    The curvature of the summed Huber loss comes from the few points within ±δ alone (Newton's matrix): fast near the optimum,
+    wild far from it. Reweighting every point by δ/|residual| bounds the loss from above: safe and slow. The step solves
     (newton + damping · reweighted) step = −gradient, with the damping lowered after a step that helped and raised after one that
     did not.
     """
@@ -65,7 +65,7 @@ def _block(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> 
     for _ in range(ITERATIONS):
         step = _step(design, theta[todo], gradient[todo], newton[todo] + damping[todo, None, None] * reweighted[todo])
         tried = np.clip(theta[todo] + step, design.lower, design.upper)
-        new = _derivatives(design, log_loss[todo], weights[todo], tried)
+        new = _derivatives(design, log_loss, weights[todo], tried)
         better = new[0] < loss[todo]
         gain = np.where(better, loss[todo] - new[0], 0.0)
         quiet[todo] = np.where(gain > TOLERANCE * loss[todo], 0, quiet[todo] + (better | (damping[todo] >= 1)))
@@ -93,9 +93,9 @@ def _derivatives(design: Design, log_loss: Floats, weights: Floats, theta: Float
         jacobian[:, k] += share[:, t] * design.x[t, :, k]
     size = np.abs(residual)
     inside = size <= DELTA
-    loss = (weights * np.where(inside, 0.5 * residual**2, DELTA * (size - 0.5 * DELTA))).sum(axis=1)
+    loss: Floats = (weights * np.where(inside, 0.5 * residual**2, DELTA * (size - 0.5 * DELTA))).sum(axis=1)
     gradient = (jacobian @ (weights * np.clip(residual, -DELTA, DELTA))[..., None])[..., 0]
-    transposed = np.swapaxes(jacobian, 1, 2)
+    transposed: Floats = np.swapaxes(jacobian, 1, 2)
     newton = (jacobian * (weights * inside)[:, None]) @ transposed
     reweighted = (jacobian * (weights * DELTA / np.maximum(size, DELTA))[:, None]) @ transposed
     return loss, gradient, newton, reweighted
@@ -108,4 +108,5 @@ def _step(design: Design, theta: Floats, gradient: Floats, matrix: Floats) -> Fl
     matrix = matrix * (free[:, :, None] & free[:, None, :])
     diagonal = np.einsum("bkk->bk", matrix)
     diagonal += np.where(free, 1e-9 * diagonal.max(axis=1, keepdims=True) + 1e-300, 1.0)
-    return -np.linalg.solve(matrix, (gradient * free)[..., None])[..., 0]
+    step = np.linalg.solve(matrix, (gradient * free)[..., None])[..., 0]
+    return np.asarray(-step, float)

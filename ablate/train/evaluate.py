@@ -14,6 +14,7 @@ from torch import Tensor
 from ablate.config import Evaluation, RunConfig
 from ablate.data.batches import held_out_windows, length_windows, n_scored
 from ablate.data.objectives import Example, Masked
+from ablate.data.passages import passages
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.step import Step
@@ -57,10 +58,10 @@ class Score:
 
 
 class Evaluator:
-    """Measures the models of a step as they stand."""
+    """Measures the models of a step as they stand. `AblateError` at once for what cannot be measured on this text."""
 
     def __init__(self, step: Step, configs: Sequence[RunConfig], evaluation: Evaluation, tokens: Tokens):
-        self.step, self.evaluation, self.tokens = step, evaluation, tokens
+        self.step, self.evaluation = step, evaluation
         self.config = configs[0]
         self.pack = len(configs)
         lengths = tokens.byte_lengths
@@ -69,6 +70,8 @@ class Evaluator:
         self.byte_lengths = torch.cat([spelt.float(), torch.zeros(mask)]).to(step.device)
         self.windows = held_out_windows(tokens.held_out, self.config.n_ctx, evaluation.tokens).to(step.device)
         self.example = step.objective.test(self.windows)
+        self.lengths = self._length_examples(tokens)
+        self.passages = {metric: passages(metric, self.config, tokens) for metric in evaluation.downstream}
         self.latest: Score | None = None
 
     def held_out(self) -> Score:
@@ -85,7 +88,8 @@ class Evaluator:
             ("accuracy", 0, score.accuracy),
         ]
         found += [("loss_at_position", place, loss) for place, loss in score.by_position()]
-        return found + self._streams() + self._lengths() + self._probes()
+        found += [("loss_at_length", factor, self._score(example).loss) for factor, example in self.lengths.items()]
+        return found + self._streams() + self._probes() + self._downstream()
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream, at 0 before the first block and at k behind the k-th."""
@@ -98,21 +102,17 @@ class Evaluator:
             for final in (("stream_rms", place, rms_there), ("token_similarity", place, similarity_there))
         ]
 
-    def _lengths(self) -> list[Final]:
-        """The loss of the same tokens with contexts of several lengths; none where the position encoding ends before."""
+    def _length_examples(self, tokens: Tokens) -> dict[float, Example]:
+        """Contexts of several lengths, with the same tokens scored; those that the position encoding reaches."""
         factors = self.evaluation.lengths
         if factors == (1.0,):
-            return []
+            return {}
         n_ctx, limit = self.config.n_ctx, self.step.model.position.limit
-        windows = length_windows(self.tokens.held_out, n_ctx, factors, self.evaluation.tokens).to(self.step.device)
+        windows = length_windows(tokens.held_out, n_ctx, factors, self.evaluation.tokens).to(self.step.device)
         whole = self.step.objective.test(windows)
-        found: list[Final] = []
-        for factor in factors:
-            length = round(factor * n_ctx)
-            if limit is None or length <= limit:
-                score = self._score(whole.last(length, n_scored(n_ctx)))
-                found.append(("loss_at_length", factor, score.loss))
-        return found
+        lengths = {factor: round(factor * n_ctx) for factor in factors}
+        reached = {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
+        return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in reached.items()}
 
     def _probes(self) -> list[Final]:
         """Of masked models: loss and accuracy at every ratio of the probe grid, and the pseudo-perplexity."""
@@ -125,6 +125,18 @@ class Evaluator:
             found += [("probe_loss", ratio, score.loss), ("probe_accuracy", ratio, score.accuracy)]
         alone = self._score(objective.alone(self.windows, len(self.windows)))
         return [*found, ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss])]
+
+    def _downstream(self) -> list[Final]:
+        """Accuracies of linear probes on the features of passages, averaged over a passage's tokens."""
+        found: list[Final] = []
+        for metric, asked in self.passages.items():
+            features = []
+            with self._quiet(), self.step.autocast():
+                for inputs in asked.inputs.split(self.step.micro_batch):
+                    everyone = inputs.to(self.step.device).expand(self.pack, *inputs.shape)
+                    features.append(self.step.model.features(everyone).float().mean(2).cpu())
+            found.append((metric, 0, [asked.accuracy(member) for member in torch.cat(features, 1)]))
+        return found
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
