@@ -98,6 +98,8 @@ class RunConfig(BaseModel):
         for name, row in CATALOGUE.items():
             if row.needs and name in filled and value(row.needs[0]) not in row.needs[1]:
                 del filled[name]
+        if "none" in (value("norm"), value("norm_kind")):  # one model, whichever of the two says so
+            filled["norm"] = filled["norm_kind"] = "none"
         if "attention" not in filled:
             filled["attention"] = "full" if value("objective") == "masked" else "causal"
         return filled
@@ -127,6 +129,10 @@ class RunConfig(BaseModel):
         if self.objective == "causal" and self.attention == "full":
             raise AblateError(
                 "attention = 'full' lets a causal model see what it predicts; use attention = 'causal' or objective = 'masked'"
+            )
+        if self.position == "rotary" and self.score == "additive":
+            raise AblateError(
+                "score = 'additive' adds queries and keys, but rotary acts through their product; choose another position"
             )
         if self.batch_tokens % self.n_ctx:
             raise AblateError(f"batch_tokens = {self.batch_tokens} is not a multiple of n_ctx = {self.n_ctx}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, database, planning, running
+from ablate.cli import answers, database, new, planning, running, show
 from ablate.errors import AblateError
 
 app = typer.Typer(
@@ -15,17 +15,18 @@ app = typer.Typer(
     help="Find out whether a part of a transformer matters, and by how much.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="First steps: `ablate plan studies/quickstart.toml`, `ablate run studies/quickstart.toml`, `ablate report quickstart`.",
+    epilog="First steps: ablate plan quickstart, ablate run quickstart, ablate report quickstart.",
 )
 
-BEFORE, AFTER = "Before a run", "After a run"
-app.command(rich_help_panel=BEFORE)(planning.new)
+BEFORE, DURING, AFTER = "Before a run", "Run", "After a run"
+app.command(rich_help_panel=BEFORE)(new.new)
 app.command(rich_help_panel=BEFORE)(planning.factors)
 app.command(rich_help_panel=BEFORE)(planning.plan)
-app.command()(running.run)
-app.command()(running.status)
+app.command(rich_help_panel=DURING)(running.run)
+app.command(rich_help_panel=DURING)(running.status)
 app.command(rich_help_panel=AFTER)(answers.report)
-app.command(rich_help_panel=AFTER)(answers.show)
+app.command(rich_help_panel=AFTER)(answers.analyse)
+app.command(rich_help_panel=AFTER)(show.show)
 app.command(rich_help_panel=AFTER)(answers.query)
 app.add_typer(database.app, name="db", rich_help_panel=AFTER)
 

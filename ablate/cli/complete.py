@@ -38,3 +38,11 @@ def levels(incomplete: str) -> list[str]:
         for level in CATALOGUE[name].names
         if level.startswith(last) and level not in before
     ]
+
+
+def devices(incomplete: str) -> list[str]:
+    return [name for name in ("auto", "cpu", "cuda", "mps") if name.startswith(incomplete)]
+
+
+def formats(incomplete: str) -> list[str]:
+    return [name for name in ("table", "csv", "json", "md") if name.startswith(incomplete)]

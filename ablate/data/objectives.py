@@ -41,6 +41,9 @@ class Example(NamedTuple):
 class Objective(Protocol):
     """What a pack of K runs is trained to predict."""
 
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        """Serve K other runs of the same shape; what differs between them stays at its address on the device."""
+
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         """[K, B, T] of each from windows [K, B, T + 1], which are rows `row` and on of the step's batch."""
 
@@ -53,6 +56,9 @@ class Causal:
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
         self._n_runs = len(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        assert len(configs) == self._n_runs
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         inputs, targets = windows[..., :-1], windows[..., 1:]
@@ -75,8 +81,13 @@ class Masked:
         self._n_vocab, self._mix = first.n_vocab, first.mask_mix
         self._tokens, self._device = tokens, device
         self._kind = self._mask(first.mask_kind)
-        self._seeds = torch.tensor([config.seed for config in configs], device=device)
-        self._ratios = torch.tensor([config.mask_ratio for config in configs], dtype=torch.float64, device=device)
+        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
+        self._ratios = torch.zeros(len(configs), device=device)
+        self.load(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        self._seeds.copy_(torch.tensor([config.seed for config in configs]))
+        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         texts = windows[..., :-1]
@@ -88,7 +99,7 @@ class Masked:
 
     def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
         """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was trained."""
-        ratios = torch.tensor([ratio], dtype=torch.float64, device=self._device)
+        ratios = torch.tensor([ratio], device=self._device)
         return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
 
     def alone(self, windows: Tensor, count: int) -> Example:

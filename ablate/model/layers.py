@@ -18,7 +18,7 @@ from ablate import draws
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [K, …, n_in], weight [K, n_out, n_in], bias [K, n_out] → [K, …, n_out], each member by its own weights."""
     if len(weight) == 1:
-        return F.linear(x, weight[0], None if bias is None else bias[0])
+        return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))  # a free view, backwards too
     flat = x.flatten(1, -2)
     y = flat @ weight.mT if bias is None else torch.baddbmm(bias[:, None], flat, weight.mT)
     return y.unflatten(1, x.shape[1:-1])

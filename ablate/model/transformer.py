@@ -44,7 +44,8 @@ class Transformer(nn.Module):
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.features(tokens))
+        features = self.features(tokens)
+        return self.head(features).to(features.dtype)
 
     def features(self, tokens: Tensor) -> Tensor:
         """The stream after the last block and the final norm: [K, B, T] → [K, B, T, C]."""
@@ -54,8 +55,8 @@ class Transformer(nn.Module):
         return self.final_norm(x)
 
     def head(self, features: Tensor) -> Tensor:
-        """Logits from features: [K, …, C] → [K, …, V]."""
-        return self.unembedding(self.transform(features), self.embedding.weight).to(features.dtype)
+        """Logits from features, in the precision of the matrix product: [K, …, C] → [K, …, V]."""
+        return self.unembedding(self.transform(features), self.embedding.weight)
 
     @torch.no_grad()
     def stream(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ablate import sizes
+from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.plan.model import Cell
 from ablate.plan.resolve import Resolver
@@ -21,6 +23,7 @@ def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, st
     cells: dict[str, Cell] = {}
     excluded = []
     unused = list(study.exclude)
+    baselines: dict[str, RunConfig] = {}  # of each stratum: its first cell
     for chosen, levels in _distinct(study, resolver):
         label = _label(study, levels)
         if rules := [rule for rule in study.exclude if rule.items() <= levels.items()]:
@@ -30,12 +33,14 @@ def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, st
         if label in cells:
             raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
         try:
-            config, counted, epochs = resolver.config(chosen)
+            stratum = _stratum(study, levels)
+            config, epochs = resolver.config(chosen, baselines.get(stratum))
         except AblateError as error:
             if str(error).startswith(str(study.path)):
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
-        cells[label] = Cell(label, levels, _stratum(study, levels), config, counted, epochs)
+        baselines.setdefault(stratum, config)
+        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs)
     if unused:
         place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")

@@ -44,9 +44,9 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
             other, levels = CATALOGUE[name].needs or ("", ())
             needs = f"{other} = {' or '.join(map(repr, levels))}"
             yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
-    for factor, levels in study.factors.items():
+    for factor, named in study.factors.items():
         reached = {cell.levels[factor] for cell in cells if factor in cell.levels}
-        for level in levels:
+        for level in named:
             if level not in reached:
                 place = source.where("factors", factor, level)
                 why = "it has no meaning beside the others, or is excluded"

@@ -1,20 +1,18 @@
-"""A step of the size ladder: parameters, aspect ratio and head width → the shape of a model; and the width of an MLP
-that brings a model to a given size."""
+"""A step of the size ladder: parameters, aspect ratio and head width → the shape of a model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ablate import config as configuration
 from ablate import sizes
 from ablate.errors import AblateError
-from ablate.sizes import Sizes
+from ablate.plan.match import fit_d_mlp
 from ablate.study import Fields
 
 DEEPEST = 256  # layers
 NEAR = 0.1  # relative distance from the wanted parameters beyond which a step of the ladder is refused
-CLOSE = 0.005  # relative distance that is close enough not to give up a round width
 
 
 def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
@@ -27,32 +25,13 @@ def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
     shapes = list(_shapes(params, aspect, d_head, base))
     if shapes:
         shape = min(shapes, key=lambda pair: pair[0])[1]
-        shape["d_mlp"] = fit_d_mlp(base | shape, params, lambda counted: counted.body)
-        body = sizes.count(configuration.resolve(base | shape)).body
-        if abs(body / params - 1) <= NEAR:
-            return shape
+        fitted = fit_d_mlp(configuration.resolve(base | shape), params, "body")
+        if fitted and abs(sizes.count(fitted).body / params - 1) <= NEAR:
+            return shape | {"d_mlp": fitted.d_mlp}
     raise AblateError(
         f"size: no model has about {params:,.0f} body parameters with aspect = {aspect:g} and d_head = {d_head}; "
         "take a smaller d_head or more parameters"
     )
-
-
-def fit_d_mlp(fields: Fields, target: float, measure: Callable[[Sizes], float]) -> int:
-    """The d_mlp at which `measure` of the model comes nearest to `target`; a multiple of 8, 4 or 2 where that is close.
-
-    `measure` grows linearly with d_mlp, as parameters and FLOPs do.
-    """
-
-    def at(d_mlp: int) -> float:
-        return measure(sizes.count(configuration.resolve(fields | {"d_mlp": d_mlp})))
-
-    first = at(1)
-    exact = 1 + (target - first) / (at(2) - first)
-    for step in (8, 4, 2):
-        d_mlp = step * round(exact / step)
-        if d_mlp > 0 and abs(at(d_mlp) / target - 1) <= CLOSE:
-            return d_mlp
-    return max(1, round(exact))
 
 
 def _shapes(params: float, aspect: float, d_head: int, base: Fields) -> Iterator[tuple[float, Fields]]:

@@ -11,6 +11,7 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.plan.ladder import solve
+from ablate.plan.match import matched_by_d_mlp, matched_by_steps
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS
@@ -62,8 +63,11 @@ class Resolver:
             fields |= self.study.factors[factor][level]
         return fields
 
-    def config(self, chosen: dict[str, str]) -> tuple[RunConfig, sizes.Sizes, float]:
-        """The configuration (seed 0) of a combination, its sizes, and its passes over the training text."""
+    def config(self, chosen: dict[str, str], baseline: RunConfig | None) -> tuple[RunConfig, float]:
+        """The configuration (seed 0) of a combination, and its passes over the training text.
+
+        `baseline` is what [match] matches it to; None for a baseline itself.
+        """
         fields = self.fields(chosen)
         budgets = {name: fields.pop(name) for name in BUDGETS if name in fields}
         if len(budgets) != 1:
@@ -80,10 +84,14 @@ class Resolver:
         if "params" in fields:
             fields |= self._geometry(fields)
         config = configuration.resolve(fields)
-        counted = sizes.count(config)
-        config = config.model_copy(update={"steps": _steps(config, counted, *budgets.popitem())})
+        match = self.study.match if baseline else None
+        if match and baseline and match.by == "d_mlp":
+            config = matched_by_d_mlp(config, baseline, match.quantity)
+        config = config.model_copy(update={"steps": _steps(config, *budgets.popitem())})
+        if match and baseline and match.by == "steps":
+            config = matched_by_steps(config, baseline)
         text.check(read.corpus, read.tokenizer, config.n_ctx)
-        return config, counted, config.tokens / read.train_tokens
+        return config, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """The text that two fields name; where a budget is limited to some epochs, its tokens are counted."""
@@ -114,8 +122,9 @@ class Resolver:
         return self._geometries[step]
 
 
-def _steps(config: RunConfig, counted: sizes.Sizes, budget: str, amount: float) -> int:
+def _steps(config: RunConfig, budget: str, amount: float) -> int:
     """Optimiser steps that come nearest to the budget. `AblateError` for a budget below one step."""
+    counted = sizes.count(config)
     tokens = {
         "tokens": lambda: amount,
         "tokens_per_param": lambda: amount * counted.params,

@@ -12,21 +12,16 @@ part of a mean. What remains follows these rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.stats.planning import resolvable
+from ablate.stats.values import SAME, Floats, Values, finite, half_width, spread
 
 NAN = float("nan")
-SAME = 1e-12  # differences whose spread is below this share of their size differ by rounding only
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
-
-Floats = npt.NDArray[np.float64]
-Values = Sequence[float] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -171,24 +166,3 @@ def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     centre = (k + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
     return (0.0 if k == 0 else centre - half), (1.0 if k == n else centre + half)
-
-
-def finite(values: Values) -> tuple[Floats, int]:
-    """The finite values, and how many were not."""
-    array = np.asarray(values, float)
-    assert array.ndim == 1, array.shape
-    keep = np.isfinite(array)
-    return array[keep], int((~keep).sum())
-
-
-def spread(d: Floats) -> float:
-    """Standard deviation on n − 1 degrees of freedom; exactly 0 when values differ by rounding only; NaN below two values."""
-    if len(d) < 2:
-        return NAN
-    sd = float(d.std(ddof=1))
-    return 0.0 if sd <= SAME * float(np.abs(d).max()) else sd
-
-
-def half_width(n: int, sd: float, confidence: float) -> float:
-    """Half the width of the t interval of a mean; NaN where the noise is not known."""
-    return float(st.t.isf((1 - confidence) / 2, n - 1)) * sd / math.sqrt(n) if sd > 0 else NAN

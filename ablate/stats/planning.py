@@ -9,6 +9,9 @@ import numpy as np
 from scipy import optimize, special
 from scipy import stats as st
 
+from ablate.errors import AblateError
+from ablate.stats.values import Values, finite, quantile, spread
+
 POWER = 0.8
 ALPHA = 0.05
 NODES, WEIGHTS = special.roots_legendre(500)
@@ -24,7 +27,7 @@ def power(n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA) -> fl
     assert sd > 0, sd
     if n < 2:
         return 0.0
-    edge = float(st.t.isf(alpha / 2, n - 1))
+    edge = quantile(n - 1, 1 - alpha)
     centre = abs(effect) / sd * math.sqrt(n)
     noise = np.sqrt(st.chi2.ppf(NODES, n - 1) / (n - 1))  # estimated sd / true sd
     found = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
@@ -64,3 +67,34 @@ def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float
         middle = (low + high) // 2
         low, high = (low, middle) if resolvable(middle, sd, power, alpha=alpha) <= abs(effect) else (middle, high)
     return high
+
+
+def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, most: int | None = None) -> int:
+    """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution` at the most.
+
+    N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on pilot − 1 degrees of freedom.
+    The interval of all N differences is then `two_stage_interval`. Pairs lost in the pilot do not count; with fewer than two
+    left no number can be given, and the rule answers `most` (AblateError without one).
+    """
+    assert resolution > 0, resolution
+    first, _ = finite(pilot)
+    n = len(first)
+    if n < 2:
+        if most is None:
+            raise AblateError(f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more wanted.")
+        return most
+    wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
+    return wanted if most is None else min(wanted, most)
+
+
+def two_stage_interval(differences: Values, pilot: Values, *, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval after both stages: mean of all differences ± t·s/√N with s and t of the pilot alone.
+
+    That is what makes its coverage exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's
+    was. Lost pairs do not count.
+    """
+    (d, _), (first, _) = finite(differences), finite(pilot)
+    if len(first) < 2:
+        return math.nan, math.nan
+    half = quantile(len(first) - 1, confidence) * spread(first) / math.sqrt(len(d))
+    return float(d.mean()) - half, float(d.mean()) + half

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
@@ -21,7 +22,7 @@ from ablate.store.register import register
 
 __all__ = ["Claim", "Owner", "claim", "counts", "dead", "finish", "heartbeat", "register"]
 
-RETRIES = 3  # tries that an owner gives a run that fails
+RETRIES = 3  # tries that an owner gives a run whose worker dies or has too little memory; one that fails by itself has one
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Claim:
 
 _CANDIDATES = """
 SELECT run.id, run.key, run.config, run.status, min(member.ordinal) AS place,
-       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('failed', 'oom') AND owner = :owner) AS failures,
+       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed' AND owner = :owner) AS failures,
+       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom') AND owner = :owner) AS deaths,
        (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries,
        EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint
 FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
@@ -46,7 +48,7 @@ WHERE cell.study_id = :study AND cell.active
   AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
        OR run.status = 'complete' AND NOT EXISTS (
            SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete' AND evaluation = :evaluation))
-GROUP BY run.id ORDER BY place
+GROUP BY run.id ORDER BY failures + deaths > 0, place
 """
 
 
@@ -54,15 +56,15 @@ def claim(
     db: Database,
     study_id: int,
     owner: Owner,
-    limit: int,
+    limit: int | Callable[[RunConfig, int], int],
     *,
     alike: Callable[[RunConfig], Hashable] | None = None,
 ) -> list[Claim]:
     """The next runs to do, in plan order, at most `limit`: a new attempt of each belongs to `owner` from now on.
 
-    To do are runs that are planned or stopped, failed fewer than `RETRIES` times under this owner, belong to the dead,
-    or are complete but lack a final that the study's evaluation asks for. With `alike`, all are like the first: of
-    equal `alike(config)`.
+    To do are runs that are planned or stopped, were not tried in vain by this owner (see `RETRIES`; those tried before
+    come last), belong to the dead, or are complete but lack a final that the study's evaluation asks for. With `alike`,
+    all are like the first: of equal `alike(config)`. `limit` may be a function of the first and of how many are like it.
     """
     gone = fallen(db, owner, study_id)
     with db.begin() as connection:
@@ -74,15 +76,22 @@ def claim(
         for row in rows:
             if len(chosen) == limit:
                 break
-            if row.failures >= RETRIES:
+            if row.failures or row.deaths >= RETRIES:
                 continue
-            config = RunConfig(**json.loads(row.config))
+            config = _parse(row.config)
             if alike and chosen and alike(config) != alike(chosen[0][1]):
                 continue
             if row.status == "complete" and not _again(connection, row.id, config, evaluation):
                 continue
             chosen.append((row, config))
+        if callable(limit) and chosen:
+            chosen = chosen[: limit(chosen[0][1], len(chosen))]
         return [_attempt(connection, db, owner, row, config, evaluation) for row, config in chosen]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _parse(config: str) -> RunConfig:
+    return RunConfig(**json.loads(config))
 
 
 def _candidates(connection: Connection, study_id: int, owner: Owner, evaluation: str) -> list[Row[Any]]:
@@ -125,7 +134,8 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
             (status, error, utc(time.time()), attempt_id),
         ).scalar_one_or_none()
         if run_id is not None:
-            connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (status, run_id))
+            of_run = "failed" if status == "dead" else status
+            connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
 
 

@@ -38,6 +38,6 @@ def find(path_or_name: str) -> Path:
     meant = nearest(path.stem, there)
     raise AblateError(
         f"no study file {path_or_name!r}, and none called {named}"
-        + (f"; did you mean {meant!r}?" if meant else "")
+        + (f"; did you mean {meant!r}?" if meant else ".")
         + (f" In studies/: {', '.join(there)}." if there else " `ablate new NAME --factor …` writes one.")
     )

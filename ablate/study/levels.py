@@ -121,10 +121,7 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
 
 
 def _positive(key: str, raw: object) -> float:
-    try:
-        value = number(raw)
-    except AblateError as error:
-        raise AblateError(f"{key} = {raw!r}: {error}") from None
+    value = number(key, raw)
     if not 0 < value <= 1e12:
-        raise AblateError(f"{key} = {raw!r}: a number above 0 and up to 1e12 is wanted")
+        raise AblateError(f"{key} = {raw!r:.80}: a number above 0 and up to 1e12 is wanted")
     return value

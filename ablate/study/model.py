@@ -12,6 +12,14 @@ Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 
 
 @dataclass(frozen=True)
+class Match:
+    """[match]: what every cell of a stratum shares with the baseline, and what is solved for it."""
+
+    quantity: str  # "body" | "total": parameters; "flops"
+    by: str  # "d_mlp" | "steps"
+
+
+@dataclass(frozen=True)
 class Study:
     """One question, as its file states it. Factors keep the file's order; a factor's first level is its baseline.
 
@@ -31,6 +39,7 @@ class Study:
     interactions: tuple[tuple[str, ...], ...] = ()  # groups of factors also varied together
     exclude: tuple[dict[str, str], ...] = ()  # factor → level's label
     max_epochs: float | None = None  # passes over the training text that no run may exceed
+    match: Match | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import combinations as pairs_of
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,13 +16,12 @@ from ablate.errors import AblateError, unknown
 from ablate.factors import CATALOGUE
 from ablate.study.design import DESIGNS, MAX_RUNS, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Fields, Study
+from ablate.study.model import Fields, Match, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, label, number
 
 LATER = {
     "tune": "learning rates cannot be tuned yet; remove the table and give lr in [base] or as a factor",
-    "match": "budgets cannot be matched yet; remove the table (the plan names the cells whose parameters differ)",
     "fit": "curves cannot be fitted yet; remove the table",
 }
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,7 +43,20 @@ class StudyFile(BaseModel):
     base: dict[str, Any] = Field({}, description="what every run starts from")
     factors: dict[str, Any] = Field(min_length=1, description="what varies; a factor's first level is its baseline")
     exclude: list[dict[str, Any]] = Field([], description="combinations of levels that are left out")
+    match: dict[str, Any] = Field({}, description="what the cells of a stratum have in common with its baseline")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
+
+
+class MatchTable(BaseModel):
+    """The keys of [match]."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    params: Literal["body", "total"] | None = Field(
+        None, description="match parameters: body (without embeddings and head) or total"
+    )
+    flops: bool = Field(False, description="match training FLOPs")
+    by: Literal["d_mlp", "steps"] = Field("d_mlp", description="what is solved: the width of the MLP, or the number of steps")
 
 
 def parse(text: str, path: Path) -> Study:
@@ -77,6 +89,7 @@ def parse(text: str, path: Path) -> Study:
         factors=factors,
         exclude=_exclusions(source, file.exclude, factors),
         max_epochs=max_epochs,
+        match=_match(source, file.match, fields, factors, file.within),
         evaluation=evaluation,
         path=path,
         toml=text,
@@ -119,7 +132,7 @@ def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
         return None
     raw = base.pop("max_epochs")
     with located(source, "base", "max_epochs"):
-        value = number(raw)
+        value = number("max_epochs", raw)
         if value <= 0:
             raise AblateError(f"max_epochs = {raw!r}: a number above 0 is wanted")
     return value
@@ -202,7 +215,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     for key in ("tokens", "points"):
         if key in raw:
             with located(source, "eval", key):
-                raw[key] = number(raw[key])
+                raw[key] = number(key, raw[key])
     for key in raw:
         if key not in Evaluation.model_fields:
             raise unknown("key of [eval]", key, Evaluation.model_fields, source.where("eval", key))
@@ -232,6 +245,29 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
             names = ", ".join(f"{row.name}@{point:g}" for point in points)
             raise AblateError(f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}")
         return f"{row.name}@{at:g}", row.goal, evaluation
+
+
+def _match(source: Source, raw: Mapping[str, Any], base: Fields, factors: Factors, within: Sequence[str]) -> Match | None:
+    if not raw:
+        return None
+    for key in raw:
+        if key not in MatchTable.model_fields:
+            raise unknown("key of [match]", key, MatchTable.model_fields, source.where("match", key))
+    table = _validated(source, MatchTable, raw, "match")
+    place = source.where("match")
+    if (table.params is None) is not table.flops:
+        raise AblateError(f'{place}: [match] takes one of params = "body", params = "total" and flops = true')
+    if table.by == "steps" and table.params:
+        raise AblateError(
+            f'{source.where("match", "by")}: steps change no parameters; match flops by steps, or params by "d_mlp"'
+        )
+    for name, levels in factors.items():
+        varied = set().union(*map(sets, levels.values()))
+        if table.by == "d_mlp" and "d_mlp" in varied and name not in within:
+            raise AblateError(
+                f"{source.where('factors', name)}: {name} varies d_mlp, which [match] solves; take it out, or match by steps"
+            )
+    return Match(table.params or "flops", table.by)
 
 
 def _exclusions(source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors) -> tuple[dict[str, str], ...]:

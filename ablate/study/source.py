@@ -60,6 +60,7 @@ class Source:
                 table = _parts(code.strip("[] \t"))
                 if code.startswith("[["):
                     repeats[table] = repeats.get(table, -1) + 1
+                    found.setdefault(table, number)
                     table = (*table, str(repeats[table]))
                 found.setdefault(table, number)
             elif depth == 0 and "=" in code:

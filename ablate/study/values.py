@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from decimal import Decimal
 from functools import cache
@@ -27,47 +26,51 @@ FOLLOWS = {
     "seed": "is set by the study's `seeds`",
 }
 SETTABLE = [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]  # keys of [base], [factors] and named levels
-LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e30}
+LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
+_LARGEST = 10**30
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([KMBGT]?)")
 
 
-def number(raw: object) -> int | float:
-    """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14". Raises `AblateError`."""
-    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
-        return int(raw) if raw == int(raw) else raw
+def number(name: str, raw: object) -> int | float:
+    """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14".
+
+    Raises `AblateError`, which calls it `name`, for anything else.
+    """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    if match and any(c.isdigit() for c in match[1]):
-        exact = Decimal(match[1].replace("_", "")) * _UNITS[match[2]]
-        return int(exact) if exact == exact.to_integral_value() else float(exact)
-    raise AblateError('a number is wanted, such as 20000000, 2e7 or "20M"')
+    given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -_LARGEST <= given <= _LARGEST:
+        raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
+    return int(given) if given == int(given) else float(given)
 
 
 def field_value(name: str, raw: object) -> Any:
     """The value of configuration field or budget `name` for what a file holds. Raises `AblateError` without a place."""
     if name in BUDGETS:
-        value = number(raw)
+        value = number(name, raw)
         if not 0 < value <= LARGEST_BUDGET[name]:
-            raise AblateError(f"a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
+            raise AblateError(f"{name} = {raw!r:.80}: a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
         return value
     row = CATALOGUE[name]
     if row.levels:
         return row.canonical(raw)
     kind = RunConfig.model_fields[name].annotation
     if kind in (int, float):
-        raw = number(raw)
+        raw = number(name, raw)
     try:
         return _adapter(name).validate_python(raw)
     except ValidationError as error:
-        message = error.errors()[0]["msg"]
-        raise AblateError(message[0].lower() + message[1:]) from None
+        first = error.errors()[0]
+        message = "too few entries" if first["type"] == "missing" else first["msg"][0].lower() + first["msg"][1:]
+        raise AblateError(f"{name} = {raw!r:.80}: {message}") from None
 
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     field = RunConfig.model_fields[name]
-    return TypeAdapter(Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation)
+    annotated: Any = Annotated[field.annotation, *field.metadata, None]
+    return TypeAdapter(annotated)
 
 
 def label(raw: object) -> str:

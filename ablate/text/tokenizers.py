@@ -63,7 +63,7 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
             raise AblateError(f"tokenizer = {spec!r}: there is no file {path}")
         raise unknown("tokenizer", spec, _SPECS)
     content = _content(path)
-    n_vocab = _library(path, content).get_vocab_size(with_added_tokens=True)
+    n_vocab = len(_spelling(_library(path, content)))
     if corpus.n_token_ids > n_vocab:
         raise AblateError(
             f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token {corpus.n_token_ids - 1}: "
@@ -174,9 +174,10 @@ def _spelling(tokenizer: Any) -> list[bytes]:
             return bytes([int(token[3:5], 16)])
         return token.replace("\u2581", " ").encode()
 
-    spelled = [b""] * tokenizer.get_vocab_size(with_added_tokens=True)
-    for token, number in tokenizer.get_vocab(with_added_tokens=True).items():
-        if number < len(spelled) and number not in added:
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
+        if number not in added:
             spelled[number] = spell(token)
     return spelled
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Tokens:
     def n_train(self) -> int:
         return len(self.train)
 
-    @property
+    @cached_property
     def byte_lengths(self) -> np.ndarray | None:
         """Bytes each token stands for, [V] int32: what turns a loss in nats a token into bits a byte."""
         return None if self.spelling is None else np.array([len(token) for token in self.spelling], dtype=np.int32)
