@@ -62,6 +62,11 @@ def measured(tmp_path: Path) -> str:
                 connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
                 sql = "INSERT INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
                 connection.execute(text(sql), key)
+                sql = (
+                    "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
+                    "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
+                )
+                connection.execute(text(sql), key)
     return file
 
 
@@ -90,6 +95,10 @@ def files(folder: Path) -> set[Path]:
         (["query"], ["SELECT", "--tables"]),
         (["report", "quickstart"], ["results/ablate.db"]),
         (["show", "1", "--db", "none.db"], ["none.db"]),
+        (["analyse", "quickstart", "--db", "none.db"], ["none.db"]),
+        (["db", "upgrade", "--db", "none.db"], ["none.db", "`ablate run`"]),
+        (["db", "check", "--repair", "--db", "none.db"], ["none.db"]),
+        (["db", "merge", "other.db", "--db", "none.db"], ["other.db"]),
         (["factors", "topolgy"], ["'topolgy'", "'topology'"]),
         (["new", "x", "--factor", "topology"], ["--factor topology", "NAME=VALUE"]),
         (["new", "x", "--factor", "topology=1,9"], ["x.toml, line", "'9'"]),
@@ -150,9 +159,8 @@ def _commands(command: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> lis
 
 def test_every_command_and_every_parameter_has_help(ablate: Run) -> None:
     commands = dict(_commands(typer.main.get_command(app)))
-    assert {" ".join(path) for path in commands} >= {
-        "plan", "run", "status", "show", "query", "factors", "report", "new", "db path", "db upgrade", "db check", "db merge",
-    }  # fmt: skip
+    alone = {"plan", "run", "status", "show", "query", "factors", "report", "analyse", "new"}
+    assert {" ".join(path) for path in commands} >= alone | {"db path", "db upgrade", "db check", "db merge"}
     for path, command in commands.items():
         code, out, _ = ablate(*path, "--help")
         assert code == 0
@@ -304,3 +312,35 @@ def test_db_path_and_environment(ablate: Run, measured: str, monkeypatch: pytest
     assert ablate("db", "path")[1] == f"{measured}\n"
     assert ablate("status")[0] == 0
     assert ablate("db", "path", "--db", "other.db")[1] == "other.db\n"
+
+
+def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> None:
+    # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08
+    code, out, _ = ablate("analyse", "quickstart", "--db", measured)
+    line = next(line for line in out.splitlines() if "parallel" in line)
+    assert code == 0 and line.split()[:5] == ["topology", "parallel", "5", "0", "+0.08"]
+    stored = ablate(
+        "query", "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'", "--format", "csv", "--db", measured
+    )
+    assert stored[1] == "level,mean\nparallel,0.08\n"
+
+
+def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
+    assert ablate("db", "check", "--db", measured)[0] == 0
+    code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
+    assert code == 0 and "1 studies new or changed, 25 runs new" in out
+    assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
+    sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
+    assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
+    assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
+
+
+def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, tmp_path: Path) -> None:
+    code, out, _ = ablate("report", "quickstart", "--db", measured, "--out", "pages")
+    assert code == 0
+    assert "Which wiring of attention and MLP learns fastest on a laptop?" in out
+    assert "parallel" in out
+    assert out.splitlines()[-1] == f"Report: {Path('pages/quickstart/report.html')}"
+    assert (tmp_path / "pages" / "quickstart" / "report.html").stat().st_size > 10_000
+    code, _, err = ablate("report", "quickstat", "--db", measured)
+    assert code == 2 and "quickstart" in err

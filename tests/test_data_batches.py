@@ -64,9 +64,9 @@ def test_batches_are_the_windows_of_each_seed(tmp_path: Path, kind: type, larges
     text.tofile(tmp_path / "text.bin")
     mapped = np.memmap(tmp_path / "text.bin", kind, "r")
     made = Batches(mapped, [3, 4], 10, 5, 20, "cpu")
-    for step in (0, 19):
-        windows = made(torch.tensor(step))
-        assert windows.shape == (2, 5, 11) and windows.dtype == torch.int64
+    some = made.several(17, 3)
+    assert some.shape == (3, 2, 5, 11) and some.dtype == torch.int64
+    for step, windows in zip((17, 18, 19), some, strict=True):
         for member, seed in enumerate((3, 4)):
             starts = order(seed, 500, 10, 5, 20)[step]
             assert windows[member].tolist() == [text[start : start + 11].tolist() for start in starts]

@@ -178,11 +178,13 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):
-    """Ctrl-C goes to the whole foreground process group; a worker must not be in it, even while it starts."""
+    """Ctrl-C goes to the whole foreground process group; a worker, and what compiles for it, must not be in it."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
-    wait_for(lambda: workers(first.pid))
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(first.pid)
+    assert os.getpgid(worker) != first.pid == os.getpgid(first.pid)
     os.killpg(first.pid, signal.SIGINT)
     assert first.wait() == 130
     assert rows(path, "SELECT status FROM run") == [("stopped",)]
@@ -216,19 +218,32 @@ def test_two_launchers_share_a_study(tmp_path, monkeypatch):
 
 
 def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
-    """It waits for the runs of the other while that lives, and does them when it was killed."""
-    plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=50), tmp_path / "a.db"
+    """With nothing of its own to do it waits for the other's run while that lives, and does it when it was killed."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
     wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
     second = Launcher(plan, path)
-    wait_for(lambda: len(rows(path, "SELECT DISTINCT owner FROM attempt WHERE status = 'running'")) == 2)
+    wait_for(lambda: len(list((tmp_path / "a.journals").glob("*.owner"))) == 2)
+    time.sleep(0.2)
     first.kill(signal.SIGKILL)
     first.wait()
     assert second.wait() == 0
-    assert rows(path, "SELECT status FROM run") == [("complete",)] * 2
-    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 2 * 50,)]
-    assert rows(path, "SELECT count(DISTINCT owner) FROM attempt WHERE status = 'complete'") == [(1,)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 60,)]
+    assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("stopped",), ("complete",)]
+    assert rows(path, "SELECT count(DISTINCT owner) FROM attempt") == [(2,)]
+
+
+def test_a_worker_is_free_when_it_says_so_not_when_its_journal_ends(tmp_path, monkeypatch):
+    (tmp_path / "tidy.py").write_text(
+        "import time\nfrom stub_engine import *\nimport stub_engine\n"
+        "def train(*a, **k):\n    stub_engine.train(*a, **k)\n    time.sleep(0.3)\n"
+    )
+    monkeypatch.setenv("ABLATE_ENGINE", "tidy")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
 
 
 def test_studies_share_runs(tmp_path):

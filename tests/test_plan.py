@@ -445,7 +445,7 @@ def test_tiny_keeps_ratios_and_exclusions(study) -> None:
     )
     assert list(small.factors["d_model"]) == ["48", "24"]  # both still multiples of 24, so that heads of 12 turn pairs
     assert list(small.factors["n_layer"]) == ["4", "3", "1"]
-    assert list(small.factors["tokens"]) == ["20500", "81900"]
+    assert list(small.factors["tokens"]) == ["10200", "41000"]
     assert small.exclude == ({"n_layer": "1", "d_model": "24"},)
     made = plan(small)
     assert [cell.config.steps for cell in made.cells[:2]] == [20, 80]

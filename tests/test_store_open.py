@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -176,11 +177,14 @@ def test_network_file_system_is_recognised_and_said(path: Path, monkeypatch: pyt
 
 
 def test_lock_file_is_waited_for_and_gone(path: Path) -> None:
-    import threading
-
     order = []
     with sqlite.locked(path):
-        waiter = threading.Thread(target=lambda: (store.open(str(path), create=True).close(), order.append("opened")))
+
+        def wait() -> None:
+            store.open(str(path), create=True).close()
+            order.append("opened")
+
+        waiter = threading.Thread(target=wait)
         waiter.start()
         waiter.join(0.3)
         order.append("released")

@@ -18,13 +18,14 @@ app = typer.Typer(
     epilog="First steps: ablate plan quickstart, ablate run quickstart, ablate report quickstart.",
 )
 
-BEFORE, AFTER = "Before a run", "After a run"
+BEFORE, DURING, AFTER = "Before a run", "Run", "After a run"
 app.command(rich_help_panel=BEFORE)(new.new)
 app.command(rich_help_panel=BEFORE)(planning.factors)
 app.command(rich_help_panel=BEFORE)(planning.plan)
-app.command()(running.run)
-app.command()(running.status)
+app.command(rich_help_panel=DURING)(running.run)
+app.command(rich_help_panel=DURING)(running.status)
 app.command(rich_help_panel=AFTER)(answers.report)
+app.command(rich_help_panel=AFTER)(answers.analyse)
 app.command(rich_help_panel=AFTER)(show.show)
 app.command(rich_help_panel=AFTER)(answers.query)
 app.add_typer(database.app, name="db", rich_help_panel=AFTER)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.render import Db, console
+from ablate.cli.database import require
+from ablate.cli.render import Db, console, table
 
 Format = Annotated[
     str, typer.Option("--format", metavar="table|csv|json|md", help="How to print.", autocompletion=complete.formats)
@@ -37,6 +38,29 @@ def report(
             show.print(reports.answer(database, study), markup=False, soft_wrap=True)
             page = reports.write(database, study, out / slug(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
+
+
+def analyse(study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.")], db: Db = None) -> None:
+    """Work out a study's effects anew, from what the database holds, and store them."""
+    from ablate import analysis, store
+
+    require(db)
+    with store.open(db, create=True) as database:
+        rows = analysis.analyse(database, study)
+    headings = ["family", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]
+    lines = [
+        (
+            row.family,
+            row.level,
+            str(row.n),
+            str(row.lost),
+            f"{row.mean:+.4g}",
+            f"{row.lo:+.4g} to {row.hi:+.4g}",
+            f"{row.p_holm:.2g}",
+        )
+        for row in rows
+    ]
+    console().print(table(headings, lines, right=["pairs", "lost", "effect", "Holm p"]))
 
 
 def query(

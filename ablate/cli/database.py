@@ -39,6 +39,7 @@ def upgrade(db: Db = None) -> None:
     """Bring an older database to this version; a copy of the old one is kept beside it."""
     from ablate import store
 
+    require(db)
     with store.open(db, create=True) as database:
         for note in database.notes:
             print(note)
@@ -46,12 +47,47 @@ def upgrade(db: Db = None) -> None:
 
 
 @app.command()
-def check(db: Db = None) -> None:
-    """Check the database: its pages, foreign keys and version."""
+def check(
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")] = False,
+    db: Db = None,
+) -> None:
+    """Look for damage, contradictions and stray journals. Exit code 1 where something is left that is wrong."""
+    from ablate import store
+    from ablate.store.check import check as find
+
+    require(db)
+    with store.open(db, create=repair) as database:
+        findings = find(database, repair=repair)
+    for finding in findings:
+        print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
+    if not findings:
+        print(f"{database.path} is in order")
+    elif not repair:
+        print("`ablate db check --repair` puts right what can be")
+    raise typer.Exit(int(not all(finding.repair for finding in findings)))
 
 
 @app.command()
 def merge(
-    other: Annotated[str, typer.Argument(metavar="OTHER.db", help="The database whose results are taken over.")], db: Db = None
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")], db: Db = None
 ) -> None:
-    """Take over another database's results; what both hold is kept once."""
+    """Take over another database's results; what both hold is kept once, and effects are worked out anew."""
+    from ablate import store
+    from ablate.analysis import analyse
+    from ablate.store.merge import merge as join
+    from ablate.store.query import run
+
+    with store.open(other) as theirs, store.open(db, create=True) as ours:
+        brought = join(ours, theirs)
+        for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
+            analyse(ours, study)
+        print(f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new, {brought.renewed} renewed")
+
+
+def require(db: str | None) -> None:
+    """Refuse a database that does not exist, before it would be made."""
+    from ablate import store
+    from ablate.errors import AblateError
+
+    if not store.locate(db).exists():
+        raise AblateError(f"database {store.locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from ablate.cli import complete
 from ablate.cli.render import Db, console, duration, memory, quantity, table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ablate.factors import Factor
     from ablate.plan import Plan
     from ablate.plan.price import Price
@@ -41,46 +44,89 @@ def open_plan(study: str, size: str | None) -> Plan:
 def plan(
     study: StudyName,
     size: Size = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|cpu|cuda|mps", help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+        ),
+    ] = None,
     flops: Annotated[
-        str | None, typer.Option(metavar="N", help="Reckon times with this speed, in FLOP/s: 5e12.", show_default=False)
+        str | None, typer.Option(metavar="N", help="Reckon times with this speed instead, in FLOP/s: 5e12.", show_default=False)
     ] = None,
     db: Db = None,
 ) -> None:
     """Show what a study would train, what that would cost, and the smallest effect it could see."""
+    from ablate.errors import AblateError
     from ablate.plan.price import price
 
-    speed = _speed(flops)
+    if device and flops:
+        raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
+    speed = _given_speed(flops) if flops else None
     made = open_plan(study, size)
+    times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
     out = console()
     out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
-    out.print(_cells(made, speed))
-    for line in (*_comparisons(made), *_costs(made, price(made), speed), *_sight(made, price(made), db), *_confounds(made)):
+    out.print(_cells(made, times))
+    for line in (*_comparisons(made), *_costs(made, price(made), times), *_sight(made, price(made), db), *_confounds(made)):
         out.print(line, markup=False)
     out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)
 
 
-def _speed(text: str | None) -> float | None:
+@dataclass(frozen=True)
+class Times:
+    """How long training takes."""
+
+    seconds: dict[str, float]  # of one run of each cell, by its label
+    devices: int
+    how: str  # "on cuda:0, timed"
+
+
+def _given_speed(text: str) -> float:
     from ablate.errors import AblateError
     from ablate.study.values import number
 
-    if text is None:
-        return None
     speed = float(number("--flops", text))
     if speed <= 0:
         raise AblateError(f"--flops = {text}: a speed lies above 0")
     return speed
 
 
-def _cells(plan: Plan, speed: float | None) -> object:
+def _reckoned(plan: Plan, speed: float) -> Times:
     from ablate import sizes
 
-    headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory", *(["time a run"] if speed else [])]
+    return Times({cell.label: sizes.train_flops(cell.config) / speed for cell in plan.cells}, 1, f"at {speed:.3g} FLOP/s")
+
+
+def _timed(plan: Plan, kind: str) -> Times:
+    """Trains every shape for a moment; the one thing in this command that loads torch."""
+    from rich.console import Console
+
+    from ablate.launch import devices, speed
+
+    found = devices.find(kind)
+    tokens = {cell.label: cell.config.tokens for cell in plan.cells}
+    seconds: dict[str, float] = {}
+    with Console(stderr=True).status(f"timing {len(tokens)} models on {found[0].name}") as status:
+        for label, tokens_per_second in speed.measure(plan, found[0]):
+            seconds[label] = tokens[label] / tokens_per_second
+            status.update(f"timing {len(tokens)} models on {found[0].name}: {len(seconds)} done")
+    many = f"{len(found)} devices such as " if len(found) > 1 else ""
+    return Times(seconds, len(found), f"on {many}{found[0].name}, as timed now")
+
+
+def _cells(plan: Plan, times: Times | None) -> Table:
+    from ablate import sizes
+
+    headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
-        flops = sizes.train_flops(cell.config)
         row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", quantity(cell.config.tokens)]
-        row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{flops:.2e}", memory(sizes.memory_bytes(cell.config, 1))]
-        rows.append(row + ([duration(flops / speed)] if speed else []))
+        row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
+        row += [memory(sizes.memory_bytes(cell.config, 1))]
+        if times:
+            row += [quantity(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
+        rows.append(row)
+    headings += ["tokens/s", "time a run"] if times else []
     return table(headings, rows, right=headings[1:])
 
 
@@ -104,13 +150,15 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         yield f"Left out: {'; '.join(plan.excluded)}"
 
 
-def _costs(plan: Plan, price: Price, speed: float | None) -> Iterator[str]:
+def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
     shared = len(plan.runs) - price.runs
+    cells = {run.config.key: run.cell for run in plan.runs}.values()
+    total = sum(times.seconds[cell] for cell in cells) / times.devices if times else 0.0
     yield (
         f"In all: {len(plan.cells)} cells × {price.pairs} seeds = {len(plan.runs)} runs"
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
         + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
-        + (f", {duration(price.flops / speed)} at {speed:.3g} FLOP/s" if speed else "")
+        + (f", {duration(total)} {times.how}" if times else "")
     )
 
 

@@ -52,7 +52,7 @@ def _words(seed: int, epoch: int, n: int) -> np.ndarray:
 
 
 class Batches:
-    """The training text on a device, and the windows [K, B, n_ctx + 1] of each step for K seeds.
+    """The training text on a device, and the windows that K seeds read of it.
 
     Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only what they read is moved.
     """
@@ -66,18 +66,14 @@ class Batches:
         if torch.device(device).type != "cpu" and starts.size * span < len(train):
             train, starts = compact(train, starts, span)
         self._tokens = on_device(train, device)
+        self._bits = (1 << 8 * train.itemsize) - 1
         self._starts = torch.from_numpy(starts).to(device)
         self._within = torch.arange(span, device=device)
-
-    def __call__(self, step: Tensor) -> Tensor:
-        """The windows of a step, [K, B, n_ctx + 1] int64; `step` a whole number in a tensor on the device. Never waits."""
-        starts = self._starts.index_select(1, step.reshape(1)).squeeze(1)
-        return self._tokens[starts[..., None] + self._within].long()
 
     def several(self, first: int, n: int) -> Tensor:
         """The windows of steps `first` … `first + n − 1` at once, [n, K, B, n_ctx + 1] int64."""
         starts = self._starts[:, first : first + n].transpose(0, 1)
-        return self._tokens[starts[..., None] + self._within].long()
+        return self._tokens[starts[..., None] + self._within].long() & self._bits
 
     def epochs(self, step: int) -> float:
         """How often the text has been read when `step` steps are done."""
@@ -91,10 +87,11 @@ def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarr
 
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
-    """Tokens on a device, in their own type; on the CPU a mapped file stays one."""
+    """Tokens on a device, on the CPU in place; those of 16 and 32 bits as signed integers, which every device can index."""
+    signed = tokens if tokens.itemsize == 1 else tokens.view(f"i{tokens.itemsize}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
-        return torch.from_numpy(tokens).to(device)
+        return torch.from_numpy(signed).to(device)
 
 
 def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:

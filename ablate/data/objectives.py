@@ -82,12 +82,12 @@ class Masked:
         self._tokens, self._device = tokens, device
         self._kind = self._mask(first.mask_kind)
         self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
-        self._ratios = torch.zeros(len(configs), dtype=torch.float64, device=device)
+        self._ratios = torch.zeros(len(configs), device=device)
         self.load(configs)
 
     def load(self, configs: Sequence[RunConfig]) -> None:
         self._seeds.copy_(torch.tensor([config.seed for config in configs]))
-        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs], dtype=torch.float64))
+        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         texts = windows[..., :-1]
@@ -99,7 +99,7 @@ class Masked:
 
     def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
         """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was trained."""
-        ratios = torch.tensor([ratio], dtype=torch.float64, device=self._device)
+        ratios = torch.tensor([ratio], device=self._device)
         return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
 
     def alone(self, windows: Tensor, count: int) -> Example:

@@ -15,10 +15,10 @@ from ablate.study.levels import sets
 from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
-WIDTH, CONTEXT, BATCH = 64, 64, 1024  # what the largest d_model, n_ctx and batch_tokens are brought near to
+WIDTH, CONTEXT, BATCH = 32, 32, 512  # what the largest d_model, n_ctx and batch_tokens are brought near to
 SHORTEST, LONGEST = 20, 400  # optimiser steps of the shortest run, unless the longest would then take more than so many
 FEWEST = 2
-HELD_OUT = 8192  # tokens of an evaluation
+HELD_OUT = 2048  # tokens of an evaluation
 VOCABULARY = 512
 SHIPPED_INSTEAD = {"debian-docs": "austen"}  # corpora that have to be built first
 
@@ -48,7 +48,7 @@ def _explicit(study: Study) -> Study:
     """The study with the defaults of what is shrunk written out, where a run has them."""
     written = {"n_layer", "d_model", "n_ctx", "batch_tokens"}
     for levels in study.factors.values():
-        written -= set.intersection(*map(sets, levels.values()))
+        written -= set[str].intersection(*map(sets, levels.values()))
     return replace(study, base={name: RunConfig.model_fields[name].default for name in sorted(written)} | study.base)
 
 

@@ -63,7 +63,7 @@ def expected_width(
     if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e13:
         return unknown
     sd = noise * math.sqrt(huber_variance(noise)) * np.sqrt(np.diag(np.linalg.inv(information)))
-    half = st.t.isf((1 - confidence) / 2, runs - k) * sd * math.sqrt(runs / (runs - k))  # as `fit` widens its own
+    half = st.t.isf((1 - confidence) / 2, runs - k) * sd
     absolute = np.where(np.isin(np.arange(k), (2, 4)), 2 * half, constants * 2 * np.sinh(half))
     return dict(zip(form.constants, map(float, absolute), strict=True))
 
@@ -81,7 +81,7 @@ def sufficient_grid(form: Form, noise: float = USUAL_NOISE, *, target: float = T
 
     >>> from ablate.scaling.forms import FORMS
     >>> print(sufficient_grid(FORMS["nd"]))
-    6 sizes × 6 tokens per parameter, 5 to 160 (36 runs, interval of alpha 0.17 wide)
+    5 sizes × 5 tokens per parameter, 5 to 160 (25 runs, interval of alpha 0.18 wide)
     """
     for count in range(4, MOST_LEVELS + 1):
         x = LOWEST[form.columns[0]] * np.geomspace(1, SPAN, count)

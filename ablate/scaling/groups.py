@@ -95,14 +95,14 @@ def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]
 def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator, flops_per_param_token: float) -> Comparison:
     form, names = fit.form, [constant for constant in fit.form.constants if constant in ("alpha", "beta")]
     at = [form.constants.index(constant) for constant in names]
-    runs, k = fit.runs + base.runs, 2 * len(form.constants)
+    dof = fit.dof + base.dof
     apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
     joined = one_floor(fit, base, at, rng)
     axis, low, high = measured_range(fit, base, flops_per_param_token)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
     value = log_ratio(fit.values, base.values, fit, axis, x, flops_per_param_token)
     copies = log_ratio(fit.replicates, base.replicates, fit, axis, x, flops_per_param_token)
-    lo, hi = limits(copies, runs, k, fit.confidence)
+    lo, hi = limits(copies, dof, fit.confidence)
     gaps = [
         Interval(*(float(np.expm1(np.interp(np.log(end), np.log(x), curve))) for curve in (value, lo, hi))) for end in (low, high)
     ]
@@ -112,32 +112,29 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         axis=axis,
         low=low,
         high=high,
-        exponents=differences(names, *apart, runs, k, fit.confidence),
-        one_floor=differences(names, *joined, runs, k - 1, fit.confidence),
+        exponents=differences(names, *apart, dof, fit.confidence),
+        one_floor=differences(names, *joined, dof + 1, fit.confidence),
         gap_low=gaps[0],
         gap_high=gaps[1],
-        crossing=crossing(x, value, copies, low, high, runs, k, fit.confidence),
+        crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
         confidence=fit.confidence,
     )
 
 
-def differences(
-    names: list[str], value: Floats, copies: Floats, runs: int, constants: int, confidence: float
-) -> dict[str, Difference]:
+def differences(names: list[str], value: Floats, copies: Floats, dof: int, confidence: float) -> dict[str, Difference]:
     """Intervals of differences [k] with replicates [B, k], and p by inverting them."""
-    lo, hi = limits(copies, runs, constants, confidence)
-    p = [p_of_zero(copy, runs, constants) for copy in copies.T]
+    lo, hi = limits(copies, dof, confidence)
+    p = [p_of_zero(copy, dof) for copy in copies.T]
     return {
         name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan) for i, name in enumerate(names)
     }
 
 
-def p_of_zero(copies: Floats, runs: int, constants: int) -> float:
+def p_of_zero(copies: Floats, dof: int) -> float:
     """The two-sided p at which the interval of `limits` would touch zero."""
     below, above = (copies < 0).mean(), (copies > 0).mean()
     tail = max(min(below, above), 0.5 / len(copies))  # B replicates know no smaller one
-    dof = max(runs - constants, 1)
-    return min(1.0, float(2 * st.t.sf(st.norm.isf(tail) / math.sqrt(runs / dof), dof)))
+    return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
 
 
 def one_floor(fit: Fit, base: Fit, at: list[int], rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -179,16 +176,14 @@ def log_ratio(a: Floats, b: Floats, fit: Fit, axis: str, x: Floats, flops_per_pa
     return np.log(curve(a)) - np.log(curve(b))
 
 
-def crossing(
-    x: Floats, value: Floats, copies: Floats, low: float, high: float, runs: int, constants: int, confidence: float
-) -> Crossing:
+def crossing(x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float) -> Crossing:
     """Where a difference of curves, value [X] and replicates copies [B, X], changes sign nearest the middle of what was measured.
 
     A replicate that does not cross counts as crossing beyond the end where its curves are closer.
     """
     at = meeting(x, value[None], low, high)[0]
     places = meeting(x, copies, low, high)
-    ends = limits(np.log(np.clip(places, x[0] / 2, x[-1] * 2)), runs, constants, confidence)
+    ends = limits(np.log(np.clip(places, x[0] / 2, x[-1] * 2)), dof, confidence)
     lo, hi = (0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end)) for end in ends)
     shown = float(at) if x[0] <= at <= x[-1] else math.nan
     inside = (places >= low) & (places <= high)

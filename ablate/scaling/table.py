@@ -50,11 +50,10 @@ def fit_table(
     form: "n", "d", "c" or "nd"; by default L(N, D) where two columns are there (the third from C = 6·N·D), else the column there
     is. IsoFLOP minima are looked for besides where budgets are known or repeat. AblateError where nothing can be fitted.
     """
+    for name, given in {"n": n, "d": d, "flops": flops, "group": group}.items():
+        if given is not None and len(given) != len(loss):
+            raise AblateError(f"column {name} has {len(given)} values for {len(loss)} losses.")
     columns, notes = complete(n, d, flops)
-    lengths = {name: len(values) for name, values in columns.items()} | {"group": len(loss if group is None else group)}
-    for name, length in lengths.items():
-        if length != len(loss):
-            raise AblateError(f"column {name} has {length} values for {len(loss)} losses.")
     names = np.array(["all"] * len(loss) if group is None else [str(name) for name in group])
     order = np.lexsort([*columns.values()])  # runs of the same point stand at the same place in every group
     seed = int(rng.integers(2**63))

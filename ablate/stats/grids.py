@@ -128,9 +128,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
     design = np.concatenate([np.ones((len(y), 1)), *blocks], axis=1)
     runs, effects = design.shape
     if runs and np.linalg.matrix_rank(design) < effects:
-        raise AblateError(
-            "grid: some combinations of levels have no run, so their effects cannot be told apart; leave out interactions."
-        )
+        raise AblateError("grid: combinations of levels without a run, so effects cannot be told apart; leave out interactions.")
     if runs <= effects:
         raise AblateError(f"grid: {runs} runs for {effects} effects leave nothing to estimate noise from; add seeds.")
     return sm.OLS(y, design).fit()

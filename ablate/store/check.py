@@ -107,7 +107,8 @@ def _dead(db: Database, repair: bool) -> Iterator[Finding]:
 
 def _journals(db: Database, repair: bool) -> Iterator[Finding]:
     with db.read() as connection:
-        offsets: dict[str, int] = dict(connection.exec_driver_sql("SELECT journal, journal_offset FROM attempt").tuples().all())
+        attempts = connection.exec_driver_sql("SELECT journal, journal_offset FROM attempt")
+        offsets = {row.journal: row.journal_offset for row in attempts}
         keys = {key[:12]: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
     for path in sorted(db.journals.glob("*.jsonl")):
         if path.name in offsets:

@@ -39,11 +39,10 @@ def number(name: str, raw: object) -> int | float:
     Raises `AblateError`, which calls it `name`, for anything else.
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    if match and any(c.isdigit() for c in match[1]):
-        raw = Decimal(match[1].replace("_", "")) * _UNITS[match[2]]
-    if isinstance(raw, bool) or not isinstance(raw, int | float | Decimal) or not abs(raw) <= _LARGEST:
+    given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -_LARGEST <= given <= _LARGEST:
         raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
-    return int(raw) if raw == int(raw) else float(raw)
+    return int(given) if given == int(given) else float(given)
 
 
 def field_value(name: str, raw: object) -> Any:

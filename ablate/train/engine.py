@@ -43,6 +43,7 @@ def train(
     `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and `end` (complete,
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
+    tokens_per_second is a member's own; device_seconds, set-up included, are shared out among the members.
     micro_batch: sequences of a member that are in memory at once, 0 for all. compile: "eager", "block" or "whole", or
     "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly.
     """
@@ -157,7 +158,8 @@ class Training:
     def _end(self, k: int, status: str, step: int) -> None:
         self.living.remove(k)
         seconds = (time.perf_counter() - self.begun) / len(self.configs)
-        self.emit[k]("end", status=status, step=step, device_seconds=seconds, peak_bytes=peak_bytes(self.step.device))
+        peak = max(peak_bytes(self.step.device), self.warm.peak_bytes)
+        self.emit[k]("end", status=status, step=step, device_seconds=seconds, peak_bytes=peak)
 
     def _save(self, path: Path) -> None:
         state = {

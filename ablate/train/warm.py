@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -25,16 +27,20 @@ MODES = tuple(SETUP)
 
 LONG = 60.0  # seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step was timed
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
-KEPT = 8  # steps, while their memory is not needed
+KEPT = {"cuda": 8, "cpu": 1, "mps": 1}  # steps, while their memory is not needed; where nothing is compiled, little is saved
 
 
 class Warm:
-    """A step that serves job after job, and how it is run. `pace`: seconds a step, when last seen."""
+    """A step that serves job after job, and how it is run.
+
+    `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which replaying does not show.
+    """
 
     def __init__(self, step: Step):
         self.step = step
         self.mode = "eager"
         self.pace = 0.0
+        self.peak_bytes = 0
         self.seconds = 0.0  # of eager steps, or what they would have taken, in all jobs so far
         self._eager_pace = 0.0
 
@@ -50,9 +56,9 @@ class Warm:
         if wanted == "auto":
             if not self._eager_pace:
                 flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
-                self._capture("whole" if flops / 5e14 > LONG else "eager")
+                self._capture("whole" if flops / 5e14 > LONG and can_compile() else "eager")
             self.seconds += self._eager_pace * steps
-            wanted = worthwhile(self.seconds, self.mode)
+            wanted = worthwhile(self.seconds, self.mode) if can_compile() else self.mode
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
 
@@ -60,6 +66,7 @@ class Warm:
         compiled(self.step, mode)
         capture(self.step)
         self.mode = mode
+        self.peak_bytes = torch.cuda.max_memory_allocated()
         self.pace = timed(self.step)
         self._eager_pace = self._eager_pace or self.pace / TIME[mode]
 
@@ -72,6 +79,11 @@ def worthwhile(seconds: float, mode: str) -> str:
     """
     cost = {other: TIME[other] * seconds + (SETUP[other] if other != mode else 0) for other in MODES}
     return min(MODES[MODES.index(mode) :], key=lambda other: cost[other])
+
+
+def can_compile() -> bool:
+    """Whether there is the C compiler that Triton needs to start a kernel; container images often lack one."""
+    return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
 
 
 def compiled(step: Step, mode: str) -> None:
@@ -139,20 +151,19 @@ def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_b
         _WARM.move_to_end(key)
         _WARM[key].step.load(configs, tokens)
     else:
-        _make_room(configs, device)
+        _make_room(configs, torch.device(device))
         _WARM[key] = Warm(Step(configs, tokens, device, micro_batch))
     return _WARM[key]
 
 
-def _make_room(configs: Sequence[RunConfig], device: str) -> None:
+def _make_room(configs: Sequence[RunConfig], device: torch.device) -> None:
     """Forget the steps not used for longest, until a new one fits."""
     needed = sizes.memory_bytes(configs[0], len(configs))
-    while _WARM and (len(_WARM) >= KEPT or (device.startswith("cuda") and _free(device) < needed)):
+    while _WARM and (len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)):
         _WARM.popitem(last=False)
         gc.collect()  # a compiled step and its methods hold each other
 
 
-def _free(device: str) -> int:
-    with torch.cuda.device(device):
-        torch.cuda.empty_cache()
+def _free(device: torch.device) -> int:
+    torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(device)[0]
