@@ -43,6 +43,8 @@ def test_the_study_estimates_from_flops_done_here():
     tally.update(Survey({"planned": 2, "complete": 3}, flops_left=1.1e9))
     assert tally.seconds_left is None
     tally.begin("a", Running("a", 100, 500, 1e9))
+    clock.now += 99  # while the worker starts
+    tally.see("a", {"event": "start", "step": 0})
     clock.now += 10
     tally.see("a", metrics(50))
     assert tally.seconds_left == pytest.approx(12)

@@ -67,7 +67,9 @@ def run(
     first run that fails ends it. `AblateError` for a device that is not there (before anything is written), and where no worker
     starts.
     """
-    places = devices.find(device)
+    configs = {planned.config.key: planned.config for planned in plan.runs}.values()
+    largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
+    places = devices.seats(devices.find(device), len(configs), largest)
     study_id = register(db, plan)
     with Owner.here(db) as owner, Signals() as signals:
         return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals, then).run()

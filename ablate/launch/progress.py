@@ -68,17 +68,17 @@ class Tally:
     flops_left: float = 0.0  # of the runs not done
     running: dict[str, Running] = field(default_factory=dict)  # by run key
     flops_done: float = 0.0  # since `since`, by runs no longer at work
-    since: float | None = None  # when the first run began
+    since: float | None = None  # when the first run began to train
     clock: Callable[[], float] = time.monotonic
 
     def update(self, study: Survey) -> None:
         self.total, self.done, self.flops_left = study.total, study.done, study.flops_left
 
     def begin(self, key: str, run: Running) -> None:
-        self.since = self.clock() if self.since is None else self.since
         self.running[key] = run
 
     def see(self, key: str, event: Mapping[str, Any]) -> None:
+        self.since = self.clock() if self.since is None else self.since
         self.running[key].see(event)
 
     def end(self, key: str, status: str) -> Running:
