@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ablate import launch, stats
 from ablate.config import RunConfig
 from ablate.plan import Decision, Plan, plan
-from ablate.plan.tuning import WIDEST, rate, seeds
+from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import Database, decisions
 from ablate.store.register import register
 from ablate.study import Study, Tune
@@ -122,6 +122,7 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
                 "cells": group.cells,
                 "metric": study.metric,
                 "seeds": seeds(study),
+                "ladder": ladder(tune),
                 "rates": found.rates,
                 "values": [values[lr] if math.isfinite(values[lr]) else None for lr in found.rates],  # null: diverged
                 "at_edge": found.at_edge,
