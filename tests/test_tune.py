@@ -458,3 +458,146 @@ def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
 
 
 # -- the same level twice ------------------------------------------------------------------------------------------------------
+# -- the same level twice ------------------------------------------------------------------------------------------------------
+
+TWICE = (
+    TEXT[: TEXT.index("[factors]")].replace('within = ["n_layer"]', "").replace("seeds = 3", "seeds = 6")
+    + '[factors.width]\nonce = { n_layer = 1 }\nagain = { n_layer = 1 }\n"a third time" = { n_layer = 1, d_mlp = 32 }\n'
+    + '[tune]\nlr = [1e-4, 1e-2]\npoints = 5\nper = "cell"\n'
+)
+
+
+def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
+    from ablate import analysis, report, results
+
+    given, path = study(tmp_path, text=TWICE), tmp_path / "a.db"
+    outcome, _ = launch(given, path)
+    assert outcome == launcher.Outcome({"complete": 7 + 6}, 0), "cells of one configuration share their runs"
+    assert {value for (_, name), value in decided(path).items() if name == "lr"} == {1.78e-3}
+    assert rows(path, "SELECT count(*), count(DISTINCT run) FROM runs WHERE role = 'compare'") == [(18, 6)]
+    assert rows(path, "SELECT count(*), sum(difference = 0.0) FROM pairs") == [(12, 12)]
+    with store.open(str(path), create=True) as db:
+        for effect in analysis.analyse(db, "bowl"):
+            assert (effect.n, effect.lost, effect.mean, effect.sd, effect.lo, effect.hi) == (6, 0, 0.0, 0.0, 0.0, 0.0)
+            assert effect.p == effect.p_holm == effect.p_sign_flip == 1.0 and not effect.resolved
+        assert len(results.load("bowl", db).query("role == 'compare'")) == 18
+        text = report.answer(db, "bowl")
+        page = report.write(db, "bowl", tmp_path / "out")
+    for level in ("again", "a third time"):
+        assert (
+            f"{level} equals once exactly in all 6 pairs: held-out loss does not differ. "
+            "The two are the same configuration under two names: they share their runs."
+        ) in text
+    assert "6 of 6 runs are complete." in page.read_text()
+    assert [one.cell for one in plan(given).confounds if one.kind == "same configuration"] == [
+        "width=again",
+        "width=a third time",
+    ]
+
+
+# -- what the report says ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory):
+    """Text of a report in Markdown: serial, one that wants other rates, one beyond the edge, one that always diverges."""
+    from ablate import report
+
+    folder = tmp_path_factory.mktemp("reported")
+    levels = '["serial", "no-attention-skip", "parallel", "no-mlp-skip"]'
+    text = KILLED.replace('["serial", "no-attention-skip"]', levels).replace("n_layer = [1, 2]", "n_layer = [1]")
+    text = text.replace("n_layer = [1]\n", "").replace('within = ["n_layer"]\n', "") + "[report]\ndelta = 0.1\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABLATE_ENGINE", "bowl_engine")
+        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+        launch(study(folder, text=text), folder / "a.db")
+    with store.open(str(folder / "a.db")) as db:
+        report.write(db, "bowl", folder / "out")
+        return folder / "out", report.answer(db, "bowl"), (folder / "out" / "report.md").read_text().replace("\\", "")
+
+
+def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
+    folder, answer, text = reported
+    assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 1e-06, 0.001, 0.00178 and 0.0178)." in answer
+    tuning = 7 + 7 + 8 + 10
+    assert f"Tuning took {tuning} runs and {tuning * 0.1:.2g} s of device time" in text
+    assert "At every rate that was tried diverged topology=no-mlp-skip: the lowest of them is taken." in text
+    assert "| topology=parallel | 0.0178 | 8 from 0.0001 to 0.0316 | 1 |" in text
+    assert (folder / "figures" / "tuning-0.svg").read_text().count("chosen 0.0") == 3
+    assert (folder / "figures" / "tuning-0.svg").read_text().count("no-mlp-skip: diverged at") == 10
+
+
+def test_the_report_says_what_tuning_changed_against_a_shared_rate(tmp_path: Path, reported) -> None:
+    given = study(tmp_path)
+    (seed,) = seeds(given)
+    first = plan(given).cells[0].config.model_copy(update={"n_layer": 4, "seed": seed})
+
+    def loss(topology: str, lr: float) -> float:
+        return bowl_engine.loss(first.model_copy(update={"topology": topology, "lr": lr}))
+
+    base = loss("serial", 3.16e-3)  # the best of serial among the rates that all have: 1.78e-3 was refined for it alone
+    shared = loss("parallel", 3.16e-3) - base
+    own = loss("parallel", 1.78e-2) - loss("serial", 1.78e-3)
+    text = reported[2]
+    assert (
+        "With one learning rate for all, 0.00316, the best of serial among the rates that all share, no-mlp-skip diverged."
+        in text
+    )
+    assert f"parallel differs from serial by +{shared:.2f} nats per token, and by +{own:.2f} with rates of their own" in text
+    row = next(line for line in text.splitlines() if line.startswith("| parallel | 0.00316 | 0.0178 |"))
+    assert [float(cell) for cell in row.split("|")[4:8]] == pytest.approx(
+        [loss("parallel", 3.16e-3), loss("parallel", 1.78e-2), shared, own], abs=1e-4
+    )
+
+
+def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) -> None:
+    (seed,) = seeds(study(tmp_path))
+    config = plan(study(tmp_path)).cells[0].config.model_copy(update={"n_layer": 4, "seed": seed, "topology": "parallel"})
+    losses = [min(bowl_engine.loss(config.model_copy(update={"lr": lr})), math.log(256)) for lr in ladder(LADDER)]
+    expected = statistics.fmean(losses) - min(losses)
+    row = next(line for line in reported[2].splitlines() if line.startswith("| topology=parallel |"))
+    assert float(row.split("|")[6]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) -> None:
+    _, answer, text = reported
+    assert "| topology=no-mlp-skip | 9 of 9 | 100% | 70% to 100% |" in text  # Wilson: 9 / (9 + 1.96²) = 0.70
+    assert (
+        "The pilot of 3 seeds decided on 9 seeds, for 95% intervals within ±0.006 nats per token; the resolution asks for"
+        in answer
+    )
+    assert "topology=no-mlp-skip lost too many pairs of the pilot to be counted in." in answer
+    assert "no-attention-skip is not told apart from serial" in answer or "no-attention-skip is better than serial" in answer
+    assert "The two are equivalent within ±0.1 nats per token (two one-sided tests, p" in answer
+    assert "intervals and p therefore take the standard deviation and the degrees of freedom of the pilot alone" in text
+
+
+def test_effects_after_a_pilot_rest_on_its_noise(reported) -> None:
+    from ablate import results
+
+    folder = reported[0].parent
+    with store.open(str(folder / "a.db")) as db:
+        pairs = results.pairs("bowl", db)
+        from ablate import analysis
+
+        row = next(row for row in analysis.of_pairs(pairs, analysis.pilots("bowl", db)) if row.level == "parallel")
+    d = pairs[pairs["level"] == "parallel"].sort_values("seed")["difference"].to_numpy(float)
+    half = scipy_stats.t.ppf(0.975, 2) * d[:3].std(ddof=1) / 3  # √9 pairs, the pilot of 3
+    assert (row.method, row.n) == ("two-stage t", 9)
+    assert (row.lo, row.hi) == pytest.approx((d.mean() - half, d.mean() + half))
+    assert row.p == pytest.approx(2 * scipy_stats.t.sf(abs(d.mean()) / (d[:3].std(ddof=1) / 3), 2))
+    family = scipy_stats.t.ppf(1 - 0.05 / 3 / 2, 2) * d[:3].std(ddof=1) / 3
+    assert (row.family_lo, row.family_hi) == pytest.approx((d.mean() - family, d.mean() + family))
+
+
+def test_while_rates_are_tuned_the_report_says_so(tmp_path: Path) -> None:
+    from ablate import report
+    from ablate.store.register import register
+
+    given = study(tmp_path)
+    with store.open(str(tmp_path / "a.db"), create=True) as db:
+        register(db, plan(given))
+        answer = report.answer(db, "bowl")
+        report.write(db, "bowl", tmp_path / "out")
+    assert "The learning rates are being tuned: 0 of 10 runs ended." in answer
+    assert "none is chosen yet" in answer

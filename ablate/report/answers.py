@@ -126,7 +126,7 @@ def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: 
     rest = [
         claim,
         *_same(material, row),
-        *_equivalence(material, pairs),
+        *_equivalence(material, pairs, verdict),
         *_losses(row, pairs),
         *_instability(material, row),
         *_confounds(material, row),
@@ -175,7 +175,7 @@ def _same(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
         yield "The two are the same configuration under two names: they share their runs."
 
 
-def _equivalence(material: Material, pairs: pd.DataFrame) -> Iterator[str]:
+def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
     """Whether the difference is small enough not to matter, where the study file says what that is."""
     delta = (material.settings.get("report") or {}).get("delta")
     if delta is None or pairs.empty:
@@ -186,7 +186,7 @@ def _equivalence(material: Material, pairs: pd.DataFrame) -> Iterator[str]:
         return
     if found.equivalent:
         yield f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests, {p_value(found.p)})."
-    else:
+    elif verdict == "unresolved":
         yield f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests, {p_value(found.p)})."
 
 

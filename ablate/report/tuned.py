@@ -45,7 +45,7 @@ def names(material: Material) -> dict[str, str]:
 def paragraphs(material: Material) -> list[str]:
     """What was tuned on what, at what cost, and what it changed."""
     rows = found(material)
-    said = [*_cost(material), *_shared_by(rows), *_edges(material, rows)]
+    said = [*_cost(material), *_shared_by(rows), *_edges(rows)]
     for stratum in material.strata:
         said += _changed(material, stratum, _against_shared(material, rows, stratum))
     return said
@@ -68,8 +68,12 @@ def _shared_by(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _edges(material: Material, rows: list[dict[str, Any]]) -> Iterator[str]:
-    if edge := [row["group"] for row in rows if row["at_edge"]]:
+def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
+    hopeless = [row["group"] for row in rows if not np.isfinite(list(row["curve"].values())).any()]
+    edge = [row["group"] for row in rows if row["at_edge"] and row["group"] not in hopeless]
+    if hopeless:
+        yield f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is taken."
+    if edge:
         yield f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie beyond."
 
 
@@ -159,7 +163,7 @@ def changed(material: Material) -> Table:
                     Value(f"{row['shared']:.3g}", row["shared"]),
                     Value(f"{row['own']:.3g}", row["own"]),
                     Value("diverged" if math.isnan(row["at_shared"]) else number(row["at_shared"]), row["at_shared"]),
-                    measured(row["at_own"], 4),
+                    Value("diverged" if math.isnan(row["at_own"]) else number(row["at_own"]), row["at_own"]),
                     Value(signed(row["at_shared"] - base["at_shared"]), row["at_shared"] - base["at_shared"]),
                     Value(signed(row["at_own"] - base["at_own"]), row["at_own"] - base["at_own"]),
                 )
@@ -190,7 +194,7 @@ def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[
         untuned = (whole["at_shared"] - base["at_shared"]).to_numpy(float)
         tuned = (whole["at_own"] - base["at_own"]).to_numpy(float)
         most = int(np.argmax(np.abs(tuned - untuned)))
-        digits = decimals(max(abs(tuned[most] - untuned[most]), 1e-4))
+        digits = decimals(max(min(abs(tuned[most]), abs(untuned[most])), 1e-3))
         if tuned[most] == untuned[most]:
             yield f"{begin} no difference from {base['arm']} would be another."
         else:

@@ -81,8 +81,12 @@ def learn(study: Study, db: Database) -> Learnt:
 def _told(decision: Decision) -> str:
     evidence = decision.evidence
     if decision.name == "lr":
-        edge = ", at the edge of what was tried" if evidence["at_edge"] else ""
-        return f"learning rate of {evidence['group']}: {decision.value:g}, the best of {len(evidence['rates'])}{edge}"
+        tried = f"{decision.value:g}, the best of {len(evidence['rates'])}"
+        if not any(value is not None for value in evidence["values"]):
+            tried = f"{decision.value:g}, the lowest of {len(evidence['rates'])}, at all of which it diverged"
+        elif evidence["at_edge"]:
+            tried += ", at the edge of what was tried"
+        return f"learning rate of {evidence['group']}: {tried}"
     wanted = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {wanted}" if evidence["capped"] else ""
     return f"{evidence['stratum'] or 'all cells'}: {decision.value:g} seeds after a pilot of {len(evidence['pilot'])}{capped}"
