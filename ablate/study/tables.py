@@ -98,9 +98,7 @@ def seeds(source: Source, raw: int | list[int] | dict[str, Any]) -> tuple[tuple[
         table = _table(source, SeedsTable, raw, "seeds", "seeds")
         resolution = _positive(source, "resolution", table.resolution, "seeds")
         if not table.pilot <= table.max <= MAX_RUNS:
-            raise AblateError(
-                f"{place}: seeds.max = {table.max}: between seeds.pilot = {table.pilot} and {MAX_RUNS:,} are possible"
-            )
+            raise AblateError(f"{place}: seeds.max = {table.max}: between pilot = {table.pilot} and {MAX_RUNS:,} are possible")
         return tuple(range(table.pilot)), TwoStage(resolution, table.max)
     if isinstance(raw, int):
         if not 1 <= raw <= MAX_RUNS:
@@ -136,7 +134,7 @@ def tune(source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: F
     table = _table(source, TuneTable, raw, "tune", "[tune]")
     if "lr" in base:
         raise AblateError(
-            f"{source.where('base', 'lr')}: lr is fixed here and tuned by [tune] ({source.where('tune')}); keep one"
+            f"{source.where('base', 'lr')}: lr is fixed here, and found by [tune] ({source.where('tune')}); keep one"
         )
     for name in _varying(factors, "lr"):
         place = source.where("factors", name)
