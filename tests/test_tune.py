@@ -381,13 +381,15 @@ def test_two_launchers_share_a_study_that_learns(tmp_path: Path, monkeypatch, un
     assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt")[0] == (len(undisturbed[1]["run"]),) * 2
 
 
-def test_an_interrupt_between_stages_stops(tmp_path: Path, monkeypatch) -> None:
-    given, path = study(tmp_path), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.05")
+def test_an_interrupt_at_the_end_of_a_stage_begins_no_other(tmp_path: Path, monkeypatch) -> None:
+    given, path = study(tmp_path, ("points = 5", "points = 3"), ('["topology"]\n', '"study"\n')), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.4")
     first = Launcher(given, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM run WHERE status = 'complete'"))
-    first.kill(signal.SIGTERM)
+    wait_for(lambda: rows(path, "SELECT count(*) FROM run WHERE status = 'complete'") == [(2,)])
+    wait_for(lambda: rows(path, "SELECT 1 FROM run WHERE status = 'running'"))
+    first.kill(signal.SIGTERM)  # the engine does not heed it: the last run of the ladder completes
     assert first.wait() == 143
+    assert rows(path, "SELECT count(*), sum(status = 'complete') FROM runs WHERE role = 'tune'") == [(3, 3)]
     assert rows(path, "SELECT count(*) FROM runs WHERE role = 'compare'") == [(0,)]
 
 

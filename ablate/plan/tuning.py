@@ -27,10 +27,9 @@ def ladder(tune: Tune) -> tuple[float, ...]:
 
 
 def seeds(study: Study) -> tuple[int, ...]:
-    """The seeds that tune: the last ones there are, but for those that are or may come to be compared."""
+    """The seeds that tune: the last ones there are but for those of the file. A pilot adds seeds from 0 on, far below."""
     assert study.tune
-    compared = {*study.seeds, *range(study.two_stage.most if study.two_stage else 0)}
-    return tuple(islice((seed for seed in range(LAST_SEED, -1, -1) if seed not in compared), study.tune.seeds))
+    return tuple(islice((seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds), study.tune.seeds))
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
