@@ -46,9 +46,14 @@ def writer(path: Path) -> Engine:
     return engine
 
 
-def reader(path: Path) -> Engine:
-    """An engine that cannot write; a transaction sees one state of the database throughout."""
-    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), poolclass=NullPool)
+def reader(path: Path, keep: bool) -> Engine:
+    """An engine that cannot write; a transaction sees one state of the database throughout.
+
+    With `keep` it holds its connection between uses. A process that only looks must not: a WAL database that anyone
+    has open cannot be put to rest.
+    """
+    pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 8} if keep else {"poolclass": NullPool}
+    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), **pool)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
 
