@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
+CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # what `changes` says of each
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of any other status may still bring its value
 
 
@@ -75,9 +76,30 @@ def of_pairs(pairs: pd.DataFrame) -> list[EffectRow]:
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)]
-        found = _family([_compare(part, len(contrasts)) for part in contrasts])
-        rows += [_row(part, effect, _digest(family)) for part, effect in zip(contrasts, found, strict=True)]
+        digest = _digest(family)
+        effects = _family([counted(part) for part in contrasts])
+        rows += [_row(part, effect, digest) for part, effect in zip(contrasts, effects, strict=True)]
     return rows
+
+
+def changes(pairs: pd.DataFrame) -> pd.DataFrame:
+    """How the effect of each level changes from the study's first stratum to each other: the interaction with `within`.
+
+    A change is the mean, over seeds, of a level's difference in the stratum minus its difference in the first one, tested as an
+    effect is; a family is the levels of one factor in one stratum. Columns: factor, level, stratum, first, n, mean, lo, hi, p,
+    p_holm, resolvable, resolved. Without a second stratum the frame is empty.
+    """
+    strata = list(dict.fromkeys(pairs["stratum"]))
+    by_contrast = {key: counted(part) for key, part in pairs.groupby(["factor", "level", "stratum"], sort=False)}
+    rows = []
+    for stratum in strata[1:]:
+        for factor in dict.fromkeys(pairs["factor"]):
+            levels = [one[1] for one in by_contrast if one[0] == factor and one[2] == stratum]
+            both = [level for level in levels if (factor, level, strata[0]) in by_contrast]
+            moved = [by_contrast[factor, level, stratum] - by_contrast[factor, level, strata[0]] for level in both]
+            for level, effect in zip(both, _family(moved), strict=True):
+                rows.append((factor, level, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
+    return pd.DataFrame(rows, columns=["factor", "level", "stratum", "first", *CHANGE])
 
 
 def ended(pairs: pd.DataFrame) -> pd.Series:
@@ -85,29 +107,34 @@ def ended(pairs: pd.DataFrame) -> pd.Series:
     return pairs["status"].isin(ENDED) & pairs["baseline_status"].isin(ENDED)
 
 
-def _compare(pairs: pd.DataFrame, family_size: int) -> stats.Effect:
-    """The effect of one contrast, with an interval and a resolvable effect that hold for the whole family (Bonferroni)."""
-    done = pairs[ended(pairs)]
-    complete = (done["status"] == "complete") & (done["baseline_status"] == "complete")
-    value, base = np.where(complete, done["value"].to_numpy(float), math.nan), done["baseline_value"].to_numpy(float)
-    effect = stats.compare(value, base, confidence=CONFIDENCE)
-    together = stats.compare(value, base, confidence=1 - (1 - CONFIDENCE) / family_size)
-    return replace(effect, family_lo=together.lo, family_hi=together.hi, resolvable=together.resolvable)
+def counted(pairs: pd.DataFrame) -> pd.Series:
+    """Seed → the difference of one contrast's pair; NaN where the pair is lost or pending."""
+    complete = (pairs["status"] == "complete") & (pairs["baseline_status"] == "complete")
+    with np.errstate(invalid="ignore"):
+        difference = pairs["value"].astype(float) - pairs["baseline_value"].astype(float)
+    return difference.where(complete & np.isfinite(difference)).set_axis(pairs["seed"])
 
 
-def _family(effects: Sequence[stats.Effect]) -> list[stats.Effect]:
+def _family(differences: Sequence[pd.Series]) -> list[stats.Effect]:
+    """The effects of a family, with a resolvable effect that allows for its correction."""
+    if not differences:
+        return []
+    together = pd.concat(differences, axis=1).to_numpy(float)
+    alpha = (1 - CONFIDENCE) / len(differences)
     return [
-        replace(effect, p_holm=float(p)) for effect, p in zip(effects, stats.holm([effect.p for effect in effects]), strict=True)
+        replace(effect, resolvable=stats.resolvable(effect.n, effect.sd, alpha=alpha) if effect.sd > 0 else math.nan)
+        for effect in stats.family(together, confidence=CONFIDENCE)
     ]
 
 
 def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
-    first = pairs.iloc[0]
+    first, done = pairs.iloc[0], ended(pairs)
+    value = np.where(counted(pairs).notna(), pairs["value"].astype(float), math.nan)
     return EffectRow(
         **{name: str(first[name]) for name in ("family", "stratum", "factor", "level", "cell", "baseline", "metric")},
         n=effect.n,
-        lost=effect.lost,
-        pending=int((~ended(pairs)).sum()),
+        lost=int(done.sum()) - effect.n,
+        pending=int((~done).sum()),
         mean=effect.mean,
         sd=effect.sd,
         lo=effect.lo,
@@ -117,7 +144,7 @@ def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
         p=effect.p,
         p_holm=effect.p_holm,
         p_sign_flip=effect.p_sign_flip,
-        correlation=effect.correlation,
+        correlation=stats.pair_correlation(value, pairs["baseline_value"].to_numpy(float)),
         standardised=effect.standardised,
         resolvable=effect.resolvable,
         resolved=bool(effect.resolved),

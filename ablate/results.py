@@ -137,6 +137,17 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
     return query(opened, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=row.name)
 
 
+def decisions(study: str, db: Source = None) -> pd.DataFrame:
+    """What the study learnt while running: cell, name (a field), value and evidence (both JSON)."""
+    opened = _open(db)
+    sql = """
+        SELECT c.label AS cell, d.name, d.value, d.evidence
+        FROM decision d JOIN cell c ON c.id = d.cell_id
+        WHERE d.study_id = :study AND c.active ORDER BY c.id, d.name
+    """
+    return query(opened, sql, study=_study(opened, study).id)
+
+
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
     """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`."""
     opened = _open(db)

@@ -134,3 +134,25 @@ def test_an_empty_effects_frame_has_its_columns(tmp_path: Path) -> None:
     assert "p_holm" in frame
     assert analysis.analyse(db, "topology") == []
     assert isinstance(frame, pd.DataFrame)
+
+
+def test_changes_are_differences_of_differences_by_seed() -> None:
+    frame = pairs()
+    table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
+    found = analysis.changes(frame).set_index("level")
+    assert set(found["stratum"]) == {"n_layer=12"}
+    tests = {level: scipy_stats.ttest_rel(table[level, "n_layer=12"], table[level, "n_layer=4"]) for level in found.index}
+    holm = multipletests([test.pvalue for test in tests.values()], method="holm")[1]
+    for (level, test), corrected in zip(tests.items(), holm, strict=True):
+        assert found.loc[level, "mean"] == pytest.approx((table[level, "n_layer=12"] - table[level, "n_layer=4"]).mean())
+        assert found.loc[level, "p"] == pytest.approx(test.pvalue)
+        assert found.loc[level, "p_holm"] == pytest.approx(corrected)
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:
+    frame = pairs(seeds=5)
+    lost = (frame["stratum"] == "n_layer=12") & (frame["level"] == "parallel") & (frame["seed"] == 2)
+    frame.loc[lost, "status"] = "diverged"
+    assert analysis.changes(frame).set_index("level")["n"].to_dict()["parallel"] == 4
+    assert analysis.changes(pairs(strata=("",))).empty

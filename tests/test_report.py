@@ -216,7 +216,9 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
 
 def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
     text = report.answer(finished[0], "topology")
-    assert text.startswith("Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\n")
+    assert text.startswith(
+        "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe lowest mean held"
+    )
     shown = page(finished[1]).text
     lines = [line.strip() for line in text.splitlines() if line.startswith("  ")]
     assert len(lines) == 3
@@ -448,6 +450,8 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     assert "topology at n_layer=4, against serial" in text
     assert "topology at n_layer=12, against serial" in text
     assert "Held-out loss over topology and n_layer." in text  # the heat map
+    assert "topology: does its effect change from n_layer=4 to n_layer=12?" in text
+    assert "No change is told from zero for parallel, concat and no-skip; this study can see" in text
 
 
 @pytest.mark.usefixtures("svg_only")

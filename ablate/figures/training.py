@@ -67,23 +67,42 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
 
 
 def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the residual stream", ax: Axes | None = None) -> Axes:
-    """A final value per block over depth, the mean over seeds, in a band from the lowest to the highest seed.
+    """A final value along the residual stream, the mean over seeds, in a band from the lowest to the highest seed.
 
-    frame: columns block, value, run, `hue`: `stream_rms` (a log axis where it spans decades) or `token_similarity`.
+    frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis is logarithmic where it spans
+    decades, as that of `stream_rms` may.
     """
     with style.theme():
-        arms = _arms(frame.assign(step=frame["block"]), "block", hue)
-        names = [style.plain(arm.name, 24) for arm in arms]
-        ax = style.canvas(ax, 2.2, names)
-        lines = [_draw(ax, arm, "block") for arm in arms]
+        ax = _profile(frame, "block", hue, ax)
         values = frame["value"][np.isfinite(frame["value"].astype(float))]
         decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
         style.ticks(ax, "y", style.power if decades > 3 else style.decimal, log=decades > 1.3)
         style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
-        ax.grid(axis="y")
-        style.labels(ax, "block", label)
-        style.legend_below(ax, lines, names)
+        style.labels(ax, "after block (0: the embeddings)", label)
         return ax
+
+
+def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
+    """The loss over the place of the predicted token in its context, drawn as `blocks`.
+
+    frame: columns position, value, run, `hue`.
+    """
+    with style.theme():
+        ax = _profile(frame, "position", hue, ax)
+        style.ticks(ax, "x", style.count, log=bool(len(frame)) and frame["position"].min() > 0)
+        style.ticks(ax, "y")
+        style.labels(ax, "position in the context", label)
+        return ax
+
+
+def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
+    arms = _arms(frame.assign(step=frame[x]), x, hue)
+    names = [style.plain(arm.name, 24) for arm in arms]
+    ax = style.canvas(ax, 2.2, names)
+    lines = [_draw(ax, arm, x) for arm in arms]
+    ax.grid(axis="y")
+    style.legend_below(ax, lines, names)
+    return ax
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def write(db: Database, study: str, out: Path) -> Path:
         "study": material.study,
         "effects": effects,
         "state": answers.state(material),
-        "families": answers.families(material),
+        "lead": answers.lead(material),
+        "families": answers.families(material) + answers.changes(material),
         "fairness": answers.fairness(material),
         "sections": sections,
     }
@@ -64,9 +65,12 @@ def write(db: Database, study: str, out: Path) -> Path:
 def answer(db: Database, study: str) -> str:
     """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on."""
     material = gather(db, study)
-    lines = [material.study.question, answers.state(material)]
+    lines = [material.study.question, answers.state(material), *answers.lead(material)]
     for family in answers.families(material):
         lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
+    for family in answers.changes(material):
+        lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
+        lines += [f"  {family.summary}"] if family.summary else []
     return "\n".join([*lines, "", *answers.fairness(material)])
 
 
@@ -85,7 +89,12 @@ def _sections(material: Material, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     gallery = pictures.Gallery(folder)
     scaling, fits = pictures.scaling(gallery, material)
-    effects = Section("effects", "Effects", pictures=pictures.effects(gallery, material), tables=_full(tables.effects(material)))
+    effects = Section(
+        "effects",
+        "Effects",
+        pictures=pictures.effects(gallery, material),
+        tables=[*_full(tables.effects(material)), *_full(tables.changes(material))],
+    )
     sections = [
         Section("cells", "What was compared", pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material))),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
@@ -94,7 +103,10 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("size", "Size", pictures=scaling, tables=_full(tables.fits(fits))),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
-        Section("tuning", "Learning rates", pictures=pictures.tuning(gallery, material)),
+        Section(
+            "tuning", "Learning rates",
+            pictures=pictures.tuning(gallery, material), tables=_full(tables.decisions(material)),
+        ),
         Section("cost", "What the study cost", tables=_full(tables.cost(material))),
         Section("setting", "How it was run", tables=_full(tables.setting(material))),
         Section(

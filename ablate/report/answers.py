@@ -14,6 +14,7 @@ from ablate import analysis, stats
 from ablate.report.material import Material
 from ablate.report.words import MetricWords, decimals, listed, number, p_value, percent, plural, sentence, signed
 
+SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 MISMATCH = 0.01  # a difference in parameters or FLOPs, relative to the baseline's, that a sentence names
 BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
 
@@ -37,6 +38,22 @@ class Family:
     answers: tuple[Answer, ...]
 
 
+def lead(material: Material) -> list[str]:
+    """For each stratum, which arm has the best mean: what the reader asks first, and no test."""
+    words = material.words
+    said = []
+    for stratum in material.strata:
+        runs = material.good[material.good["cell"].isin(material.arms.loc[material.arms["stratum"] == stratum, "cell"])]
+        means = runs.groupby("arm", observed=True)["metric"].mean().sort_values(ascending=words.goal == "min")
+        if len(means) > 1:
+            where = f"At {stratum} the" if stratum else "The"
+            digits = decimals(float(runs.groupby("arm", observed=True)["metric"].std().median()) / 2)
+            best, second = (f"{name} ({number(float(means[name]), digits)}" for name in means.index[:2])
+            side = "lowest" if words.goal == "min" else "highest"
+            said.append(f"{where} {side} mean {words.phrase} is that of {best}{words.after}), followed by {second}).")
+    return said
+
+
 def families(material: Material) -> list[Family]:
     """The answers of a study, family by family."""
     found = []
@@ -47,8 +64,36 @@ def families(material: Material) -> list[Family]:
         heading = (
             first["factor"] + (f" at {first['stratum']}" if first["stratum"] else "") + f", against {first['baseline_level']}"
         )
-        found.append(Family(str(name), heading, _summary(first["baseline_level"], answers), answers))
+        summary = _summary(first["baseline_level"], answers) if len(answers) > 1 else ""
+        found.append(Family(str(name), heading, summary, answers))
     return found
+
+
+def changes(material: Material) -> list[Family]:
+    """For each stratum but the first: whose effect there is another. What is not told from no change is named together."""
+    words, found = material.words, []
+    for (factor, stratum), part in material.changes.groupby(["factor", "stratum"], sort=False):
+        rows = part.to_dict("records")
+        answers = tuple(_change(words, row, len(rows)) for row in rows if row["resolved"])
+        rest = [row for row in rows if not row["resolved"] and row["n"]]
+        summary = ""
+        if rest:
+            seen = [row["resolvable"] for row in rest if math.isfinite(row["resolvable"])]
+            see = f"; this study can see {number(max(seen), decimals(max(seen)))}{words.after} or more" if seen else ""
+            summary = f"No change is told from zero for {listed(row['level'] for row in rest)}{see}."
+        if answers or rest:
+            heading = f"{factor}: does its effect change from {rows[0]['first']} to {stratum}?"
+            found.append(Family(f"changes of {factor} at {stratum}", heading, summary, answers))
+    return found
+
+
+def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> Answer:
+    digits = decimals((row["hi"] - row["lo"]) / 2)
+    text = (
+        f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
+        f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)})."
+    )
+    return Answer(row["level"], text, "changed")
 
 
 def _answer(material: Material, row: Mapping[Any, Any], family_size: int) -> Answer:
@@ -187,17 +232,20 @@ def _matched(material: Material) -> str:
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
     ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
     params, flops = ratios.max(axis=0) if known else (math.nan, math.nan)
-    left = (
-        f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head, "
-        f"and {percent(flops)} of the training FLOPs"
-        if known and math.isfinite(params)
-        else "sizes are not known"
-    )
+    if not known or not math.isfinite(params):
+        left = "sizes are not known"
+    elif max(params, flops) < SAME:
+        left = "every arm has the parameters and the training FLOPs of its baseline"
+    else:
+        left = (
+            f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head, "
+            f"and {percent(flops)} of the training FLOPs"
+        )
     if match:
         body = "parameters without embeddings and head"
         what = "FLOPs" if match.get("flops") else "all parameters" if match.get("params") == "total" else body
         return f"Matched: {what}, by {match.get('by', 'd_mlp')}; {left}."
-    return f"Nothing was matched beyond the budget of the study file: {left}."
+    return f"Matched: nothing but the budget of the study file; {left}."
 
 
 def _tuned(material: Material) -> str:

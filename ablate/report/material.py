@@ -25,6 +25,8 @@ class Material:
     arms: pd.DataFrame
     pairs: pd.DataFrame
     effects: pd.DataFrame  # with baseline_level and ordinal (the arm's place, for its colour)
+    changes: pd.DataFrame  # of the effects, from the first stratum to each other
+    decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
     curves: pd.DataFrame  # held-out and training loss of compared runs
@@ -75,12 +77,15 @@ def gather(db: Database, study: str) -> Material:
     finals = results.finals(study, db=db)
     curves = results.curves(study, ["loss", "train_loss"], db)
     levels = results.levels(study, db)
+    pairs = results.pairs(study, db)
     return Material(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
-        pairs=results.pairs(study, db),
+        pairs=pairs,
         effects=_placed(analysis.effects(study, db), arms, levels),
+        changes=analysis.changes(pairs),
+        decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
         curves=curves[(curves["role"] == "compare") & curves["run"].isin(compared)],

@@ -200,10 +200,10 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
 def blocks(gallery: Gallery, material: Material) -> list[Picture]:
     """RMS of the residual stream and similarity of tokens, block by block, for each stratum: why a topology fails."""
     kinds = {
-        "stream_rms": ("RMS of the residual stream", f"After each block, on held-out text, at the end of training. {BAND}"),
+        "stream_rms": ("RMS of the residual stream", f"On held-out text, at the end of training. {BAND}"),
         "token_similarity": (
             "similarity of tokens",
-            f"Mean cosine between the stream's vectors of different tokens, after each block: 1 is collapse. {BAND}",
+            f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
         ),
     }
     pictures = []
@@ -220,7 +220,7 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
 
 
 def grids(gallery: Gallery, material: Material) -> list[Picture]:
-    """Finals measured at several points: loss over context length, masked loss over the probe ratio; for each stratum."""
+    """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
     kinds = {
         "loss_at_length": (
             "context (× training context)",
@@ -230,7 +230,7 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
         "probe_loss": ("probe ratio", "masked loss (nats per token)", "The same tokens are scored in every arm. "),
         "probe_accuracy": ("probe ratio", "masked accuracy", "The same tokens are scored in every arm. "),
     }
-    pictures = []
+    pictures = _positions(gallery, material)
     for name, (x, label, caption) in kinds.items():
         frame = _with_arms(material.finals[material.finals["name"] == name].rename(columns={"at": x}), material)
         for number, stratum in enumerate(material.strata):
@@ -240,6 +240,19 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
             title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
             look = {"x": x, "y": "value", "hue": "arm", "label": label}
             pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, figures.ordered, part, **look))
+    return pictures
+
+
+def _positions(gallery: Gallery, material: Material) -> list[Picture]:
+    finals = material.finals[material.finals["name"] == "loss_at_position"]
+    frame = _with_arms(finals.rename(columns={"at": "position"}), material)
+    pictures = []
+    for number, stratum in enumerate(material.strata):
+        part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
+        if part["position"].nunique() > 1:
+            title = "Held-out loss over the position in the context" + (f" at {stratum}" if stratum else "")
+            label = "held-out loss (nats per token)"
+            pictures.append(gallery.hang(f"positions-{number}", title, BAND, figures.positions, part, label=label))
     return pictures
 
 

@@ -134,6 +134,49 @@ def _plain(value: Any) -> float | int | None:
     return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
 
 
+def changes(material: Material) -> Table:
+    """How effects change from the first stratum to the others."""
+    rows = []
+    for row in material.changes.to_dict("records"):
+        places = decimals((row["hi"] - row["lo"]) / 2)
+        rows.append(
+            (
+                row["factor"],
+                row["level"],
+                row["stratum"],
+                Value(f"{row['n']}", row["n"]),
+                Value(signed(row["mean"], places), row["mean"]),
+                _interval(row["lo"], row["hi"], places),
+                Value(p_digits(row["p"]), row["p"]),
+                Value(p_digits(row["p_holm"]), row["p_holm"]),
+                _value(row["resolvable"], places),
+            )
+        )
+    first = material.changes["first"].iloc[0] if rows else ""
+    name = quoted(material.study.name)
+    return Table(
+        "changes",
+        f"How much larger an effect on {material.words.axis} is than at {first}: the mean, over the seeds whole in both strata, "
+        "of the one difference from the baseline minus the other. Holm's correction is over the levels of a stratum.",
+        ("factor", "level", "stratum", "seeds", "change", "95% interval", "p", "Holm p", "can see"),
+        tuple(rows),
+        "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n"
+        "       avg(b.difference - a.difference) AS change\n"
+        "FROM pairs a JOIN pairs b ON b.study = a.study AND b.factor = a.factor AND b.level = a.level AND b.seed = a.seed\n"
+        f"WHERE a.study = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n"
+        "      AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' "
+        "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
+        data=material.changes,
+    )
+
+
+def decisions(material: Material) -> Table:
+    """What was decided while the study ran."""
+    rows = tuple((row["cell"], row["name"], _text(row["value"])) for row in material.decisions.to_dict("records"))
+    caption = "What the study decided before any compared run used it."
+    return Table("decisions", caption, ("cell", "field", "value"), rows, data=material.decisions)
+
+
 def fits(fitted: Mapping[str, Fit]) -> Table:
     """The constants of the power laws, and how well they foretold the largest size."""
     rows: list[tuple[str | Value, ...]] = []
@@ -207,7 +250,7 @@ def _text(value: Any) -> str:
 
 def _versions(value: Any) -> str:
     try:
-        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items()) or "–"
+        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version) or "–"
     except (TypeError, ValueError, AttributeError):
         return _text(value)
 
