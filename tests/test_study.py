@@ -149,6 +149,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = 2\nmetric = "probe_loss@0.4"', 4, ["probe.ratio", "probe_loss@0.15"]),
     ('name = "plain"', 'name = "../plain"', 1, ["name"]),
     ('name = "plain"', "name = 3", 1, ["name = 3"]),
+    ('"Which?"', '" "', 2, ["question"]),
+    ('"Which?"', '"\\u001b[2J"', 2, ["printable"]),
     ("d_model = 64", "d_modl = 64", 6, ["'d_modl'", "'d_model'"]),
     ("d_model = 64", 'd_model = "wide"', 6, ["d_model = 'wide'", "number"]),
     ("d_model = 64", "d_model = 0", 6, ["d_model = 0", "greater than or equal to 1"]),
@@ -245,6 +247,10 @@ def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
     study = read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "era_accuracy"'))
     assert (study.goal, study.evaluation.downstream) == ("max", ("era_accuracy",))
     assert read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "probe_accuracy"')).metric == "probe_accuracy@0.15"
+
+
+def test_a_question_may_stand_on_several_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
 
 
 def test_a_missing_study_names_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
