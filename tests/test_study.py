@@ -66,6 +66,7 @@ def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: p
     [
         ("20M", 20_000_000),
         ("0.2M", 200_000),
+        ("4.02K", 4_020),  # 4.02 × 10³ is not a whole number in binary
         ("3e14", 300_000_000_000_000),
         (2e7, 20_000_000),
         ("1_000", 1000),
@@ -173,6 +174,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ('"parallel"', "9", 13, ["topology level '9'"]),
     ('"parallel"', '"serial"', 13, ["'serial' stands twice"]),
     ('    "parallel",\n', "", 11, ["two levels"]),
+    ("n_layer = [2, 4]", 'n_layer = [2, "2"]', 15, ["'2' stands twice"]),
+    ("n_layer = [2, 4]", "n_layer = [2, 2.0]", 15, ["'2.0' stands twice"]),
     ("n_layer = [2, 4]", "n_layers = [2, 4]", 15, ["'n_layers'", "'n_layer'"]),
     ("n_layer = [2, 4]", "n_layer = 4", 15, ["[base]"]),
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
@@ -233,7 +236,7 @@ def test_a_study_cannot_explode(tmp_path: Path) -> None:
 
 
 def test_a_line_is_found_in_arrays_tables_and_strings() -> None:
-    text = 'a = 1\nb = [\n  1,  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
+    text = 'a = 1\nb = [\n  [1],  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
     source = Source(Path("s.toml"), text)
     assert [source.line("a"), source.line("b"), source.line("b", 1), source.line("b", "two")] == [1, 2, 3, 4]
     assert [source.line("t", "u v"), source.line("t", "u v", "k"), source.line("t", "u v", "k", "m")] == [6, 7, 7]
