@@ -16,7 +16,6 @@ from rich.markup import escape
 
 from ablate.launch.status import Survey
 
-FINAL = ("complete", "diverged", "failed")  # ends of attempts after which the run is not tried again
 ROWS = 8  # runs at work that a terminal shows
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
@@ -81,10 +80,11 @@ class Tally:
         self.since = self.clock() if self.since is None else self.since
         self.running[key].see(event)
 
-    def end(self, key: str, status: str) -> Running:
+    def end(self, key: str, *, done: bool) -> Running:
+        """Take a run out; `done` unless it will be tried again."""
         run = self.running.pop(key)
         self.flops_done += run.flops * (run.step - run.began_at) / run.steps
-        if status in FINAL:
+        if done:
             self.done += 1
             self.flops_left -= run.flops
         return run
