@@ -57,9 +57,18 @@ class EffectRow:
 
 
 def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
-    """The study's effects, one row a contrast, columns as in `EffectRow`; computed now, from what the database holds."""
+    """The study's effects, computed now from what the database holds: one row a contrast, columns as in `EffectRow`.
+
+    Two more: `baseline_level`, the baseline's own level in the factor, and `arm`, the cell's as in `ablate.load`.
+    """
     rows = of_pairs(results.pairs(study, db))
-    return pd.DataFrame([asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)])
+    frame = pd.DataFrame([asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)])
+    levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
+    named = zip(frame["factor"], frame["baseline"], strict=True)
+    return frame.assign(
+        baseline_level=[results.baseline_level(factor, levels[baseline]) for factor, baseline in named],
+        arm=pd.Categorical(frame["cell"].map(arms.astype(str)), categories=arms.cat.categories, ordered=True),
+    )
 
 
 def analyse(db: Database, study: str) -> list[EffectRow]:

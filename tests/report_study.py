@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ablate.store import Database, ingest, runs
 from ablate.study import Study
 
 NAN = math.nan
+TUNING_SEED = 1000
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "ablate": "0.1.0"}
 
 
@@ -50,9 +51,19 @@ def study(
     goal: str = "min",
     base: Mapping[str, Any] = {},
     toml: str = "",
+    rates: Sequence[float] = (),
 ) -> Database:
-    """A database with one study: every combination of levels, each run as `outcome(levels, seed)` says; None: not begun."""
+    """A database with one study: every combination of levels, each run as `outcome(levels, seed)` says (None: not begun).
+
+    rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome` finds it in levels["lr"].
+    """
     plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml)
+    tuning = [
+        PlannedRun(cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune")
+        for cell in plan.cells
+        for rate in rates
+    ]
+    plan = replace(plan, runs=(*tuning, *plan.runs))
     db = store.open(str(folder / "ablate.db"), create=True)
     study_id = runs.register(db, plan)
     by_key = {planned.config.key: (planned.cell, planned.config.seed) for planned in plan.runs}
@@ -61,7 +72,8 @@ def study(
         claims = runs.claim(db, study_id, owner, len(plan.runs))
         for claim in claims:
             cell, seed = by_key[claim.config.key]
-            result = outcome(levels[cell], seed)
+            rate = {"lr": str(claim.config.lr)} if seed == TUNING_SEED else {}
+            result = outcome(levels[cell] | rate, seed)
             if result is None:
                 _forget(db, claim.attempt_id, claim.run_id)
             else:

@@ -34,7 +34,8 @@ def closed() -> Iterator[None]:
 
 def effects_of(pairs: pd.DataFrame) -> pd.DataFrame:
     rows = pd.DataFrame([asdict(row) for row in analysis.of_pairs(pairs)])
-    return rows.assign(baseline_level="serial", ordinal=rows.groupby("family").cumcount() + 1)
+    order = report_frames.arms(["serial", *dict.fromkeys(pairs["level"])])
+    return rows.assign(baseline_level="serial", arm=rows["level"].astype(order))
 
 
 def line_at(ax: Axes, y: float, points: int) -> list[Line2D]:

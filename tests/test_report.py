@@ -175,14 +175,14 @@ def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> N
 def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Path]) -> None:
     db, _ = finished
     material = report.gather(db, "topology")
-    from ablate.report import tables
+    from ablate.report import record, tables
 
     for table in (
         tables.effects(material),
         tables.cells(material),
-        tables.cost(material),
-        tables.troubles(material),
-        tables.runs(material),
+        record.cost(material),
+        record.troubles(material),
+        record.runs(material),
     ):
         for statement in table.sql.split(";"):
             if statement.strip():
@@ -195,8 +195,8 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
     columns, rows = queries.run(db, tables.cells(material).sql)
     means = {row[columns.index("cell")]: row[columns.index("metric")] for row in rows}
     assert means["topology=serial"] == pytest.approx(losses()["serial"].mean())
-    assert len(queries.run(db, tables.troubles(material).sql)[1]) == 4
-    assert len(queries.run(db, tables.runs(material).sql)[1]) == 32
+    assert len(queries.run(db, record.troubles(material).sql)[1]) == 4
+    assert len(queries.run(db, record.runs(material).sql)[1]) == 32
 
 
 def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
@@ -309,10 +309,10 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").count("<script") == 1
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "effects.csv").read_text(encoding="utf-8"))))
     assert [row["level"] for row in rows] == HOSTILE[1:]
-    from ablate.report import tables
+    from ablate.report import record, tables
 
     material = report.gather(db, name)
-    for statement in (tables.cells(material).sql, tables.runs(material).sql):
+    for statement in (tables.cells(material).sql, record.runs(material).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     prose = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))  # the rest is code, shown as it is
@@ -467,6 +467,38 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "Held-out loss over n_layer." in text
     assert "Fitted curves E + A/N^α" in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        if levels.get("lr") == "0.01":
+            return Outcome(status="diverged", step=5, seconds=1.0)
+        return Outcome(5.0 + 1e4 * abs(float(levels["lr"]) - 1e-3) if "lr" in levels else 1.0 + 0.1 * seed, seconds=3.0)
+
+    text = write(tmp_path, outcome, seeds=2, rates=(3e-4, 1e-3, 3e-3, 1e-2), toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n')
+    assert "8 of 8 runs are complete." in text
+    assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
+    assert "Held-out loss over the learning rate." in text
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))))
+    found = {(row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"])) for row in rows}
+    assert found == {("tune", "complete"): ("12", 36.0), ("tune", "diverged"): ("4", 4.0), ("compare", "complete"): ("8", 24.0)}
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_a_grid_says_what_each_factor_explains(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    depth = {"4": 0.0, "12": 1.0}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2 - depth[levels["n_layer"]] + float(rng.normal(0, 0.01)))
+
+    write(tmp_path, outcome, DEPTHS, within=["n_layer"])
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "factors.csv").read_text(encoding="utf-8"))))
+    share = {row["term"]: float(row["variance explained"]) for row in rows}
+    assert list(share) == ["seed", "topology", "n_layer", "topology × n_layer", "residual"]
+    assert share["n_layer"] > 0.99
+    assert sum(share.values()) == pytest.approx(1)
 
 
 @pytest.mark.usefixtures("svg_only")

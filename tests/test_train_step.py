@@ -88,6 +88,18 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
     assert row[:2, 0].tolist() == pytest.approx([loss.item(), norm.item()], rel=1e-10)
 
 
+def test_each_step_draws_its_own_masks_and_dropout() -> None:
+    """Against the model and the objective asked for the draws of step 2."""
+    step = Step([config(objective="masked", dropout=0.3, lr=1e-30, precision="float64")], text(), "cpu")
+    step.run(3, lambda: False)
+    rows, _ = step.read(3)
+    for number in (0, 2):
+        step.model.dice.step.fill_(number)
+        inputs, targets, weights = step.objective.train(step.batches.several(number, 1)[0], number)
+        loss = torch.nn.functional.cross_entropy(step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none")
+        assert rows[number, 0, 0] == pytest.approx((loss @ weights.flatten().double() / weights.sum()).item(), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "change",
     [

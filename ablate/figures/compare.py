@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,23 +22,28 @@ def effects(
 ) -> Axes:
     """Every level against its baseline, one row each, under the heading of its family.
 
-    effects: `ablate.effects(study)`, columns family, stratum, factor, level, baseline_level, n, mean, lo, hi, resolved.
+    effects: `ablate.effects(study)`.
     pairs: `ablate.results.pairs(study)`, columns family, cell, seed, difference; each pair is a faint point.
     A thick line is the 95% t-interval; a filled mark is told from zero after Holm's correction, a hollow one is not.
     """
     with style.theme():
-        rows = _rows(effects)
-        ax = style.canvas(ax, 0.75 + 0.19 * len(rows))
+        groups = _groups(effects.assign(place=effects["arm"].cat.codes))
+        ax = style.canvas(ax, 0.75 + 0.19 * sum(len(group.rows) + 1.35 for group in groups))
         low, high = _window(effects, pairs)
-        for y, row in rows:
-            if row is None:
-                continue
-            found = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
-            _row(ax, y, row, found, low, high)
+        y, places, names = 0.0, [], []
+        for group in groups:
+            _heading(ax, y, group.heading)
+            for name, row in group.rows:
+                y -= 1
+                places.append(y)
+                names.append(style.plain(name, 22))
+                _row(ax, y, row, pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])], low, high)
+            y -= 1.35
+        ax.set_yticks(places, names)
+        ax.tick_params(axis="y", length=0, pad=4)
         ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
         ax.set_xlim(low, high)
-        ax.set_ylim(min(y for y, _ in rows) - 0.7, max(y for y, _ in rows) + 0.7)
-        _names(ax, rows, effects)
+        ax.set_ylim(y + 0.65, 0.7)
         style.ticks(ax, "x", style.signed)
         ax.grid(axis="x")
         ax.spines["left"].set_visible(False)
@@ -46,35 +52,45 @@ def effects(
         return ax
 
 
-Row = tuple[float, "pd.Series | None"]
+@dataclass(frozen=True)
+class _Group:
+    """Rows of the effect plot under one heading."""
+
+    heading: str
+    rows: list[tuple[str, pd.Series]]  # label, effect
 
 
-def _rows(effects: pd.DataFrame) -> list[Row]:
-    """From top to bottom: (height, None) for a family's heading, (height, row) for each of its levels."""
-    rows: list[Row] = []
-    y = 0.0
-    for _, family in effects.groupby("family", sort=False):
-        rows.append((y, None))
-        for _, row in family.iterrows():
-            y -= 1
-            rows.append((y, row))
-        y -= 1.35
-    return rows
+def _groups(effects: pd.DataFrame) -> list[_Group]:
+    """The families; where each has one level only, they stand together."""
+    families = [part for _, part in effects.groupby("family", sort=False)]
+    strata, factors = effects["stratum"].nunique(), effects["factor"].nunique()
+    if len(families) > 1 and all(len(part) == 1 for part in families):
+        return _together(effects, strata, factors)
+    groups = []
+    for part in families:
+        first = part.iloc[0]
+        where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [first["stratum"]] * bool(first["stratum"])
+        heading = f"{', '.join(where)}: against {first['baseline_level']}"
+        groups.append(_Group(heading, [(row["level"], row) for _, row in part.iterrows()]))
+    return groups
 
 
-def _names(ax: Axes, rows: list[Row], effects: pd.DataFrame) -> None:
-    levels = [(y, style.plain(row["level"], 22)) for y, row in rows if row is not None]
-    ax.set_yticks([y for y, _ in levels], [name for _, name in levels])
-    ax.tick_params(axis="y", length=0, pad=4)
-    firsts = effects.drop_duplicates("family")
-    for (y, _), (_, first) in zip([r for r in rows if r[1] is None], firsts.iterrows(), strict=True):
-        heading = f"{first['stratum'] or first['factor']}: against {first['baseline_level']}"
-        several = firsts["stratum"].duplicated(keep=False).any() and first["stratum"]
-        heading = f"{first['factor']}, {heading}" if several else heading
-        ax.annotate(
-            style.plain(heading, 54), (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
-            va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
-        )  # fmt: skip
+def _together(effects: pd.DataFrame, strata: int, factors: int) -> list[_Group]:
+    def label(row: pd.Series) -> str:
+        level = f"{row['factor']}={row['level']}" if factors > 1 else row["level"]
+        return ", ".join([level] * (factors > 1 or not row["stratum"]) + [row["stratum"]] * (strata > 1))
+
+    same = factors == 1 and effects["level"].nunique() == effects["baseline_level"].nunique() == 1
+    first = effects.iloc[0]
+    heading = f"{first['level']} against {first['baseline_level']}" if same else "against the baseline"
+    return [_Group(heading, [(label(row), row) for _, row in effects.iterrows()])]
+
+
+def _heading(ax: Axes, y: float, text: str) -> None:
+    ax.annotate(
+        style.plain(text, 54), (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
+        va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
@@ -93,7 +109,7 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
     """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond the axis."""
-    shade, name, mean = style.color(int(row["ordinal"])), row["level"], row["mean"]
+    shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
     beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
         ax.annotate("no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside)
@@ -109,7 +125,7 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
             line = ax.plot([row["lo"], row["hi"]], [y, y], color=shade, linewidth=1.8, solid_capstyle="butt", zorder=3)[0]
             style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
         face = shade if row["resolved"] else style.PAPER
-        mark = ax.plot(mean, y, style.marker(int(row["ordinal"])), color=shade, markerfacecolor=face, markersize=4.5, zorder=4)[0]
+        mark = ax.plot(mean, y, style.marker(row["place"]), color=shade, markerfacecolor=face, markersize=4.5, zorder=4)[0]
         style.tip(mark, f"{name}: mean {mean:+.4g} over {row['n']} pairs")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, pictures, tables
+from ablate.report import answers, pictures, record, tables
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -93,10 +93,13 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         "effects",
         "Effects",
         pictures=pictures.effects(gallery, material),
-        tables=[*_full(tables.effects(material)), *_full(tables.changes(material))],
+        tables=_full(tables.effects(material), tables.changes(material)),
     )
     sections = [
-        Section("cells", "What was compared", pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material))),
+        Section(
+            "cells", "What was compared",
+            pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material), tables.factors(material)),
+        ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
@@ -105,22 +108,22 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
             "tuning", "Learning rates",
-            pictures=pictures.tuning(gallery, material), tables=_full(tables.decisions(material)),
+            pictures=pictures.tuning(gallery, material), tables=_full(record.decisions(material)),
         ),
-        Section("cost", "What the study cost", tables=_full(tables.cost(material))),
-        Section("setting", "How it was run", tables=_full(tables.setting(material))),
+        Section("cost", "What the study cost", tables=_full(record.cost(material))),
+        Section("setting", "How it was run", tables=_full(record.setting(material))),
         Section(
             "troubles", "Failed, diverged and excluded runs",
-            paragraphs=tables.excluded(material), tables=_full(tables.troubles(material)),
+            paragraphs=record.excluded(material), tables=_full(record.troubles(material)),
         ),
         Section("method", "Method", paragraphs=paragraphs(material)),
-        Section("runs", "All runs", tables=_full(tables.runs(material))),
+        Section("runs", "All runs", tables=_full(record.runs(material))),
     ]  # fmt: skip
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
-def _full(table: Table) -> list[Table]:
-    return [table] if table.rows else []
+def _full(*given: Table) -> list[Table]:
+    return [table for table in given if table.rows]
 
 
 def _save(path: Path, text: str) -> None:

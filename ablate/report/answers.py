@@ -15,6 +15,7 @@ from ablate.report.material import Material
 from ablate.report.words import MetricWords, decimals, listed, number, p_value, percent, plural, sentence, signed
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
+FEW = 3  # strata that each have a line of their own
 MISMATCH = 0.01  # a difference in parameters or FLOPs, relative to the baseline's, that a sentence names
 BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
 
@@ -32,22 +33,23 @@ class Answer:
 class Family:
     """The contrasts that are corrected together, and what they say between them."""
 
-    name: str
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
     answers: tuple[Answer, ...]
 
 
 def lead(material: Material) -> list[str]:
-    """For each stratum, which arm has the best mean: what the reader asks first, and no test."""
+    """For each stratum, where they are few, which arm has the best mean: what the reader asks first, and no test."""
     words = material.words
+    if len(material.strata) > FEW:
+        return []
     said = []
     for stratum in material.strata:
         runs = material.good[material.good["cell"].isin(material.arms.loc[material.arms["stratum"] == stratum, "cell"])]
         means = runs.groupby("arm", observed=True)["metric"].mean().sort_values(ascending=words.goal == "min")
         if len(means) > 1:
             where = f"At {stratum} the" if stratum else "The"
-            digits = decimals(float(runs.groupby("arm", observed=True)["metric"].std().median()) / 2)
+            digits = decimals(float(runs.groupby("arm", observed=True)["metric"].std().median()))
             best, second = (f"{name} ({number(float(means[name]), digits)}" for name in means.index[:2])
             side = "lowest" if words.goal == "min" else "highest"
             said.append(f"{where} {side} mean {words.phrase} is that of {best}{words.after}), followed by {second}).")
@@ -55,52 +57,72 @@ def lead(material: Material) -> list[str]:
 
 
 def families(material: Material) -> list[Family]:
-    """The answers of a study, family by family."""
-    found = []
-    for name, effects in material.effects.groupby("family", sort=False):
-        rows = effects.to_dict("records")
-        answers = tuple(_answer(material, row, len(rows)) for row in rows)
-        first = rows[0]
+    """The answers of a study, family by family; where each has one level only, all together."""
+    parts = [part.to_dict("records") for _, part in material.effects.groupby("family", sort=False)]
+    if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
+        answers = tuple(_answer(material, rows[0], 1, _full_name(material, rows[0])) for rows in parts)
+        factors = material.effects["factor"].unique()
         heading = (
-            first["factor"] + (f" at {first['stratum']}" if first["stratum"] else "") + f", against {first['baseline_level']}"
+            f"{factors[0]}, at each of {len(parts)} strata"
+            if len(factors) == 1
+            else "each factor by itself, against the baseline"
         )
+        return [Family(heading, _summary("the baseline", answers), answers)]
+    found = []
+    for rows in parts:
+        answers = tuple(_answer(material, row, len(rows), row["level"]) for row in rows)
+        first = rows[0]
+        where = f" at {first['stratum']}" if first["stratum"] else ""
+        heading = f"{first['factor']}{where}, against {first['baseline_level']}"
         summary = _summary(first["baseline_level"], answers) if len(answers) > 1 else ""
-        found.append(Family(str(name), heading, summary, answers))
+        found.append(Family(heading, summary, answers))
     return found
+
+
+def _full_name(material: Material, row: Mapping[Any, Any]) -> str:
+    """The level with all that tells it from the other rows of a study whose families have one level each."""
+    several = material.effects["factor"].nunique() > 1
+    return (f"{row['factor']}={row['level']}" if several else row["level"]) + (f" at {row['stratum']}" if row["stratum"] else "")
 
 
 def changes(material: Material) -> list[Family]:
-    """For each stratum but the first: whose effect there is another. What is not told from no change is named together."""
+    """Whose effect is another in the strata behind the first. What is not told from no change is named together."""
     words, found = material.words, []
-    for (factor, stratum), part in material.changes.groupby(["factor", "stratum"], sort=False):
+    single = bool(len(material.changes)) and material.changes.groupby(["factor", "stratum"]).size().max() == 1
+    for key, part in material.changes.groupby(["factor"] if single else ["factor", "stratum"], sort=False):
         rows = part.to_dict("records")
-        answers = tuple(_change(words, row, len(rows)) for row in rows if row["resolved"])
-        rest = [row for row in rows if not row["resolved"] and row["n"]]
-        summary = ""
-        if rest:
-            seen = [row["resolvable"] for row in rest if math.isfinite(row["resolvable"])]
-            see = f"; this study can see {number(max(seen), decimals(max(seen)))}{words.after} or more" if seen else ""
-            summary = f"No change is told from zero for {listed(row['level'] for row in rest)}{see}."
+        names = [f"{row['level']} at {row['stratum']}" if single else row["level"] for row in rows]
+        size = 1 if single else len(rows)
+        answers = tuple(_change(words, row, size, name) for row, name in zip(rows, names, strict=True) if row["resolved"])
+        rest = {name: row["resolvable"] for row, name in zip(rows, names, strict=True) if not row["resolved"] and row["n"]}
+        to = "" if single else f" to {key[1]}"
+        heading = f"{key[0]}: does its effect change from {rows[0]['first']}{to}?"
         if answers or rest:
-            heading = f"{factor}: does its effect change from {rows[0]['first']} to {stratum}?"
-            found.append(Family(f"changes of {factor} at {stratum}", heading, summary, answers))
+            found.append(Family(heading, _unchanged(words, rest), answers))
     return found
 
 
-def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> Answer:
+def _unchanged(words: MetricWords, resolvable: Mapping[str, float]) -> str:
+    """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
+    seen = max((value for value in resolvable.values() if math.isfinite(value)), default=math.nan)
+    see = f"; this study can see {number(seen, decimals(seen))}{words.after} or more" if math.isfinite(seen) else ""
+    return f"No change is told from zero for {listed(resolvable)}{see}." if resolvable else ""
+
+
+def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
         f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
         f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)})."
     )
-    return Answer(row["level"], text, "changed")
+    return Answer(name, text, "changed")
 
 
-def _answer(material: Material, row: Mapping[Any, Any], family_size: int) -> Answer:
+def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
     pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
     verdict, claim = _claim(material.words, row, family_size)
     rest = [claim, *_losses(row, pairs), *_instability(material, row), *_confounds(material, row)]
-    return Answer(row["level"], " ".join(rest), verdict)
+    return Answer(name, " ".join(rest), verdict)
 
 
 def _claim(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> tuple[str, str]:
@@ -237,9 +259,8 @@ def _matched(material: Material) -> str:
     elif max(params, flops) < SAME:
         left = "every arm has the parameters and the training FLOPs of its baseline"
     else:
-        left = (
-            f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head, "
-            f"and {percent(flops)} of the training FLOPs"
+        left = f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head" + (
+            f" and {percent(flops)} of the training FLOPs" if flops >= SAME else ""
         )
     if match:
         body = "parameters without embeddings and head"

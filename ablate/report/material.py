@@ -24,7 +24,7 @@ class Material:
     runs: pd.DataFrame  # every member, all roles
     arms: pd.DataFrame
     pairs: pd.DataFrame
-    effects: pd.DataFrame  # with baseline_level and ordinal (the arm's place, for its colour)
+    effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
@@ -76,29 +76,18 @@ def gather(db: Database, study: str) -> Material:
     arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
     finals = results.finals(study, db=db)
     curves = results.curves(study, ["loss", "train_loss"], db)
-    levels = results.levels(study, db)
     pairs = results.pairs(study, db)
     return Material(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=pairs,
-        effects=_placed(analysis.effects(study, db), arms, levels),
+        effects=analysis.effects(study, db),
         changes=analysis.changes(pairs),
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
         curves=curves[(curves["role"] == "compare") & curves["run"].isin(compared)],
-        levels=levels,
+        levels=results.levels(study, db),
         orders=results.orders(study, db),
     )
-
-
-def _placed(effects: pd.DataFrame, arms: pd.DataFrame, levels: dict[str, dict[str, str]]) -> pd.DataFrame:
-    """With the baseline's own level in the factor at hand, and the arm's place among the arms."""
-    place = dict(zip(arms["cell"], arms["arm"].cat.codes, strict=True))
-    names = [
-        results.baseline_level(factor, levels.get(baseline, {}))
-        for factor, baseline in zip(effects["factor"], effects["baseline"], strict=True)
-    ]
-    return effects.assign(baseline_level=names, ordinal=[max(1, int(place.get(cell, 1))) for cell in effects["cell"]])

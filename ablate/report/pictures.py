@@ -78,7 +78,9 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
         at = f" at {stratum}" if stratum else ""
         series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
         label = f"{series} (nats per token)"
+        comparable = material.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
+        short += "" if comparable else " Each arm at the masking ratio it trains with: across ratios the values do not compare."
         over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
         price = part["flops"] / part["tokens"]
         if not price.max() > 1.01 * price.min():
@@ -89,7 +91,7 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
             title = f"{sentence(series)} over {words}{at}"
             pictures.append(gallery.hang(f"curves-{x}-{number}", title, BAND + short, figures.curves, part, x=x, label=label))
         apart = _gaps(part, material)
-        if len(apart):
+        if len(apart) and comparable:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
             gap = gallery.hang(f"gaps-{number}", title, caption, figures.gaps, apart, label=f"difference in {label}")

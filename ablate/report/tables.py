@@ -1,21 +1,20 @@
-"""The report's tables, each with the SQL on the views that gives its numbers."""
+"""Tables of the result, each with the SQL on the views that gives its numbers."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from ablate.figures.style import count, duration, power
+from ablate import stats
+from ablate.errors import AblateError
+from ablate.figures.style import count, power
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.words import decimals, listed, number, p_digits, plural, signed
+from ablate.report.words import decimals, number, p_digits, percent, signed
 from ablate.scaling.fit import Fit
-
-UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 
 def quoted(text: str) -> str:
@@ -23,12 +22,8 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _value(value: float, places: int) -> Value:
+def measured(value: float, places: int) -> Value:
     return Value(number(value, places), value)
-
-
-def _seconds(value: float) -> Value:
-    return Value("–" if math.isnan(value) else duration(value), value)
 
 
 def effects(material: Material) -> Table:
@@ -51,9 +46,9 @@ def effects(material: Material) -> Table:
                 _interval(row["lo"], row["hi"], places),
                 _interval(row["family_lo"], row["family_hi"], places),
                 *(Value(p_digits(row[name]), row[name]) for name in ("p", "p_holm", "p_sign_flip")),
-                _value(row["correlation"], 2),
-                _value(row["standardised"], 2),
-                _value(row["resolvable"], places),
+                measured(row["correlation"], 2),
+                measured(row["standardised"], 2),
+                measured(row["resolvable"], places),
             )
         )
     columns = (
@@ -73,7 +68,7 @@ def effects(material: Material) -> Table:
         "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
         "-- with interval and p, as last analysed\n"
         f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
-        data=material.effects.drop(columns="ordinal"),
+        data=material.effects,
     )
 
 
@@ -118,19 +113,23 @@ def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] 
         str(arm["arm"]),
         Value(f"{len(good)} of {len(runs)}", len(good)),
         *(_size(first[name], write) for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))),
-        Value("–" if good["seconds"].isna().all() else f"{good['seconds'].mean():.3g}", float(good["seconds"].mean())),
-        _value(float(good["metric"].mean()), places),
-        _value(float(good["metric"].std()), places),
+        _duration(float(good["seconds"].mean())),
+        measured(float(good["metric"].mean()), places),
+        measured(float(good["metric"].std()), places),
         change,
         interval,
     )
 
 
+def _duration(seconds: float) -> Value:
+    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}", seconds)
+
+
 def _size(value: Any, write: Callable[[float], str]) -> Value:
-    return Value("–" if pd.isna(value) else write(float(value)), _plain(value))
+    return Value("–" if pd.isna(value) else write(float(value)), plain(value))
 
 
-def _plain(value: Any) -> float | int | None:
+def plain(value: Any) -> float | int | None:
     return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
 
 
@@ -149,7 +148,7 @@ def changes(material: Material) -> Table:
                 _interval(row["lo"], row["hi"], places),
                 Value(p_digits(row["p"]), row["p"]),
                 Value(p_digits(row["p_holm"]), row["p_holm"]),
-                _value(row["resolvable"], places),
+                measured(row["resolvable"], places),
             )
         )
     first = material.changes["first"].iloc[0] if rows else ""
@@ -170,13 +169,6 @@ def changes(material: Material) -> Table:
     )
 
 
-def decisions(material: Material) -> Table:
-    """What was decided while the study ran."""
-    rows = tuple((row["cell"], row["name"], _text(row["value"])) for row in material.decisions.to_dict("records"))
-    caption = "What the study decided before any compared run used it."
-    return Table("decisions", caption, ("cell", "field", "value"), rows, data=material.decisions)
-
-
 def fits(fitted: Mapping[str, Fit]) -> Table:
     """The constants of the power laws, and how well they foretold the largest size."""
     rows: list[tuple[str | Value, ...]] = []
@@ -186,7 +178,7 @@ def fits(fitted: Mapping[str, Fit]) -> Table:
             (
                 name,
                 *(
-                    Value(f"{constant.value:.3g} ({constant.lo:.3g} to {constant.hi:.3g})", constant.value)
+                    Value(f"{constant.value:.4g} ({constant.lo:.4g} to {constant.hi:.4g})", constant.value)
                     for constant in one.constants.values()
                 ),
                 Value(f"{one.runs}", one.runs),
@@ -202,123 +194,25 @@ def fits(fitted: Mapping[str, Fit]) -> Table:
     )
 
 
-def cost(material: Material) -> Table:
-    """Device time by role and by what became of the attempt."""
-    frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
-    frame = frame.drop_duplicates("id")
-    rows = []
-    for (role, status), part in frame.groupby(["role", "status"], sort=False):
-        seconds = float(part["device_seconds"].sum())
-        rows.append((str(role), str(status), Value(f"{len(part):,}", len(part)), _seconds(seconds)))
-    total = float(frame["device_seconds"].sum())
-    return Table(
-        "cost",
-        f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
-        ("role", "attempts that ended", "attempts", "device time"),
-        tuple(rows),
-        "SELECT role, status, count(*) AS runs, sum(device_seconds) AS device_seconds\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)}\nGROUP BY role, status;",
+def factors(material: Material) -> Table:
+    """How much of the metric's variance each factor, and each pair of factors, of a grid explains."""
+    caption = (
+        "Share of the metric's variance that each term explains: least squares over all complete runs, with the seeds as blocks, "
+        "each term tested with the others in the model (type III)."
     )
-
-
-def setting(material: Material) -> Table:
-    """On what, with which versions, from which commit the accepted attempts ran."""
-    frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
-    keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
-    rows = []
-    for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
-        known: list[Any] = [None if value is None or value != value else value for value in values]
-        host, device, threads, pack, compiled, versions, commit, dirty = known
-        rows.append(
-            (
-                Value(f"{part['run'].nunique():,}", part["run"].nunique()),
-                _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
-                _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
-            )
-        )  # fmt: skip
-    return Table(
-        "setting",
-        "How the accepted runs were run.",
-        ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
-        tuple(rows),
-    )
-
-
-def _text(value: Any) -> str:
-    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) or value == "" else str(value)
-
-
-def _versions(value: Any) -> str:
+    columns = ("term", "variance explained", "degrees of freedom", "F", "p")
+    if len(material.factors) < 2 or material.settings.get("design", "grid") != "grid" or material.good.empty:
+        return Table("factors", caption, columns, ())
+    runs = material.good.sort_values("cell", key=lambda cells: cells.map(list(material.levels).index), kind="stable")
+    named = {factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]] for factor in material.factors}
     try:
-        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version) or "–"
-    except (TypeError, ValueError, AttributeError):
-        return _text(value)
-
-
-def troubles(material: Material) -> Table:
-    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by name."""
-    last = material.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
-    rows = []
-    for run in material.runs[material.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records"):
-        error = last["error"].get(run["run"]) if len(last) else None
-        step = run["diverged_at"]
-        rows.append(
-            (
-                Value(f"{run['run']}", run["run"]),
-                run["cell"],
-                Value(f"{run['seed']}", run["seed"]),
-                run["role"],
-                "out of memory" if run["status"] == "oom" else run["status"],
-                Value("–" if pd.isna(step) else f"{int(step):,}", _plain(step)),
-                Value(f"{run['attempts']}", run["attempts"]),
-                _last_line(error),
-            )
-        )
-    return Table(
-        "troubles",
-        "Runs that did not complete. A diverged run is a result: it stays in every count, and its pairs are lost, not left out.",
-        ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
-        tuple(rows),
-        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND status IN ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
-    )
-
-
-def _last_line(error: Any) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
-    return lines[-1][:200] if lines else "–"
-
-
-def runs(material: Material) -> Table:
-    """All runs, one row each."""
-    places = decimals(float(material.good["metric"].std()) / 10) if len(material.good) > 1 else 4
-    rows = tuple(
-        (
-            Value(f"{run['run']}", run["run"]),
-            run["cell"],
-            Value(f"{run['seed']}", run["seed"]),
-            run["role"],
-            run["status"],
-            _value(float(run["metric"]), places),
-            Value(f"{run['lr']:.3g}", run["lr"]),
-            _seconds(float(run["seconds"])),
-            Value(f"{run['attempts']}", run["attempts"]),
-        )
-        for run in material.runs.to_dict("records")
-    )
-    return Table(
-        "runs",
-        f"All {plural(len(rows), 'run')}.",
-        ("run", "cell", "seed", "role", "status", material.words.axis, "learning rate", "training time", "attempts"),
-        rows,
-        f"SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study = {quoted(material.study.name)};",
-        folded=True,
-        data=material.runs,
-    )
-
-
-def excluded(material: Material) -> list[str]:
-    """A sentence on what the study file leaves out."""
-    rules = material.settings.get("exclude") or []
-    named = [", ".join(f"{factor} = {level}" for factor, level in rule.items()) for rule in rules if isinstance(rule, dict)]
-    return [f"Left out by the study file: {'; '.join(named)}."] if named else []
+        found = stats.grid_effects(runs["metric"].to_numpy(float), named, list(runs["seed"]))
+    except AblateError:  # cells are missing: the terms cannot be told apart
+        return Table("factors", caption, columns, ())
+    rows = [
+        (term.name, Value(percent(term.explained), term.explained), Value(f"{term.df}", term.df),
+         Value(f"{term.f:,.3g}", term.f), Value(p_digits(term.p), term.p))
+        for term in found.terms
+    ]  # fmt: skip
+    rest = ("residual", Value(percent(found.residual), found.residual), Value(f"{found.df_residual}", found.df_residual))
+    return Table("factors", caption, columns, (*rows, (*rest, Value("", None), Value("", None))))
