@@ -36,8 +36,13 @@ class Journal:
 
     def append(self, event: str, **values: Any) -> None:
         line = json.dumps({"event": event, **values}, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(self._fd, line) :]
+        size = os.fstat(self._fd).st_size
+        try:
+            while line:
+                line = line[os.write(self._fd, line) :]
+        except OSError:  # a full disk: leave no half line for the next one to run into
+            os.ftruncate(self._fd, size)
+            raise
 
     def close(self) -> None:
         os.close(self._fd)

@@ -47,7 +47,8 @@ def embedding_scale(config: RunConfig) -> float:
     """What embeddings are multiplied by where they enter the stream (Vaswani et al. 2017, §3.4).
 
     √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and a tied head is as an
-    untied one. 1 for `init = "normal-0.02"`, which is as in GPT-2 and BERT.
+    untied one, but that it first favours the token it reads, which training takes back within some tens of steps.
+    1 for `init = "normal-0.02"`, which is as in GPT-2 and BERT.
     """
     return 1.0 if config.init == "normal-0.02" else config.d_model**0.5
 
@@ -125,10 +126,12 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> int:
     """What eager PyTorch keeps per token for the backward pass; a compiled step keeps less."""
     c, hidden = config.d_model, config.d_mlp
     queries, keys, read = _widths(config)
-    copies = 3 if config.precision == "bfloat16" else 1  # autocast casts the input of each of several matrices anew
     gated = config.activation in _GATED
-    inputs = copies * c + min(copies, 2 if gated else 1) * read
+    twice = gated and config.precision == "bfloat16"  # autocast casts the input of each of the two matrices anew
+    inputs = c + (2 if twice else 1) * read
     attention = 2 * queries + 2 * keys + (3 * c if config.qkv == "mlp" else 0)
+    if config.qkv == "linear" and (config.position == "rotary" or config.qk_norm != "none"):
+        attention += queries + keys  # as they were made, beside the values in one tensor
     if config.score == "additive":
         attention += config.n_ctx * config.n_head * (config.d_head + 2)
     mlp = hidden * (4 if gated else 1 if config.activation == "relu" else 2)

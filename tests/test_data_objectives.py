@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ablate.config import Probe, RunConfig
-from ablate.data.objectives import Causal, Example, Masked, SpanMask, choose
+from ablate.data.objectives import Causal, Example, Masked, SpanMask, WordMask, choose
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.text import Tokens
@@ -73,9 +73,11 @@ def test_every_kind_reaches_its_ratio(kind: str, ratio: float) -> None:
     assert (weights.sum(-1) >= 1).all()
 
 
-def test_a_sequence_of_two_tokens_still_has_something_to_predict() -> None:
-    for kind in KINDS:
-        assert (_masked([0.05], kind).train(_windows(1, 64)[..., :3], 0).weights.sum(-1) >= 1).all()
+@pytest.mark.parametrize("length", [2, 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_sequence_still_has_something_to_predict(kind: str, length: int) -> None:
+    weights = _masked([0.05], kind).train(_windows(1, 64)[..., : length + 1], 0).weights
+    assert (weights.sum(-1) >= 1).all() and (weights.sum(-1) < length).any()
 
 
 def test_targets_are_the_text_and_what_is_not_scored_is_shown_as_it_is() -> None:
@@ -111,6 +113,14 @@ def test_whole_words_are_masked_whole_with_the_space_before_them() -> None:
             words[-1].add(mask)
         assert all(len(word) == 1 for word in words)
         assert {True} in words and {False} in words
+
+
+def test_signs_and_line_ends_are_words_of_their_own() -> None:
+    words = ["(", "ab", ")", ",", " c3", "\n", "de", " ", " «f»", "!"]  # bytes from 128 on are letters
+    text = torch.tensor(list("".join(words).encode()))[None, None]
+    starts = WordMask(_tokens(), "cpu").starts(text, torch.zeros(text.shape))
+    expected = np.cumsum([0] + [len(word.encode()) for word in words[:-1]])
+    assert np.flatnonzero(starts[0, 0].numpy()).tolist() == expected.tolist()
 
 
 def test_a_word_without_end_is_cut() -> None:

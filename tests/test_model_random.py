@@ -29,7 +29,7 @@ NUMBERS: dict[str, list[Any]] = {
     "n_vocab": [7, 19],
 }
 FIELDS = [name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS]
-BOUNDED = settings(max_examples=60, deadline=None, derandomize=True)
+BOUNDED = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def _values(field: str) -> SearchStrategy[Any]:
@@ -67,7 +67,7 @@ def _seen(config: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
         return {name: parameter.shape for name, parameter in model.named_parameters()}, model(tokens(config))
 
 
-@settings(BOUNDED, max_examples=200)
+@settings(BOUNDED, max_examples=120)
 @given(_configs(), st.data())
 def test_every_field_changes_something_observable(config: RunConfig, data: st.DataObject) -> None:
     field = data.draw(st.sampled_from(["seed", *FIELDS]))
@@ -78,7 +78,7 @@ def test_every_field_changes_something_observable(config: RunConfig, data: st.Da
     assert shapes != other_shapes or not torch.equal(logits, other_logits), (field, value)
 
 
-@settings(BOUNDED, max_examples=20)
+@settings(BOUNDED, max_examples=12)
 @given(_configs(d_model=16, n_ctx=17, n_vocab=19))
 def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
     model = build(config)

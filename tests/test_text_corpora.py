@@ -68,8 +68,10 @@ def test_the_same_text_has_the_same_hash_in_whatever_form(tmp_path: Path) -> Non
 def test_a_change_is_noticed_and_an_unchanged_text_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(TEXT)
-    before = corpora.find("a.txt", tmp_path)
-    path.write_bytes(TEXT.replace(b"two", b"six"))  # as long, and within the clock's tick
+    before, changed = corpora.find("a.txt", tmp_path), path.stat().st_mtime_ns
+    path.write_bytes(TEXT.replace(b"two", b"six"))  # as long, and within the clock's tick:
+    os.utime(path, ns=(changed, changed))
+    assert corpora.find("a.txt", tmp_path).hash != before.hash
     after = corpora.find("a.txt", _old(path).parent)
     assert before.hash != after.hash and before.n_bytes == after.n_bytes
     monkeypatch.setattr(sources.TextFiles, "documents", lambda self: pytest.fail("read again"))

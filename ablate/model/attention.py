@@ -5,13 +5,15 @@ Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value hea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.config import RunConfig
 from ablate.factors import factor
-from ablate.model.layers import Linear
+from ablate.model.layers import Linear, side_by_side
 from ablate.model.position import NoPosition
 
 
@@ -20,13 +22,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: RunConfig, pack: int, position: NoPosition) -> None:
         super().__init__()
-        project = factor("qkv").load(config.qkv)
+        projection = factor("qkv").load(config.qkv)
         norm = factor("qk_norm").load(config.qk_norm)
         bias = config.bias == "all"
         self.d_head = config.d_head
-        self.query = project(config, config.n_head * config.d_head, pack)
-        self.key = project(config, config.n_kv_head * config.d_head, pack)
-        self.value = project(config, config.n_kv_head * config.d_head, pack)
+        self.query = projection(config, config.n_head * config.d_head, pack)
+        self.key = projection(config, config.n_kv_head * config.d_head, pack)
+        self.value = projection(config, config.n_kv_head * config.d_head, pack)
+        self.project = projection.together
         self.query_norm = norm(config.d_head, bias=bias, pack=pack)
         self.key_norm = norm(config.d_head, bias=bias, pack=pack)
         self.rotate = position.rotate  # a bound method: the module, and its parameters, belong to the transformer
@@ -34,9 +37,8 @@ class Attention(nn.Module):
         self.output = factor("head_combine").load(config.head_combine)(config, pack)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        query = self.query_norm(self._heads(self.query(x)))
-        key = self.key_norm(self._heads(self.key(x)))
-        value = self._heads(self.value(x))
+        query, key, value = (self._heads(made) for made in self.project(x, (self.query, self.key, self.value)))
+        query, key = self.query_norm(query), self.key_norm(key)
         mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
         return self.output(mixed.unflatten(0, x.shape[:2]).transpose(2, 3)).to(x.dtype)
 
@@ -51,6 +53,8 @@ class LinearProjection(Linear):
     def __init__(self, config: RunConfig, width: int, pack: int) -> None:
         super().__init__(config.d_model, width, bias=config.bias == "all", pack=pack)
 
+    together = staticmethod(side_by_side)
+
 
 class MlpProjection(nn.Module):
     """Two matrices with a ReLU between, hidden width C: C → C → width."""
@@ -62,6 +66,12 @@ class MlpProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(F.relu(self.hidden(x)))
+
+    @staticmethod
+    def together(x: Tensor, maps: Sequence[MlpProjection]) -> tuple[Tensor, ...]:
+        """`[m(x) for m in maps]`."""
+        hidden = side_by_side(x, [m.hidden for m in maps])
+        return tuple(m.output(F.relu(h)) for m, h in zip(maps, hidden, strict=True))
 
 
 class DotScore(nn.Module):
@@ -75,10 +85,10 @@ class DotScore(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(
-            query,
-            key,
-            value.to(query.dtype),
-            attn_mask=None if bias is None else _each(bias, len(query)).to(query.dtype),
+            query.to(value.dtype),
+            key.to(value.dtype),
+            value,
+            attn_mask=None if bias is None else _each(bias, len(query)).to(value.dtype),
             is_causal=self.causal and bias is None,
             scale=self.scale,
             enable_gqa=self.grouped,

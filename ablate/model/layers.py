@@ -7,6 +7,7 @@ the start, decayed in training), `bias` (starts at 0), `gain` (starts at 1) or `
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,13 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+def side_by_side(x: Tensor, maps: Sequence[Linear]) -> tuple[Tensor, ...]:
+    """`[m(x) for m in maps]` by one matrix product, which a small model does in a fraction of the time of several."""
+    biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
+    weight = torch.cat(tuple(m.weight for m in maps), 1)
+    return linear(x, weight, torch.cat(biases, 1) if biases else None).split([m.weight.shape[1] for m in maps], -1)
 
 
 class Embedding(nn.Module):

@@ -95,7 +95,8 @@ class T5Bias(NoPosition):
     """Adds a learned number a head and bucket of distances, one table for all blocks.
 
     Half of a direction's buckets hold one distance each, the others grow like powers up to the maximum distance, and
-    the last holds all beyond. Full attention has buckets for both directions. How many: `ablate.sizes.t5_buckets`.
+    the last holds all beyond. Full attention has buckets for both directions, and the first of those for later keys
+    stays empty, as in T5. How many: `ablate.sizes.t5_buckets`.
     """
 
     def __init__(self, config: RunConfig, pack: int) -> None:

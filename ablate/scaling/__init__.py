@@ -1,0 +1,31 @@
+"""Scaling curves: arrays of finished runs → power laws with intervals, isoFLOP exponents, and groups compared."""
+
+from ablate.scaling.design import Grid, expected_width, sufficient_grid
+from ablate.scaling.fit import Band, Fit, HeldOut, Interval, fit
+from ablate.scaling.forms import FORMS, Form, best_split
+from ablate.scaling.groups import Comparison, Crossing, Difference, compare_groups
+from ablate.scaling.isoflop import IsoFlop, Minimum, isoflop
+from ablate.scaling.table import TableFit, fit_table
+
+__all__ = [
+    "FORMS",
+    "Band",
+    "Comparison",
+    "Crossing",
+    "Difference",
+    "Fit",
+    "Form",
+    "Grid",
+    "HeldOut",
+    "Interval",
+    "IsoFlop",
+    "Minimum",
+    "TableFit",
+    "best_split",
+    "compare_groups",
+    "expected_width",
+    "fit",
+    "fit_table",
+    "isoflop",
+    "sufficient_grid",
+]

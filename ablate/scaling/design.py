@@ -1,0 +1,140 @@
+"""Before the runs: how wide the interval of each constant will be on a grid, what grid suffices, and which cannot be fitted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats as st
+
+from ablate.errors import AblateError
+from ablate.scaling.forms import Form, best_split, levels
+from ablate.scaling.solve import DELTA, Floats
+
+# E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024 (arXiv:2404.10102), C = 6·N·D: what a grid
+# is judged by before anything is known of the text at hand.
+USUAL = np.array([1.8172, 482.01, 0.3478, 2085.43, 0.3658])
+USUAL_NOISE = 0.01  # sd of log loss from run to run
+TARGET = 0.2  # a width of an exponent's interval that is worth having
+LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}  # where those runs began; smaller models are judged as if their first size were this
+SPAN = 100.0  # largest size over smallest, in a grid that is proposed
+RATIOS = (5.0, 160.0)  # tokens per parameter, in a grid that is proposed
+MOST_LEVELS = 30
+NAMES = {"n": "sizes", "d": "token counts", "c": "budgets"}
+SAME_LINE = 0.98  # a correlation of ln N with ln D beyond which their terms cannot be told apart
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid that would suffice, and the width of alpha's interval to expect from it."""
+
+    text: str
+    runs: int
+    width: float
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.runs} runs, interval of alpha {self.width:.2f} wide)"
+
+
+def expected_width(
+    form: Form, constants: Floats, columns: dict[str, Floats], noise: float, *, confidence: float = 0.95
+) -> dict[str, float]:
+    """The width of every constant's interval to expect from runs at these points, from the curve's slopes at `constants` [K].
+
+    noise: sd of log loss from run to run. The first-order covariance of the Huber estimate under normal noise; with fewer runs
+    than constants, or points that cannot tell the constants apart, infinite.
+    """
+    runs, k = len(next(iter(columns.values()))), len(constants)
+    unknown = dict.fromkeys(form.constants, math.inf)
+    if runs <= k:
+        return unknown
+    slopes = np.empty((runs, k))
+    for i in range(k):  # of ln loss by ln constant, except for exponents
+        step = 1e-5
+        up, down = constants.copy(), constants.copy()
+        if i in (2, 4):
+            up[i], down[i] = constants[i] + step, constants[i] - step
+        else:
+            up[i], down[i] = constants[i] * math.exp(step), constants[i] * math.exp(-step)
+        slopes[:, i] = (np.log(form.loss(up, columns)) - np.log(form.loss(down, columns))) / (2 * step)
+    information = slopes.T @ slopes
+    scale = np.sqrt(np.diag(information))
+    if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e13:
+        return unknown
+    sd = noise * math.sqrt(huber_variance(noise)) * np.sqrt(np.diag(np.linalg.inv(information)))
+    half = st.t.isf((1 - confidence) / 2, runs - k) * sd
+    absolute = np.where(np.isin(np.arange(k), (2, 4)), 2 * half, constants * 2 * np.sinh(half))
+    return dict(zip(form.constants, map(float, absolute), strict=True))
+
+
+def huber_variance(noise: float) -> float:
+    """How much larger than least squares' the variance of the Huber estimate is under normal noise: 1 (far below δ) to π/2."""
+    edge = DELTA / noise
+    inside = 2 * st.norm.cdf(edge) - 1
+    square = inside - 2 * edge * st.norm.pdf(edge) + 2 * edge**2 * st.norm.sf(edge)
+    return float(square / inside**2)
+
+
+def sufficient_grid(form: Form, noise: float = USUAL_NOISE, *, target: float = TARGET) -> Grid | None:
+    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide; None if 30 levels do not do.
+
+    >>> from ablate.scaling.forms import FORMS
+    >>> print(sufficient_grid(FORMS["nd"]))
+    5 sizes × 5 tokens per parameter, 5 to 160 (25 runs, interval of alpha 0.18 wide)
+    """
+    for count in range(4, MOST_LEVELS + 1):
+        x = LOWEST[form.columns[0]] * np.geomspace(1, SPAN, count)
+        if form.columns == ("n", "d"):
+            n = np.repeat(x, count)
+            points = {"n": n, "d": n * np.tile(np.geomspace(*RATIOS, count), count)}
+            text = f"{count} sizes × {count} tokens per parameter, {RATIOS[0]:g} to {RATIOS[1]:g}"
+        else:
+            points = {form.columns[0]: x}
+            text = f"{count} {NAMES[form.columns[0]]} over a range of {SPAN:g}"
+        width = expected_width(form, usual_constants(form), points, noise)["alpha"]
+        if width <= target:
+            return Grid(text, len(points[form.columns[0]]), width)
+    return None
+
+
+def usual_constants(form: Form) -> Floats:
+    """`USUAL` for any form: with the other resource unlimited, or the best split of a budget."""
+    floor, a, alpha, b, beta = USUAL
+    if form.columns == ("c",):
+        low, high = best_split(USUAL, np.array([1.0, 10.0]))[2] - floor
+        return np.array([floor, low, math.log10(low / high)])
+    if form.columns == ("n",):
+        return np.array([floor, a, alpha])
+    if form.columns == ("d",):
+        return np.array([floor, b, beta])
+    return USUAL
+
+
+def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
+    """AblateError where the form cannot be fitted to these points: what is missing, and a grid that would suffice."""
+    runs = len(columns[form.columns[0]])
+    least = 4 if len(form.columns) == 1 else 3
+    counts = {name: len(levels(columns[name])) for name in form.columns}
+    least_runs = len(form.constants) + 2
+    wanted = [f"{least} {NAMES[name]}" for name in form.columns] + [f"{least_runs} runs"]
+    there = [f"{counts[name]} {NAMES[name]}" for name in form.columns] + [f"{runs} runs"]
+    if runs < least_runs or min(counts.values()) < least:
+        raise AblateError(f"{where}{form.symbol} needs at least {listed(wanted)}; there are {listed(there)}.{proposal(form)}")
+    if len(form.columns) == 2:
+        together = np.corrcoef(np.log(columns["n"]), np.log(columns["d"]))[0, 1]
+        if abs(together) > SAME_LINE:
+            why = "tokens rise with size at one ratio" if together > 0 else "every run has the same budget"
+            raise AblateError(
+                f"{where}{form.symbol} cannot tell size from tokens: {why} (correlation of ln N and ln D {together:.3f})."
+                f"{proposal(form)}"
+            )
+
+
+def proposal(form: Form) -> str:
+    grid = sufficient_grid(form)
+    return f" At {USUAL_NOISE:.0%} noise this would do: {grid}." if grid else ""
+
+
+def listed(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1]

@@ -1,0 +1,126 @@
+"""The curves: a floor plus one power law for each resource, and the best split of a budget that follows from two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ablate.scaling.solve import Design, Floats
+
+FLOPS_PER_PARAM_TOKEN = 6.0  # forward and backward pass, the usual estimate C = 6·N·D (Kaplan et al. 2020)
+SAME = 1.05  # sizes and budgets closer than this ratio count as one: steps and widths are whole numbers
+
+FLOOR_BELOW = 8.0  # E and A are looked for down to e^−8 of the lowest loss: 0.03% of it, as good as zero
+STEEPEST = 4.0  # the largest exponent looked for
+
+
+@dataclass(frozen=True)
+class Form:
+    """One equation for the loss. Constants always stand in the order E, A, alpha (, B, beta)."""
+
+    symbol: str
+    equation: str
+    columns: tuple[str, ...]  # the resources: "n" parameters, "d" tokens, "c" FLOPs
+    constants: tuple[str, ...]
+
+    def loss(self, constants: Floats, columns: dict[str, Floats]) -> Floats:
+        """Loss at P points: constants [..., K], each column [P] → [..., P]."""
+        total = constants[..., :1]
+        for term, name in enumerate(self.columns):
+            scale, exponent = constants[..., 1 + 2 * term, None], constants[..., 2 + 2 * term, None]
+            total = total + scale * np.asarray(columns[name], float) ** -exponent
+        return np.asarray(total)
+
+
+FORMS = {
+    "n": Form("L(N)", "E + A/N^alpha", ("n",), ("E", "A", "alpha")),
+    "d": Form("L(D)", "E + A/D^alpha", ("d",), ("E", "A", "alpha")),
+    "c": Form("L(C)", "E + A/C^alpha", ("c",), ("E", "A", "alpha")),
+    "nd": Form("L(N, D)", "E + A/N^alpha + B/D^beta", ("n", "d"), ("E", "A", "alpha", "B", "beta")),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A form at P points of one group or several, as the solver wants it.
+
+    Every group has a scale and an exponent of its own for each resource; the floor E is one for all. Inside the solver a
+    resource is measured from the centre of its logarithms, so that scale and exponent hardly depend on each other.
+    """
+
+    form: Form
+    design: Design
+    centre: Floats  # [V], one for each resource
+    groups: int
+
+    @staticmethod
+    def build(form: Form, columns: dict[str, Floats], log_loss: Floats, group: npt.NDArray[np.intp] | None = None) -> Problem:
+        """columns: [P] each; log_loss [P], for the bounds; group [P], whole numbers from 0, or None for one group."""
+        logs = np.log([columns[name] for name in form.columns])
+        centre = logs.mean(axis=1)
+        resources, points = logs.shape
+        member = np.zeros(points, int) if group is None else group
+        groups = int(member.max()) + 1
+        x = np.zeros((1 + resources, points, 1 + 2 * resources * groups))
+        x[0, :, 0] = 1
+        for v in range(resources):
+            scale = 1 + 2 * (member * resources + v)
+            x[1 + v, np.arange(points), scale] = 1
+            x[1 + v, np.arange(points), scale + 1] = centre[v] - logs[v]
+        low, high = float(log_loss.min()), float(log_loss.max())
+        pairs = resources * groups
+        lower = np.array([low - FLOOR_BELOW] + [low - FLOOR_BELOW, 0.0] * pairs)
+        upper = np.array([low + 0.1] + [high + 2.0, STEEPEST] * pairs)
+        return Problem(form, Design(x, lower, upper), centre, groups)
+
+    def starts(self, log_loss: Floats) -> Floats:
+        """The grid that the fit starts from: every group alike, floor and scales as shares of the lowest loss."""
+        low = float(log_loss.min())
+        exponents = (0.1, 0.3, 0.8) if len(self.centre) > 1 else (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+        choices = np.stack(np.meshgrid([0.3, 0.8], [0.1, 0.4], *[exponents] * len(self.centre)), -1).reshape(
+            -1, 2 + len(self.centre)
+        )
+        rows = []
+        for floor, scale, *slopes in choices:
+            terms = [value for slope in slopes for value in (low + np.log(scale), slope)]
+            rows.append([low + np.log(floor), *terms * self.groups])
+        return np.array(rows)
+
+    def constants(self, theta: Floats, group: int = 0) -> Floats:
+        """The solver's θ [B, K] → E, A, alpha (, B, beta) of one group [B, k]."""
+        out = [np.exp(theta[:, 0])]
+        for v, centre in enumerate(self.centre):
+            scale = 1 + 2 * (group * len(self.centre) + v)
+            out += [np.exp(theta[:, scale] + theta[:, scale + 1] * centre), theta[:, scale + 1]]
+        return np.stack(out, axis=1)
+
+
+def best_split(
+    constants: Floats, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
+) -> tuple[Floats, Floats, Floats]:
+    """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss (Hoffmann et al. 2022, eq. 4).
+
+    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N·D: N = G·(C/k)^(β/(α+β)).
+    """
+    floor, a, alpha, b, beta = (constants[..., i, None] for i in range(5))
+    budget = np.asarray(c, float) / flops_per_param_token
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # an exponent of zero has no best split: NaN
+        n = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * budget ** (beta / (alpha + beta))
+        d = budget / n
+        return n, d, floor + a * n**-alpha + b * d**-beta
+
+
+def levels(x: Floats) -> Floats:
+    """The distinct values of a column, those within 5% of the first of them taken as one, ascending."""
+    found: list[float] = []
+    for value in np.sort(x):
+        if not found or value > found[-1] * SAME:
+            found.append(float(value))
+    return np.array(found)
+
+
+def level_of(x: Floats) -> npt.NDArray[np.intp]:
+    """For every value the index of its level in `levels(x)`."""
+    return np.searchsorted(levels(x), x, side="right") - 1

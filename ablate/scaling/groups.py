@@ -1,0 +1,204 @@
+"""One curve a group: do the groups differ by an offset or by an exponent, and where do their curves cross?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats as st
+
+from ablate.scaling.fit import Fit, Interval, limits, solve
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, Problem, best_split
+from ablate.scaling.solve import Floats
+from ablate.stats.families import holm
+
+BEYOND = 100.0  # how far outside the measured range, as a ratio, a crossing is looked for
+POINTS = 401  # of the range, at which two curves are compared
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An exponent minus the baseline's; p of no difference, from the same replicates as the interval."""
+
+    interval: Interval
+    p: float
+    p_holm: float
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where two curves meet. `at` is NaN where they do not within the range looked at; lo 0 and hi ∞ mean "beyond it"."""
+
+    at: Interval
+    inside: bool  # the measured range
+    share_inside: float  # of the replicates
+
+    def __str__(self) -> str:
+        if math.isnan(self.at.value):
+            text = f"no crossing within {BEYOND:g} times the measured range"
+        else:
+            text = f"crossing at {self.at}, {'inside' if self.inside else 'outside'} the measured range"
+        return f"{text}; {self.share_inside:.0%} of replicates cross inside it"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A group's curve against the baseline's.
+
+    axis: the resource compared along; for L(N, D) the budget C, each curve at its own best split of it.
+    """
+
+    group: str
+    baseline: str
+    axis: str
+    low: float  # the measured range of the axis, of both groups together
+    high: float
+    exponents: dict[str, Difference]  # each curve with a floor of its own: assumes nothing, tells little apart
+    one_floor: dict[str, Difference]  # if both curves had the same floor E
+    gap_low: Interval  # loss over the baseline's − 1, at the low end of the range
+    gap_high: Interval
+    crossing: Crossing
+    confidence: float
+
+    @property
+    def verdict(self) -> str:
+        """ "exponent", "offset" (a gap at both ends, of one sign, and exponents not told apart) or "not told apart"."""
+        if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
+            return "exponent"
+        below = self.gap_low.hi < 0 and self.gap_high.hi < 0
+        above = self.gap_low.lo > 0 and self.gap_high.lo > 0
+        return "offset" if below or above else "not told apart"
+
+
+def compare_groups(
+    fits: dict[str, Fit], baseline: str, *, rng: np.random.Generator, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
+) -> list[Comparison]:
+    """Every group against the baseline; fits of one form. p are Holm's over the groups and exponents compared.
+
+    Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the same points) are compared as
+    pairs: noise that runs of one seed share drops out.
+    """
+    assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, "fits of one form with as many replicates"
+    found = [compare(fits[name], fits[baseline], name, baseline, rng, flops_per_param_token) for name in fits if name != baseline]
+    exponents = corrected([one.exponents for one in found])
+    one_floor = corrected([one.one_floor for one in found])
+    return [replace(one, exponents=a, one_floor=b) for one, a, b in zip(found, exponents, one_floor, strict=True)]
+
+
+def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]]:
+    """The same differences with Holm's p over all of them."""
+    p = iter(holm([difference.p for one in family for difference in one.values()]))
+    return [{name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()} for one in family]
+
+
+def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator, flops_per_param_token: float) -> Comparison:
+    form, names = fit.form, [constant for constant in fit.form.constants if constant in ("alpha", "beta")]
+    at = [form.constants.index(constant) for constant in names]
+    dof = fit.dof + base.dof
+    apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
+    joined = one_floor(fit, base, at, rng)
+    axis, low, high = measured_range(fit, base, flops_per_param_token)
+    x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
+    value = log_ratio(fit.values, base.values, fit, axis, x, flops_per_param_token)
+    copies = log_ratio(fit.replicates, base.replicates, fit, axis, x, flops_per_param_token)
+    lo, hi = limits(copies, dof, fit.confidence)
+    gaps = [
+        Interval(*(float(np.expm1(np.interp(np.log(end), np.log(x), curve))) for curve in (value, lo, hi))) for end in (low, high)
+    ]
+    return Comparison(
+        group=name,
+        baseline=baseline,
+        axis=axis,
+        low=low,
+        high=high,
+        exponents=differences(names, *apart, dof, fit.confidence),
+        one_floor=differences(names, *joined, dof + 1, fit.confidence),
+        gap_low=gaps[0],
+        gap_high=gaps[1],
+        crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
+        confidence=fit.confidence,
+    )
+
+
+def differences(names: list[str], value: Floats, copies: Floats, dof: int, confidence: float) -> dict[str, Difference]:
+    """Intervals of differences [k] with replicates [B, k], and p by inverting them."""
+    lo, hi = limits(copies, dof, confidence)
+    p = [p_of_zero(copy, dof) for copy in copies.T]
+    return {
+        name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan) for i, name in enumerate(names)
+    }
+
+
+def p_of_zero(copies: Floats, dof: int) -> float:
+    """The two-sided p at which the interval of `limits` would touch zero."""
+    below, above = (copies < 0).mean(), (copies > 0).mean()
+    tail = max(min(below, above), 0.5 / len(copies))  # B replicates know no smaller one
+    return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
+
+
+def one_floor(fit: Fit, base: Fit, at: list[int], rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Differences of the exponents [k] and of their replicates [B, k] with one floor E for both curves."""
+    columns = {name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns}
+    log_loss = np.log(np.concatenate([base.loss, fit.loss]))
+    problem = Problem.build(fit.form, columns, log_loss, np.repeat([0, 1], [base.runs, fit.runs]))
+    weights = rng.exponential(size=(len(fit.replicates), base.runs))
+    paired = same_points(fit.columns, base.columns, fit.form.columns)
+    other = weights if paired else rng.exponential(size=(len(fit.replicates), fit.runs))
+    theta, copies = solve(problem, log_loss, np.concatenate([weights, other], axis=1))
+    both = np.concatenate([theta[None], copies])
+    apart = problem.constants(both, 1)[:, at] - problem.constants(both, 0)[:, at]
+    return apart[0], apart[1:]
+
+
+def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ...]) -> bool:
+    """Whether two tables hold the same points in the same order (within 5%: matching moves parameters a little)."""
+    return all(a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all()) for name in names)
+
+
+def measured_range(fit: Fit, base: Fit, flops_per_param_token: float) -> tuple[str, float, float]:
+    """The resource two curves are compared along, and the lowest and highest value of it in either group."""
+    if len(fit.form.columns) == 1:
+        name, both = fit.form.columns[0], np.concatenate([one.columns[fit.form.columns[0]] for one in (fit, base)])
+    else:
+        name, both = "c", np.concatenate([flops_per_param_token * one.columns["n"] * one.columns["d"] for one in (fit, base)])
+    return name, float(both.min()), float(both.max())
+
+
+def log_ratio(a: Floats, b: Floats, fit: Fit, axis: str, x: Floats, flops_per_param_token: float) -> Floats:
+    """ln of curve a over curve b at x [X]: constants [..., K] → [..., X]."""
+
+    def curve(constants: Floats) -> Floats:
+        if len(fit.form.columns) == 2:
+            return best_split(constants, x, flops_per_param_token)[2]
+        return fit.form.loss(constants, {axis: x})
+
+    return np.log(curve(a)) - np.log(curve(b))
+
+
+def crossing(x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float) -> Crossing:
+    """Where a difference of curves, value [X] and replicates copies [B, X], changes sign nearest the middle of what was measured.
+
+    A replicate that does not cross counts as crossing beyond the end where its curves are closer.
+    """
+    at = meeting(x, value[None], low, high)[0]
+    places = meeting(x, copies, low, high)
+    ends = limits(np.log(np.clip(places, x[0] / 2, x[-1] * 2)), dof, confidence)
+    lo, hi = (0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end)) for end in ends)
+    shown = float(at) if x[0] <= at <= x[-1] else math.nan
+    inside = (places >= low) & (places <= high)
+    return Crossing(Interval(shown, lo, hi), bool(low <= at <= high), float(inside.mean()))
+
+
+def meeting(x: Floats, gaps: Floats, low: float, high: float) -> Floats:
+    """Where each row of gaps [B, X] changes sign, nearest to the middle of [low, high]; 0 or ∞ where it does not."""
+    log_x = np.log(x)
+    middle = (math.log(low) + math.log(high)) / 2
+    changes = np.sign(gaps[:, :-1]) * np.sign(gaps[:, 1:]) < 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = gaps[:, :-1] / (gaps[:, :-1] - gaps[:, 1:])
+    places = np.where(changes, log_x[:-1] + share * np.diff(log_x), np.nan)
+    away = np.where(changes, np.abs(places - middle), np.inf)
+    found = np.exp(np.take_along_axis(places, away.argmin(axis=1)[:, None], axis=1)[:, 0])
+    beyond = np.where(np.abs(gaps[:, 0]) < np.abs(gaps[:, -1]), 0.0, np.inf)
+    return np.where(changes.any(axis=1), found, beyond)

@@ -1,0 +1,222 @@
+"""IsoFLOP curves: the size of lowest loss in each budget, and how it grows with the budget.
+
+The minimum is read off an Akima interpolation of log loss over log size (Porian et al. 2024, arXiv:2406.19146): a parabola
+through the whole range is pulled aside by the steeper flank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.interpolate import Akima1DInterpolator
+
+from ablate.errors import AblateError
+from ablate.scaling.fit import BOOTSTRAPS, Fit, Interval, clean, fit, repeated_noise
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
+from ablate.scaling.solve import Floats
+
+LEAST_SIZES = 4  # in a budget
+LEAST_BUDGETS = 3
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """One budget: the size of lowest loss, or why there is none."""
+
+    c: float
+    sizes: Floats  # measured, ascending
+    losses: Floats  # geometric mean over the runs of a size
+    n: Interval
+    d: float
+    loss: float
+    reason: str = ""  # why this budget has no minimum; then n, d and loss are NaN
+
+    def curve(self, points: int = 200) -> tuple[Floats, Floats]:
+        """The interpolation: sizes, losses."""
+        x = np.log(self.sizes)
+        dense = np.linspace(x[0], x[-1], points)
+        return np.exp(dense), np.exp(Akima1DInterpolator(x, np.log(self.losses))(dense))
+
+
+@dataclass(frozen=True)
+class IsoFlop:
+    """N_opt = n_scale · C^n_exponent, likewise D_opt, and the losses at the minima as a curve of C where there are enough."""
+
+    minima: tuple[Minimum, ...]
+    n_exponent: Interval
+    d_exponent: Interval
+    n_scale: float
+    d_scale: float
+    noise: float  # sd of log loss from run to run
+    noise_from: str  # "repeated runs" | "roughness of the curves"
+    frontier: Fit | None
+    notes: tuple[str, ...]
+
+    def best_split(self, c: Floats) -> tuple[Floats, Floats]:
+        """Compute-optimal parameters and tokens at budgets [P]."""
+        budget = np.asarray(c, float)
+        return self.n_scale * budget**self.n_exponent.value, self.d_scale * budget**self.d_exponent.value
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The runs of one budget: ascending sizes, each the mean of its runs, in logarithms [S]."""
+
+    c: float
+    sizes: Floats
+    losses: Floats
+    tokens: Floats
+    runs: Floats  # of each size
+
+    def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
+        """Where the interpolated columns of losses [S, B] are lowest, and how low; NaN [B] for a minimum at an end."""
+        cubic, square, slope, constant = Akima1DInterpolator(self.sizes, losses, axis=0).c  # each [S − 1, B]
+        widths = np.diff(self.sizes)[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):  # pieces without a minimum
+            step = -slope / (square + np.sqrt(square**2 - 3 * cubic * slope))
+        value = np.where((step >= 0) & (step <= widths), ((cubic * step + square) * step + slope) * step + constant, np.inf)
+        piece = value.argmin(axis=0)[None]
+        at = np.take_along_axis(self.sizes[:-1, None] + step, piece, axis=0)[0]
+        least = np.take_along_axis(value, piece, axis=0)[0]
+        inside = least < np.minimum(losses[0], losses[-1])
+        return np.where(inside, at, np.nan), np.where(inside, least, np.nan)
+
+    def minimum(self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float) -> tuple[Minimum, Floats]:
+        """The size of lowest loss, and its logarithm in replicates [B] that give every run fresh noise of this sd."""
+        at, loss, copies, reason = math.nan, math.nan, np.full(bootstraps, np.nan), ""
+        if len(self.sizes) < LEAST_SIZES:
+            reason = f"{len(self.sizes)} sizes, {LEAST_SIZES} needed"
+        else:
+            (at,), (loss,) = self.lowest(self.losses[:, None])
+            fresh = noise / np.sqrt(self.runs[:, None]) * rng.normal(size=(len(self.runs), bootstraps))
+            copies, _ = self.lowest(self.losses[:, None] + fresh)
+            if math.isnan(at):
+                reason = f"lowest at its {'smallest' if self.losses[0] < self.losses[-1] else 'largest'} size"
+        tokens = math.nan if reason else float(np.exp(np.interp(at, self.sizes, self.tokens)))
+        lo, hi = (math.nan, math.nan) if reason else percentiles(copies, confidence)
+        n = Interval(*(float(np.exp(value)) for value in (at, lo, hi)))
+        return Minimum(self.c, np.exp(self.sizes), np.exp(self.losses), n, tokens, float(np.exp(loss)), reason), copies
+
+
+def isoflop(
+    loss: Floats,
+    *,
+    n: Floats,
+    c: Floats,
+    d: Floats | None = None,
+    rng: np.random.Generator,
+    bootstraps: int = BOOTSTRAPS,
+    confidence: float = 0.95,
+) -> IsoFlop:
+    """Minima and exponents from P runs: loss, parameters n, FLOPs c, tokens d [P] (by default c/6n).
+
+    Budgets within 5% are one, and so are sizes. A budget counts with four sizes and a minimum that is not at its smallest or
+    largest; three such budgets are needed. Intervals are percentiles over replicates in which every run gets fresh noise, of the
+    size that repeated runs of a size in a budget show, or where there are none the roughness of the curves.
+    """
+    tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
+    columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
+    budgets = split(columns, log_loss)
+    noise, noise_from = run_noise(columns, log_loss, budgets)
+    found = [(budget, *budget.minimum(noise, rng, bootstraps, confidence)) for budget in budgets]
+    minima = tuple(minimum for _, minimum, _ in found)
+    good = [one for one in found if not one[1].reason]
+    if len(good) < LEAST_BUDGETS:
+        raise AblateError(too_few(minima))
+    best = [minimum for _, minimum, _ in good]
+    c_good = np.array([minimum.c for minimum in best])
+    copies_n = np.array([copies for *_, copies in good])
+    copies_d = np.array([np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good])  # NaN stays NaN
+    n_exponent, n_scale = growth(c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence)
+    d_exponent, d_scale = growth(c_good, np.array([minimum.d for minimum in best]), copies_d, confidence)
+    notes = [f"C = {minimum.c:.3g}: no minimum, {minimum.reason}." for minimum in minima if minimum.reason]
+    notes += [f"{lost} runs without a finite loss left out."] if lost else []
+    try:
+        losses = np.array([minimum.loss for minimum in best])
+        frontier = fit(losses, "c", c=c_good, rng=rng, bootstraps=bootstraps, confidence=confidence)
+    except AblateError as error:
+        frontier = None
+        notes.append(f"No curve of the lowest loss over C: {error}")
+    return IsoFlop(minima, n_exponent, d_exponent, n_scale, d_scale, noise, noise_from, frontier, tuple(notes))
+
+
+def growth(c: Floats, best: Floats, copies: Floats, confidence: float) -> tuple[Interval, float]:
+    """best [P] = scale · c^exponent by least squares of logarithms, with the exponents of log replicates [P, B]."""
+    slope, start = line(np.log(c), np.log(best)[:, None])
+    slopes, _ = line(np.log(c), copies)
+    return Interval(float(slope[0]), *percentiles(slopes, confidence)), float(np.exp(start[0]))
+
+
+def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
+    """The runs by budget, ascending."""
+    found = []
+    of = level_of(columns["c"])
+    for index in range(of.max() + 1):
+        here = of == index
+        member = level_of(columns["n"][here])
+        runs = np.bincount(member)
+        sizes, losses, tokens = (
+            np.bincount(member, values[here]) / runs for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]))
+        )
+        c = float(np.exp(np.log(columns["c"][here]).mean()))
+        found.append(Budget(c, sizes, losses, tokens, runs.astype(float)))
+    return found
+
+
+def run_noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]) -> tuple[float, str]:
+    """The sd of log loss from run to run, and what it was taken from."""
+    repeats, _ = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
+    if np.isfinite(repeats):
+        return repeats, "repeated runs"
+    off = [roughness(budget.sizes, budget.losses) for budget in budgets if len(budget.sizes) >= LEAST_SIZES]
+    together = np.concatenate(off) if off else np.zeros(1)
+    return float(np.sqrt((together**2).mean())), "roughness of the curves"
+
+
+def roughness(x: Floats, y: Floats) -> Floats:
+    """Fourth divided differences of neighbouring points (third of four points), scaled to the noise's sd: [S] → [S − 4].
+
+    The difference-based noise estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order that a smooth minimum passes.
+    """
+    width = min(5, len(x))
+    out = []
+    for first in range(len(x) - width + 1):
+        near = x[first : first + width]
+        shares = 1 / np.prod(near[:, None] - near + np.eye(width), axis=1)
+        out.append(shares @ y[first : first + width] / np.linalg.norm(shares))
+    return np.array(out)
+
+
+def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Slopes and intercepts of the columns of y [P, B] over x [P] by least squares; NaN points are left out."""
+    there = np.isfinite(y)
+    count = there.sum(axis=0)
+    at, value = np.where(there, x[:, None], 0.0), np.where(there, y, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centre, mean = at.sum(axis=0) / count, value.sum(axis=0) / count
+        off = np.where(there, at - centre, 0.0)
+        slope = (off * value).sum(axis=0) / (off**2).sum(axis=0)
+    slope = np.where(count >= 2, slope, np.nan)
+    return slope, mean - slope * centre
+
+
+def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
+    """Percentiles of the replicates that have a value; NaN where fewer than half have."""
+    there = copies[np.isfinite(copies)]
+    if len(there) < len(copies) / 2:
+        return float("nan"), float("nan")
+    lo, hi = np.quantile(there, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(lo), float(hi)
+
+
+def too_few(minima: tuple[Minimum, ...]) -> str:
+    """Why there are no exponents, and what would give them."""
+    reasons = [f"C = {minimum.c:.3g}: {minimum.reason}" for minimum in minima if minimum.reason]
+    shown = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
+    return (
+        f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the lowest loss in between; "
+        f"of {len(minima)} budgets {len(minima) - len(reasons)} have that{f' ({shown})' if shown else ''}. "
+        f"{LEAST_BUDGETS} budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
+    )

@@ -1,0 +1,29 @@
+"""Arrays → effects, intervals and the number of seeds. No database, no pandas; a `numpy.random.Generator` where random."""
+
+from ablate.stats.families import family, holm, max_t
+from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
+from ablate.stats.pairs import Effect, Equivalence, compare, equivalence, pair_correlation, paired, sign_flip, wilson
+from ablate.stats.planning import power, resolvable, seeds_needed, two_stage, two_stage_interval
+
+__all__ = [
+    "Effect",
+    "Equivalence",
+    "GridEffects",
+    "LevelEffect",
+    "Term",
+    "compare",
+    "equivalence",
+    "family",
+    "grid_effects",
+    "holm",
+    "max_t",
+    "pair_correlation",
+    "paired",
+    "power",
+    "resolvable",
+    "seeds_needed",
+    "sign_flip",
+    "two_stage",
+    "two_stage_interval",
+    "wilson",
+]

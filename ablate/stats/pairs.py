@@ -1,0 +1,168 @@
+"""One contrast: the differences of a level against its baseline, paired by seed, and what they say.
+
+A difference that is not finite belongs to a pair one of whose runs diverged. It is a lost pair: counted in `Effect.lost`, never
+part of a mean. What remains follows these rules:
+
+- no pair: every number is NaN; one pair: the mean is known, its noise is not (sd, interval and p are NaN);
+- two pairs and more: Student's t on n − 1 degrees of freedom;
+- all differences exactly zero (the same runs under two names): interval [0, 0], p = 1;
+- all differences equal but not zero: nothing was learnt about noise, so interval and p are NaN, as for one pair.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats as st
+
+from ablate.stats.planning import resolvable
+from ablate.stats.values import SAME, Floats, Values, finite, half_width, spread
+
+NAN = float("nan")
+EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A paired effect, in the metric's own unit. NaN: cannot be known from so few pairs."""
+
+    n: int  # pairs that count
+    lost: int  # pairs with a non-finite difference
+    mean: float
+    sd: float  # of the differences
+    lo: float
+    hi: float
+    confidence: float  # of [lo, hi]
+    t: float
+    p: float  # two-sided
+    p_sign_flip: float  # two-sided, exact; a check on p that assumes symmetry only
+    standardised: float  # mean / sd
+    resolvable: float  # smallest true effect that n pairs of this sd find in 80% of studies
+    correlation: float = NAN  # of the two arms over seeds; NaN when only differences are known
+    method: str = "paired t"
+    p_holm: float = NAN  # within the family; set by `family`
+    family_lo: float = NAN  # simultaneous interval within the family; set by `family`
+    family_hi: float = NAN
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the difference is told from zero (p, after Holm where a family is known, below 1 − confidence)."""
+        return (self.p if math.isnan(self.p_holm) else self.p_holm) <= 1 - self.confidence
+
+
+def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
+    """The effect behind `differences` [n]: mean, Student-t interval, p, and what n pairs could have resolved.
+
+    >>> effect = paired([0.1, 0.3, 0.2, float("nan")])
+    >>> effect.n, effect.lost, round(effect.mean, 3), round(effect.p, 4)
+    (3, 1, 0.2, 0.0742)
+    """
+    d, lost = finite(differences)
+    n = len(d)
+    mean = float(d.mean()) if n else NAN
+    sd = spread(d)
+    half = half_width(n, sd, confidence)
+    t = mean / (sd / math.sqrt(n)) if sd > 0 else NAN
+    lo, hi, p = mean - half, mean + half, float(2 * st.t.sf(abs(t), n - 1))
+    if sd == 0 and mean == 0:
+        lo, hi, p = 0.0, 0.0, 1.0
+    return Effect(
+        n=n,
+        lost=lost,
+        mean=mean,
+        sd=sd,
+        lo=lo,
+        hi=hi,
+        confidence=confidence,
+        t=t,
+        p=p,
+        p_sign_flip=sign_flip(d),
+        standardised=mean / sd if sd > 0 else NAN,
+        resolvable=resolvable(n, sd, alpha=1 - confidence) if sd > 0 else NAN,
+    )
+
+
+def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Effect:
+    """`paired` of two arms [n] whose entries belong to the same seeds, with their correlation over seeds.
+
+    The correlation says what pairing bought: var(difference) = var(a) + var(b) − 2·r·sd(a)·sd(b).
+    """
+    a, b = np.asarray(values, float), np.asarray(baseline, float)
+    assert a.shape == b.shape, (a.shape, b.shape)
+    with np.errstate(invalid="ignore"):
+        effect = paired(a - b, confidence=confidence)
+    return replace(effect, correlation=pair_correlation(a, b))
+
+
+def pair_correlation(a: Values, b: Values) -> float:
+    """Pearson correlation over the pairs that are whole; NaN below three of them or where an arm does not vary."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    whole = np.isfinite(a) & np.isfinite(b)
+    a, b = a[whole], b[whole]
+    if len(a) < 3 or spread(a) == 0 or spread(b) == 0:
+        return NAN
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def sign_flip(differences: Values) -> float:
+    """Two-sided p of the mean under every one of the 2^n ways to flip the differences' signs.
+
+    Exact for noise that is symmetric about zero under the null, whatever its shape. The smallest value it can take is 2/2^n, so
+    fewer than six pairs never reach 0.05. Exact up to 40 pairs (both halves' sums are sorted and matched); beyond, by the normal
+    limit with variance Σd². Lost pairs are left out; NaN without pairs.
+    """
+    d, _ = finite(differences)
+    n, observed = len(d), abs(float(d.sum()))
+    if n == 0:
+        return NAN
+    if n > EXACT_PAIRS:
+        return float(2 * st.norm.sf(observed / math.sqrt(float(d @ d)))) if np.any(d) else 1.0
+    left, right = flipped_sums(d[: n // 2]), np.sort(flipped_sums(d[n // 2 :]))
+    edge = observed - SAME * float(np.abs(d).sum())  # a sum equal to the observed one counts, rounding or not
+    above = len(right) - np.searchsorted(right, edge - left, side="left")
+    return min(1.0, 2 * int(above.sum()) / 2**n)
+
+
+def flipped_sums(d: Floats) -> Floats:
+    """The sums of d [n] under all sign patterns: [2^n]."""
+    sums = np.zeros(1)
+    for value in d:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Whether an effect lies within ±margin: two one-sided tests (Schuirmann 1987)."""
+
+    margin: float
+    p: float  # the larger of the two one-sided p
+    lo: float  # the 1 − 2·alpha interval; inside ±margin exactly when p < alpha
+    hi: float
+    equivalent: bool
+
+
+def equivalence(differences: Values, margin: float, *, alpha: float = 0.05) -> Equivalence:
+    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN)."""
+    assert margin > 0, margin
+    d, _ = finite(differences)
+    n, sd = len(d), spread(d)
+    mean = float(d.mean()) if n else NAN
+    if sd == 0 and mean == 0:
+        return Equivalence(margin, 0.0, 0.0, 0.0, True)
+    half = half_width(n, sd, 1 - 2 * alpha)
+    p = float(st.t.sf((margin - abs(mean)) / (sd / math.sqrt(n)), n - 1)) if sd > 0 else NAN
+    return Equivalence(margin, p, mean - half, mean + half, p < alpha)
+
+
+def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval for a rate of k in n, such as diverged seeds (Wilson 1927). (0, 1) when n is 0: nothing is known."""
+    assert 0 <= k <= n, (k, n)
+    if n == 0:
+        return 0.0, 1.0
+    z = float(st.norm.isf((1 - confidence) / 2))
+    centre = (k + z * z / 2) / (n + z * z)
+    half = z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
+    return (0.0 if k == 0 else centre - half), (1.0 if k == n else centre + half)

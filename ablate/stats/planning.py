@@ -1,0 +1,100 @@
+"""How many seeds: what n pairs can resolve, how many an effect needs, and Stein's two-stage rule."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy import optimize, special
+from scipy import stats as st
+
+from ablate.errors import AblateError
+from ablate.stats.values import Values, finite, quantile, spread
+
+POWER = 0.8
+ALPHA = 0.05
+NODES, WEIGHTS = special.roots_legendre(500)
+NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2  # quadrature on (0, 1)
+
+
+def power(n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA) -> float:
+    """The chance that a two-sided paired t-test on n pairs finds a true `effect` whose paired differences have this sd.
+
+    From the noncentral t distribution, as an integral over the distribution of the estimated sd (scipy's own is NaN for few pairs
+    and large effects). 0 below two pairs: no test can be made.
+    """
+    assert sd > 0, sd
+    if n < 2:
+        return 0.0
+    edge = quantile(n - 1, 1 - alpha)
+    centre = abs(effect) / sd * math.sqrt(n)
+    noise = np.sqrt(st.chi2.ppf(NODES, n - 1) / (n - 1))  # estimated sd / true sd
+    found = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
+    return float(WEIGHTS @ found)
+
+
+@lru_cache(maxsize=1024)
+def _resolvable_in_sd(n: int, wanted: float, alpha: float) -> float:
+    if n < 2:
+        return math.inf
+    high = 1.0
+    while power(n, high, alpha=alpha) < wanted:
+        high *= 2
+    return float(optimize.brentq(lambda effect: power(n, effect, alpha=alpha) - wanted, 0.0, high, xtol=1e-10))
+
+
+def resolvable(n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA) -> float:
+    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired difference.
+
+    >>> round(resolvable(5), 2), round(resolvable(10), 2)
+    (1.68, 1.0)
+    """
+    return _resolvable_in_sd(n, power, alpha) * sd
+
+
+def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int:
+    """The fewest pairs that find a true `effect` with this power, the paired differences having this sd.
+
+    >>> seeds_needed(0.01, sd=0.01)
+    10
+    """
+    assert effect != 0 and sd > 0, (effect, sd)
+    low, high = 1, 2
+    while resolvable(high, sd, power, alpha=alpha) > abs(effect):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if resolvable(middle, sd, power, alpha=alpha) <= abs(effect) else (middle, high)
+    return high
+
+
+def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, most: int | None = None) -> int:
+    """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution` at the most.
+
+    N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on pilot − 1 degrees of freedom.
+    The interval of all N differences is then `two_stage_interval`. Pairs lost in the pilot do not count; with fewer than two
+    left no number can be given, and the rule answers `most` (AblateError without one).
+    """
+    assert resolution > 0, resolution
+    first, _ = finite(pilot)
+    n = len(first)
+    if n < 2:
+        if most is None:
+            raise AblateError(f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more wanted.")
+        return most
+    wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
+    return wanted if most is None else min(wanted, most)
+
+
+def two_stage_interval(differences: Values, pilot: Values, *, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval after both stages: mean of all differences ± t·s/√N with s and t of the pilot alone.
+
+    That is what makes its coverage exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's
+    was. Lost pairs do not count.
+    """
+    (d, _), (first, _) = finite(differences), finite(pilot)
+    if len(first) < 2:
+        return math.nan, math.nan
+    half = quantile(len(first) - 1, confidence) * spread(first) / math.sqrt(len(d))
+    return float(d.mean()) - half, float(d.mean()) + half

@@ -1,0 +1,41 @@
+"""What the other files here share: a column of differences, its spread, and the t interval of its mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats as st
+
+Floats = npt.NDArray[np.float64]
+Values = Sequence[float] | npt.NDArray[np.float64]
+
+SAME = 1e-12  # differences whose spread is below this share of their size differ by rounding only
+
+
+def finite(values: Values) -> tuple[Floats, int]:
+    """The finite values, and how many were not."""
+    array = np.asarray(values, float)
+    assert array.ndim == 1, array.shape
+    keep = np.isfinite(array)
+    return array[keep], int((~keep).sum())
+
+
+def spread(d: Floats) -> float:
+    """Standard deviation on n − 1 degrees of freedom; exactly 0 when values differ by rounding only; NaN below two values."""
+    if len(d) < 2:
+        return math.nan
+    sd = float(d.std(ddof=1))
+    return 0.0 if sd <= SAME * float(np.abs(d).max()) else sd
+
+
+def half_width(n: int, sd: float, confidence: float) -> float:
+    """Half the width of the t interval of a mean; NaN where the noise is not known."""
+    return quantile(n - 1, confidence) * sd / math.sqrt(n) if sd > 0 else math.nan
+
+
+def quantile(df: int, confidence: float) -> float:
+    """The two-sided quantile of Student's t."""
+    return float(st.t.isf((1 - confidence) / 2, df))
