@@ -125,8 +125,17 @@ def test_a_step_loaded_with_other_runs_is_as_a_new_one(change: dict[str, Any]) -
     assert not torch.equal(new.optimiser.weights, untouched.optimiser.weights)
 
 
-def test_the_ring_holds_what_was_not_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_clipping_a_gradient_of_any_norm_is_taken_as_it_is() -> None:
+    unclipped, loose, tight = (go([config(grad_clip=clip)], 5) for clip in (0.0, 1e6, 0.01))
+    assert torch.equal(unclipped.optimiser.weights, loose.optimiser.weights)
+    assert not torch.equal(unclipped.optimiser.weights, tight.optimiser.weights)
+
+
+@pytest.mark.parametrize("corpus", ["on the device", "on the host"])
+def test_the_ring_holds_what_was_not_read_in_between(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = go([config()], 21).read(21)[0]
+    if corpus == "on the host":
+        monkeypatch.setattr("ablate.train.step.TEXT_BYTES", 0)
     monkeypatch.setattr("ablate.train.step.RING", 5)
     step = Step([config()], text(), "cpu")
     rows = []
