@@ -91,11 +91,12 @@ def test_plain_lines_come_at_a_readable_rate(monkeypatch):
             clock.now += 0.1
             tally.begin("a", Running(f"cell [x], seed {k}", 100, 500, 1e9))
             tally.see("a", metrics(100))
+            tally.see("a", {"event": "final", "values": [["accuracy", 0, 0.3], ["loss", 0, 2.75]]})
             display.ended(tally.end("a", done=True), "complete")
             display.refresh()
 
     lines = shown(False, monkeypatch, act).splitlines()
-    assert lines[0].startswith("topology 1/40: cell [x], seed 0 complete, loss 2.5; about ")
+    assert lines[0].startswith("topology 1/40: cell [x], seed 0 complete, held-out loss 2.75; about ")
     assert len(lines) == 4  # one a second
 
 
