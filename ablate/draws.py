@@ -52,7 +52,7 @@ def words(seed: Tensor, stream: int, step: Tensor | int, shape: Sequence[int], r
     rows, rest = shape[0], tuple(shape[1:])
     size = math.prod(rest)
     blocks = -(-size // 4)
-    index = torch.arange(blocks, device=seed.device)
+    index = torch.arange(blocks, device=seed.device) & _WORD  # a tensor to a compiler too, and no 32-bit loop index
     which = torch.arange(rows, device=seed.device)[:, None] + row
     zero = torch.zeros_like(index)
     keys = (seed[:, None, None] & _WORD, zero + stream)

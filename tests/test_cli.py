@@ -268,6 +268,33 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     assert "quickstart" in complete.studies("qui")
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ablate", "new", "x", "--factor", "topolo"], ["topology="]),
+        (["ablate", "new", "x", "--factor", "topology", "=", "serial,par"], ["serial,parallel"]),
+        (["ablate", "new", "x", "--factor", "schedule", "="], ["cosine", "linear", "constant", "wsd"]),
+        (["ablate", "run", "quickstart", "--device", "cu"], ["cuda"]),
+    ],
+)
+def test_bash_completion(words: list[str], offered: list[str]) -> None:
+    """As bash hands them over: one word a line, broken at "="."""
+    words_of_bash = {"_ABLATE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=_path() | words_of_bash, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == offered
+
+
+def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate.launch import speed
+
+    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    code, out, _ = ablate("plan", QUICKSTART, "--size", "tiny", "--device", "cpu")
+    assert code == 0
+    assert "tokens/s" in out and "on cpu, as timed now" in out
+    assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+
+
 # -- after a run -----------------------------------------------------------------------------------------------------------------
 
 

@@ -56,3 +56,18 @@ def test_torch_is_asked_in_a_process_of_its_own():
     before = "torch" in sys.modules
     assert devices._ask_torch()["torch"]
     assert ("torch" in sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("cores", "runs", "expected"),
+    [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [4] * 15)],  # 64 GiB hold 15 workers of 4 GiB
+)
+def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
+    seats = devices.seats([devices.Device("cpu", 64 << 30, cores)], runs, run_bytes=(3 << 30) + 1)
+    assert [seat.threads for seat in seats] == expected
+    assert sum(seat.threads for seat in seats) <= cores
+
+
+def test_a_gpu_has_one_worker():
+    gpus = [devices.Device("cuda:0", 80 << 30, 4), devices.Device("cuda:1", 80 << 30, 4)]
+    assert devices.seats(gpus, 25, 1 << 30) == gpus

@@ -231,6 +231,19 @@ def test_a_size_has_one_shape_beside_all_other_factors(study) -> None:
     ]
 
 
+def test_a_size_stays_its_size_under_another_activation(study) -> None:
+    made = plan(
+        study(
+            'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nactivation = ["gelu", "swiglu"]\n'
+            'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
+        )
+    )
+    small, large, gated_small, gated_large = made.cells
+    assert (small.config.n_layer, small.config.d_model) == (gated_small.config.n_layer, gated_small.config.d_model)
+    assert gated_small.sizes.body == pytest.approx(small.sizes.body, rel=0.01)
+    assert gated_large.sizes.body == pytest.approx(large.sizes.body, rel=0.01)
+
+
 def test_a_ladder_that_no_shape_reaches_is_refused(study) -> None:
     text = 'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nsize = { params = ["100", "1M"], aspect = 32, d_head = 32 }\n'
     with pytest.raises(AblateError, match=r"cell 'size=100': size: no model has about 100 body parameters.*d_head = 32"):
@@ -343,10 +356,10 @@ def test_a_masked_loss_may_be_compared_within_one_ratio(study) -> None:
 
 def test_an_exclusion_that_matches_nothing_is_refused(study) -> None:
     text = (
-        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer = [2, 4]\n'
-        "[[exclude]]\ntopology = 2\nn_layer = 4\n"
+        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\nn_layer = [2, 4, 6]\n'
+        "[[exclude]]\nn_layer = 6\n[[exclude]]\ntopology = 2\nn_layer = 4\n"
     )
-    with pytest.raises(AblateError, match=r"line 10: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell"):
+    with pytest.raises(AblateError, match=r"line 12: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell"):
         plan(study(text))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize
+from scipy.interpolate import Akima1DInterpolator
 
 from ablate import scaling
 from ablate.errors import AblateError
@@ -16,7 +17,7 @@ from ablate.scaling.design import USUAL
 from ablate.scaling.fit import estimate, limits
 from ablate.scaling.forms import FORMS, Problem, best_split, levels
 from ablate.scaling.groups import meeting
-from ablate.scaling.isoflop import roughness
+from ablate.scaling.isoflop import Budget, roughness
 from ablate.scaling.solve import DELTA, Floats, minimise
 
 DATA = Path(__file__).parent / "data" / "scaling"
@@ -256,6 +257,20 @@ def test_roughness_passes_a_cubic_and_scales_to_the_noise() -> None:
     assert np.abs(roughness(x[:30], 2 + x[:30] - x[:30] ** 2 / 50 + x[:30] ** 3 / 900)).max() < 1e-9
     assert roughness(x, rng(1).normal(size=4000)).std() == pytest.approx(1, rel=0.05)
     assert len(roughness(x[:4], x[:4])) == 1
+
+
+def test_the_minimum_of_the_interpolation_is_exact() -> None:
+    """Piecewise cubics, against a dense look at them; ends do not count."""
+    x = np.sort(rng(2).uniform(0, 5, 8))
+    y = (x[:, None] - 2.5) ** 2 / 60 + 0.04 * rng(3).normal(size=(8, 60))
+    dense = np.linspace(x[0], x[-1], 20_001)
+    curves = Akima1DInterpolator(x, y, axis=0)(dense)
+    expected = dense[curves.argmin(axis=0)]
+    ends = (expected == x[0]) | (expected == x[-1])
+    at, least = Budget(1.0, x, y[:, 0], x, np.ones(8)).lowest(y)
+    assert (np.isnan(at) == ends).all() and 5 < ends.sum() < 40
+    assert at[~ends] == pytest.approx(expected[~ends], abs=1e-3)
+    assert least[~ends] == pytest.approx(curves.min(axis=0)[~ends], abs=1e-7)
 
 
 def test_a_minimum_at_the_edge_is_not_one() -> None:

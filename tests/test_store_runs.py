@@ -171,12 +171,12 @@ def test_a_run_has_one_running_attempt_whatever_the_code_does(db: Database, owne
         )
 
 
-@pytest.mark.parametrize("status", ["failed", "oom"])
-def test_failing_run_is_tried_again_up_to_a_limit(db: Database, owner: runs.Owner, status: str) -> None:
+@pytest.mark.parametrize(("status", "tries"), [("failed", 1), ("oom", runs.RETRIES)])
+def test_failing_run_is_tried_again_up_to_a_limit(db: Database, owner: runs.Owner, status: str, tries: int) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
-    assert do_all(db, study_id, owner, status=status) == 2 * runs.RETRIES
+    assert do_all(db, study_id, owner, status=status) == 2 * tries
     assert runs.counts(db, study_id) == {status: 2}
-    assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [(r, n) for r in (1, 2) for n in (1, 2, 3)]
+    assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [(r, n) for r in (1, 2) for n in range(1, tries + 1)]
     with runs.Owner.here(db) as later:  # the cause may be gone
         assert do_all(db, study_id, later) == 2
     assert runs.counts(db, study_id) == {"complete": 2}
@@ -308,10 +308,27 @@ def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) ->
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     (claim,) = runs.claim(db, study_id, owner, 1)
     train(claim, status=None)
-    assert runs.finish(db, claim.attempt_id, "failed", "killed by signal 11")
-    assert rows(db.path, "SELECT status, error FROM attempt") == [("failed", "killed by signal 11")]
+    assert runs.finish(db, claim.attempt_id, "dead", "killed by signal 11")
+    assert rows(db.path, "SELECT status, error FROM attempt") == [("dead", "killed by signal 11")]
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
-    assert runs.claim(db, study_id, owner, 1)[0].n == 2
+    assert runs.counts(db, study_id) == {"failed": 1}
+    for n in (2, 3):
+        (again,) = runs.claim(db, study_id, owner, 1)
+        assert again.n == n and runs.finish(db, again.attempt_id, "dead")
+    assert runs.claim(db, study_id, owner, 1) == []
+
+
+def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
+    asked = []
+
+    def half(first: RunConfig, alike: int) -> int:
+        asked.append((first.topology, alike))
+        return 2
+
+    claims = runs.claim(db, study_id, owner, half, alike=lambda config: config.topology)
+    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [("serial", 0), ("serial", 1)]
+    assert asked == [("serial", 3)]
 
 
 def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(db: Database, owner: runs.Owner) -> None:

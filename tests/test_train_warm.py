@@ -108,7 +108,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"objective": "masked", "dropout": 0.1, "position": "alibi"},
     {"objective": "masked", "mask_kind": "span", "position": "t5", "precision": "bfloat16"},
     {"tie_embeddings": "tied", "n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "position": "learned"},
-    {"score": "additive", "head_combine": "sum", "norm": "post", "z_loss": 1e-4},
+    {"score": "additive", "position": "none", "head_combine": "sum", "norm": "post", "z_loss": 1e-4},
 ]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
+WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text
 
 _ASK = """
 import json, torch
@@ -54,6 +55,20 @@ def find(kind: str) -> list[Device]:
     raise AblateError(f"device = {kind!r}: torch {asked['torch']} finds no such device{hidden}; choose --device cpu")
 
 
+def seats(found: list[Device], n_runs: int, run_bytes: int) -> list[Device]:
+    """A device for each worker of a study of `n_runs`, the largest of which takes `run_bytes`: one a GPU, on a CPU one a run.
+
+    Small runs gain little by a second thread, and where something else keeps a core busy they lose by it (a quickstart run on
+    2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2): so as many run side by side as there are cores and memory.
+    """
+    if [device.name for device in found] != ["cpu"]:
+        return found
+    (cpu,) = found
+    fitting = cpu.memory // (WORKER_BYTES + run_bytes)
+    n = max(1, min(cpu.threads, n_runs, fitting))
+    return [Device("cpu", cpu.memory // n, cpu.threads // n)] * n
+
+
 def cpu_threads() -> int:
     """OMP_NUM_THREADS, or the physical cores this process may use."""
     if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given):
@@ -82,7 +97,7 @@ def _accelerator_possible() -> bool:
 @functools.cache
 def _ask_torch() -> dict:
     """What a process of its own says of torch's devices; takes seconds."""
-    answer = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    answer = subprocess.run([sys.executable, "-P", "-c", _ASK], capture_output=True, text=True)
     if answer.returncode:
         raise AblateError(f"torch does not start: {(answer.stderr.strip() or 'no output').splitlines()[-1]}")
     return json.loads(answer.stdout.splitlines()[-1])

@@ -37,7 +37,7 @@ class Jobs:
         checkpoints = status.checkpoints(self._db, self._study_id)
 
         def checkpoint(config: RunConfig) -> str | None:
-            return None if packs.shape(config) in self._squeezed else checkpoints.get(config.key)
+            return checkpoints.get(config.key) if checkpoints and packs.shape(config) not in self._squeezed else None
 
         def limit(first: RunConfig, waiting: int) -> int:
             return waiting if checkpoint(first) else packs.share(waiting, self._size(first, device)[0], idle)

@@ -28,11 +28,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
                 f"{where}: [[exclude]] leaves {cell.stratum or 'the study'} without its baseline, the first level of each factor"
             )
         baseline = baselines[cell.stratum]
-        differs = {
-            factor: level
-            for factor, level in cell.levels.items()
-            if factor not in study.within and level != baseline.levels.get(factor, first[factor])
-        }
+        differs = {factor: level for factor, level in cell.levels.items() if level != baseline.levels.get(factor, first[factor])}
         if cell is not baseline:
             factor = " × ".join(differs)
             family = f"{factor} | {cell.stratum}" if cell.stratum else factor

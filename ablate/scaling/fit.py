@@ -15,6 +15,8 @@ from ablate.scaling.solve import Floats, minimise
 
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
 BOOTSTRAPS = 1000
+ROOM = 80  # runs × extra starts of a replicate: beyond 80 runs, one optimum is what all starts lead to
+MOST_EXTRA = 6
 MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
 
 
@@ -205,13 +207,21 @@ def estimate(
 
 
 def solve(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """θ [K] from every start of the grid, and θ [B, K] of the weighted replicates, from that optimum and from one start more."""
+    """The best θ [K] from a grid of starts, and θ [B, K] of the weighted replicates.
+
+    Replicates start from that best θ; where runs are few, and the robust loss has several hollows, also from some of the grid.
+    """
     grid = problem.starts(log_loss)
-    theta, reached = minimise(problem.design, log_loss, np.ones((len(grid), len(log_loss))), grid)
+    runs = len(log_loss)
+    theta, reached = minimise(problem.design, log_loss, np.ones((len(grid), runs)), grid)
     best = theta[reached.argmin()]
     copies, lowest = minimise(problem.design, log_loss, weights, np.tile(best, (len(weights), 1)))
-    again, reached = minimise(problem.design, log_loss, weights, np.tile(grid[len(grid) // 2], (len(weights), 1)))
-    return best, np.where((reached < lowest)[:, None], again, copies)
+    more = min(ROOM // runs, MOST_EXTRA)
+    for start in grid[np.linspace(0, len(grid) - 1, more).astype(int)]:
+        again, reached = minimise(problem.design, log_loss, weights, np.tile(start, (len(weights), 1)))
+        copies[reached < lowest] = again[reached < lowest]
+        lowest = np.minimum(lowest, reached)
+    return best, copies
 
 
 def limits(replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:

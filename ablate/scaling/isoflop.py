@@ -19,7 +19,6 @@ from ablate.scaling.solve import Floats
 
 LEAST_SIZES = 4  # in a budget
 LEAST_BUDGETS = 3
-POINTS = 801  # of the interpolation, at which the minimum is looked for
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,16 @@ class Budget:
 
     def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
         """Where the interpolated columns of losses [S, B] are lowest, and how low; NaN [B] for a minimum at an end."""
-        dense = np.linspace(self.sizes[0], self.sizes[-1], POINTS)
-        curves = Akima1DInterpolator(self.sizes, losses, axis=0)(dense)
-        at = curves.argmin(axis=0)
-        inside = (at > 0) & (at < POINTS - 1)
-        value = np.take_along_axis(curves, at[None], axis=0)[0]
-        return np.where(inside, dense[at], np.nan), np.where(inside, value, np.nan)
+        cubic, square, slope, constant = Akima1DInterpolator(self.sizes, losses, axis=0).c  # each [S − 1, B]
+        widths = np.diff(self.sizes)[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):  # pieces without a minimum
+            step = -slope / (square + np.sqrt(square**2 - 3 * cubic * slope))
+        value = np.where((step >= 0) & (step <= widths), ((cubic * step + square) * step + slope) * step + constant, np.inf)
+        piece = value.argmin(axis=0)[None]
+        at = np.take_along_axis(self.sizes[:-1, None] + step, piece, axis=0)[0]
+        least = np.take_along_axis(value, piece, axis=0)[0]
+        inside = least < np.minimum(losses[0], losses[-1])
+        return np.where(inside, at, np.nan), np.where(inside, least, np.nan)
 
     def minimum(self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float) -> tuple[Minimum, Floats]:
         """The size of lowest loss, and its logarithm in replicates [B] that give every run fresh noise of this sd."""

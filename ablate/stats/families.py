@@ -61,26 +61,27 @@ def max_t(differences: npt.ArrayLike, rng: np.random.Generator, *, confidence: f
     whole matrix of them is mostly noise. Never wider than Bonferroni, never narrower than a single interval.
     """
     d = np.asarray(differences, float)
-    there = np.isfinite(d)
-    tested = there.sum(axis=0) >= 2
-    d, there = d[:, tested], there[:, tested]
-    seeds, contrasts = d.shape
-    alpha, size = 1 - confidence, len(tested)
-    if contrasts < 2:
+    alpha, size = 1 - confidence, d.shape[1]
+    d = d[:, np.isfinite(d).sum(axis=0) >= 2]
+    if d.shape[1] < 2:
         return 1 - alpha / max(size, 1)
-    r = mean_correlation(d)
-    smallest = np.empty(DRAWS)
-    block = max(1, 2_000_000 // d.size)
+    smallest = smallest_p(mean_correlation(d), np.isfinite(d), rng)
+    each = float(np.quantile(smallest, alpha)) * d.shape[1] / size  # contrasts that cannot be tested still count
+    return 1 - min(max(each, alpha / size), alpha)
+
+
+def smallest_p(r: float, there: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+    """Draws of the smallest p of a family without effects: normal noise of correlation r, pairs where `there` [S, M]."""
+    seeds, n = len(there), there.sum(axis=0)
+    out = []
+    block = max(1, 1_000_000 // there.size)
     for low in range(0, DRAWS, block):
         rows = min(block, DRAWS - low)
-        noise = np.sqrt(1 - r) * rng.normal(size=(rows, seeds, contrasts)) + np.sqrt(r) * rng.normal(size=(rows, seeds, 1))
-        noise = np.where(there, noise, 0.0)
-        n = there.sum(axis=0)
-        mean = noise.sum(axis=1) / n
-        variance = (np.where(there, noise - mean[:, None], 0.0) ** 2).sum(axis=1) / (n - 1)
-        smallest[low : low + rows] = (2 * st.t.sf(np.abs(mean) / np.sqrt(variance / n), n - 1)).min(axis=1)
-    each = float(np.quantile(smallest, alpha)) * contrasts / size  # contrasts that cannot be tested still count
-    return 1 - min(max(each, alpha / size), alpha)
+        noise = np.sqrt(1 - r) * rng.normal(size=(rows, *there.shape)) + np.sqrt(r) * rng.normal(size=(rows, seeds, 1))
+        mean = (noise * there).sum(axis=1) / n
+        variance = (((noise - mean[:, None]) * there) ** 2).sum(axis=1) / (n - 1)
+        out.append((2 * st.t.sf(np.abs(mean) / np.sqrt(variance / n), n - 1)).min(axis=1))
+    return np.concatenate(out)
 
 
 def mean_correlation(d: Floats) -> float:

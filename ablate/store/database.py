@@ -31,7 +31,7 @@ class Database:
         self.series_ids: dict[str, int] = {}  # name → id of the series known to be there
         self._owned = owned  # opened by a writer, that puts it to rest again
         self._writer = sqlite.writer(path)
-        self._reader = sqlite.reader(path)
+        self._reader = sqlite.reader(path, keep=owned)
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -57,8 +57,8 @@ class Database:
 
     def close(self) -> None:
         """Let go of the file. The last writer leaves it in DELETE mode, one file without side files."""
-        self._writer.dispose()
         self._reader.dispose()
+        self._writer.dispose()
         if self._owned:
             self._owned = False
             sqlite.set_journal_mode(self.path, "DELETE")

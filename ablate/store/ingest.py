@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
 from sqlalchemy import Connection
@@ -24,7 +26,9 @@ KNOWN_SERIES = {  # name → unit, goal
     "tokens_per_second": ("tokens/s", "max"),
 }
 
-_INSERT_METRIC = (
+Points = defaultdict[int, list[tuple[int, int, int, float]]]  # series → rows of `metric`; SQLite makes NULL of NaN
+
+INSERT_METRIC = (
     "INSERT INTO metric (run_id, series_id, step, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, series_id, step) DO UPDATE SET value = excluded.value"
 )
@@ -70,19 +74,16 @@ def _apply(connection: Connection, known: dict[str, int], run_id: int, attempt_i
     """Carry out the events, in order; the ids of the series that they name."""
     names = dict.fromkeys(name for event in events if event["event"] == "metrics" for name in event["series"])
     ids = _series_ids(connection, known, names)
-    points: list[tuple[int, int, int, float | None]] = []
+    points: Points = defaultdict(list)
     for event in events:
         kind = event["event"]
         if kind == "metrics":
             for name, values in event["series"].items():
+                assert len(values) == len(event["steps"]), f"series {name!r} has not one value a step"
                 series = ids[name]
-                points += [
-                    (run_id, series, step, None if value != value else value)
-                    for step, value in zip(event["steps"], values, strict=True)
-                ]
+                points[series] += zip(repeat(run_id), repeat(series), event["steps"], values)
         elif kind == "start":
             _insert(connection, points)
-            points = []
             _start(connection, run_id, attempt_id, event)
         elif kind == "final":
             rows = [(run_id, name, float(at), to_db(value)) for name, at, value in event["values"]]
@@ -101,10 +102,12 @@ def _apply(connection: Connection, known: dict[str, int], run_id: int, attempt_i
     return ids
 
 
-def _insert(connection: Connection, points: list[tuple[int, int, int, float | None]]) -> None:
-    if points:
-        points.sort(key=lambda point: point[1:3])  # in the table's own order
-        connection.exec_driver_sql(_INSERT_METRIC, points)
+def _insert(connection: Connection, points: Points) -> None:
+    """Insert all, in the table's own order, and forget them."""
+    rows = list(chain.from_iterable(points[series] for series in sorted(points)))
+    points.clear()
+    if rows:
+        connection.exec_driver_sql(INSERT_METRIC, rows)
 
 
 def _series_ids(connection: Connection, known: dict[str, int], names: Iterable[str]) -> dict[str, int]:

@@ -73,16 +73,19 @@ def claim(
         evaluation = connection.exec_driver_sql("SELECT evaluation FROM study WHERE id = ?", (study_id,)).scalar_one()
         rows = _candidates(connection, study_id, owner, evaluation)
         chosen: list[tuple[Row[Any], RunConfig]] = []
+        like: Hashable = None
         for row in rows:
             if len(chosen) == limit:
                 break
             if row.failures or row.deaths >= RETRIES:
                 continue
             config = _parse(row.config)
-            if alike and chosen and alike(config) != alike(chosen[0][1]):
+            if alike and chosen and alike(config) != like:
                 continue
             if row.status == "complete" and not _again(connection, row.id, config, evaluation):
                 continue
+            if alike and not chosen:
+                like = alike(config)
             chosen.append((row, config))
         if callable(limit) and chosen:
             chosen = chosen[: limit(chosen[0][1], len(chosen))]

@@ -33,6 +33,7 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
     connection.execute("PRAGMA cache_size = -32768")
     if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
@@ -46,9 +47,14 @@ def writer(path: Path) -> Engine:
     return engine
 
 
-def reader(path: Path) -> Engine:
-    """An engine that cannot write; a transaction sees one state of the database throughout."""
-    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), poolclass=NullPool)
+def reader(path: Path, keep: bool) -> Engine:
+    """An engine that cannot write; a transaction sees one state of the database throughout.
+
+    With `keep` it holds its connection between uses. A process that only looks must not: a WAL database that anyone
+    has open cannot be put to rest.
+    """
+    pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 8} if keep else {"poolclass": NullPool}
+    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), **pool)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
 

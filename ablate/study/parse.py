@@ -78,7 +78,7 @@ def parse(text: str, path: Path) -> Study:
     metric, goal, evaluation = _metric(source, file.metric, evaluation)
     return Study(
         name=file.name,
-        question=file.question,
+        question=_question(source, file.question),
         metric=metric,
         goal=goal,
         design=file.design,
@@ -125,6 +125,14 @@ def _validated(source: Source, model: type[Model], raw: Mapping[str, Any], *plac
         if first["type"] == "missing":
             raise AblateError(f"{source.where(*place)}: {key} is missing: {model.model_fields[path[-1]].description}") from None
         raise AblateError(f"{source.where(*place, *path)}: {key} = {first['input']!r:.80}: {message}") from None
+
+
+def _question(source: Source, text: str) -> str:
+    """The question on one line."""
+    line = " ".join(text.split())
+    if not line or not line.isprintable():
+        raise AblateError(f"{source.where('question')}: question = {text!r:.80}: a line of printable text is wanted")
+    return line
 
 
 def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:

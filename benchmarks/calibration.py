@@ -1,0 +1,284 @@
+"""Are the intervals and tests what they claim to be? Simulated studies with a known answer.
+
+    python benchmarks/calibration.py [--studies 10000] [--fits 200] [--seed 0]
+
+Prints the tables of docs/method.md. Effects: A/A studies of a baseline and four levels that differ in nothing, so every
+difference found is false. Fits: curves with known constants. Effects are computed for all studies at once; on the first studies
+of every case the arithmetic is checked against `ablate.stats` itself. Takes a few minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import platform
+import time
+from collections.abc import Callable
+from datetime import date
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+from scipy import stats as st
+
+from ablate import scaling, stats
+from ablate.scaling.design import USUAL, usual_constants
+from ablate.scaling.fit import estimate, limits
+from ablate.scaling.forms import FORMS, best_split
+from ablate.stats.families import smallest_p
+
+Floats = npt.NDArray[np.float64]
+LEVELS = 4
+SEEDS = (3, 4, 5, 6, 8, 10)
+CHECKED = 20  # studies a case whose numbers are compared with ablate.stats
+REPLICATES = 250  # of a fit's bootstrap
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return rng.normal(size=shape)
+
+
+def heavy(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return rng.standard_t(3, size=shape)
+
+
+def correlated(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """A seed moves all arms together, three times as far as an arm moves alone: correlation 0.9."""
+    return 3 * rng.normal(size=(*shape[:-1], 1)) + rng.normal(size=shape)
+
+
+def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """The same long right tail in every arm: differences are symmetric and heavy-tailed."""
+    return np.exp(rng.normal(size=shape))
+
+
+def skewed_unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """A right tail in the levels (skewness 1.7), hardly one in the baseline, with equal means: differences are skewed."""
+    return log_normal(rng, shape, 0.5)
+
+
+def very_skewed_unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """The same with skewness 6.2: an arm whose seeds now and then all but fail."""
+    return log_normal(rng, shape, 1.0)
+
+
+def log_normal(rng: np.random.Generator, shape: tuple[int, ...], spread: float) -> Floats:
+    sd = np.array([0.1] + [spread] * (shape[-1] - 1))
+    return np.exp(sd * rng.normal(size=shape) - sd**2 / 2)
+
+
+NOISES: tuple[Callable[..., Floats], ...] = (normal, heavy, correlated, skewed, skewed_unequal, very_skewed_unequal)
+
+
+def table(*columns: str) -> None:
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
+
+
+def row(*cells: object) -> None:
+    print(f"| {' | '.join(f'{cell:.1%}' if isinstance(cell, float) else str(cell) for cell in cells)} |", flush=True)
+
+
+def title(noise: Callable[..., Floats]) -> str:
+    return noise.__name__.replace("_unequal", ", unequal").replace("_", " ")
+
+
+def effects(rng: np.random.Generator, studies: int) -> None:
+    table("noise", "seeds", "p ≤ 0.05", "coverage", "Holm", "Bonferroni intervals", "max-t intervals", "sign-flip", "TOST")
+    for noise, seeds in itertools.product(NOISES, SEEDS):
+        arms = noise(rng, (studies, seeds, 1 + LEVELS))
+        d = arms[..., 1:] - arms[..., :1]
+        p = paired_p(d)
+        check(d, p)
+        smallest = p.min(axis=1)
+        flips = np.array(list(itertools.product((-1, 1), repeat=seeds)))
+        sums = np.abs(d[..., 0] @ flips.T)
+        sign_flip = (sums >= np.abs(d[..., 0].sum(axis=1))[:, None] - 1e-9).mean(axis=1)
+        margin = 2 * float(np.std(d))
+        tost = equivalence_p(d[..., 0] + margin, margin)  # the true difference lies on the margin: "equivalent" is false
+        row(
+            title(noise),
+            seeds,
+            float((p <= 0.05).mean()),
+            float((p > 0.05).mean()),
+            float((smallest * LEVELS <= 0.05).mean()),  # Holm's first step decides whether anything is found
+            float((smallest < 0.05 / LEVELS).mean()),
+            float((smallest < max_t_levels(d, rng)).mean()),
+            float((sign_flip <= 0.05).mean()),
+            float((tost < 0.05).mean()),
+        )
+
+
+def paired_p(d: Floats) -> Floats:
+    """Two-sided p of paired t-tests along the seeds of d [R, S, M] → [R, M]."""
+    seeds = d.shape[1]
+    t = d.mean(axis=1) / (d.std(axis=1, ddof=1) / np.sqrt(seeds))
+    return 2 * st.t.sf(np.abs(t), seeds - 1)
+
+
+def equivalence_p(d: Floats, margin: float) -> Floats:
+    """The larger one-sided p of TOST on d [R, S] → [R]."""
+    seeds = d.shape[1]
+    return st.t.sf((margin - np.abs(d.mean(axis=1))) / (d.std(axis=1, ddof=1) / np.sqrt(seeds)), seeds - 1)
+
+
+def max_t_levels(d: Floats, rng: np.random.Generator) -> Floats:
+    """What `stats.max_t` lets each test of a study use: d [R, S, M] → [R].
+
+    Its simulation depends on a study's mean correlation only, so it is done for 21 correlations, not for every study.
+    """
+    z = d - d.mean(axis=1, keepdims=True)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    r = np.mean([(z[..., i] * z[..., j]).sum(axis=1) for i in range(LEVELS) for j in range(i)], axis=0).clip(0, 1)
+    grid = np.linspace(0, 1, 21)
+    there = np.ones(d.shape[1:], bool)
+    levels = [np.quantile(smallest_p(at, there, rng), 0.05) for at in grid]
+    return np.interp(r, grid, np.clip(levels, 0.05 / LEVELS, 0.05))
+
+
+def check(d: Floats, p: Floats) -> None:
+    """The numbers above are those of `ablate.stats`."""
+    for study, expected in zip(d[:CHECKED], p[:CHECKED], strict=True):
+        family = stats.family(study)
+        assert np.allclose([effect.p for effect in family], expected)
+        assert all((effect.lo <= 0 <= effect.hi) == (one > 0.05) for effect, one in zip(family, expected, strict=True))
+        assert (min(effect.p_holm for effect in family) <= 0.05) == (expected.min() * LEVELS <= 0.05)
+        outside = any(not effect.family_lo <= 0 <= effect.family_hi for effect in family)
+        assert outside == (expected.min() < 0.05 / LEVELS)
+
+
+def two_stage(rng: np.random.Generator, studies: int) -> None:
+    most, resolution, patience = 400, 0.6, 30
+    table(
+        "noise", "pilot", "mean N", "Stein's interval misses", "t interval of all N misses", "stopping when significant or narrow"
+    )
+    for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
+        arms = noise(rng, (studies, most, 2))
+        d = arms[..., 1] - arms[..., 0]
+        d /= d.std()
+        t, s = st.t.isf(0.025, pilot - 1), d[:, :pilot].std(axis=1, ddof=1)
+        n = np.minimum(np.maximum(np.ceil((t * s / resolution) ** 2), pilot), most).astype(int)
+        counts, rows = np.arange(1, most + 1), np.arange(studies)
+        means = d.cumsum(axis=1) / counts
+        sds = np.sqrt(np.maximum((d**2).cumsum(axis=1) - counts * means**2, 0) / np.maximum(counts - 1, 1))
+        halves = st.t.isf(0.025, np.maximum(counts - 1, 1)) * sds / np.sqrt(counts)
+        stein, mean = t * s / np.sqrt(n), means[rows, n - 1]
+        for i in range(CHECKED):
+            assert n[i] == stats.two_stage(d[i, :pilot], resolution, most=most)
+            assert np.allclose(stats.two_stage_interval(d[i, : n[i]], d[i, :pilot]), (mean[i] - stein[i], mean[i] + stein[i]))
+        stop = (halves <= resolution) | (np.abs(means) > halves)
+        stop[:, : pilot - 1], stop[:, patience - 1 :] = False, True  # looked at after every seed from the pilot on
+        at = stop.argmax(axis=1)
+        row(
+            title(noise),
+            pilot,
+            f"{n.mean():.1f}",
+            float((np.abs(mean) > stein).mean()),
+            float((np.abs(mean) > halves[rows, n - 1]).mean()),
+            float((np.abs(means[rows, at]) > halves[rows, at]).mean()),
+        )
+
+
+def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
+    n = np.repeat(np.geomspace(5e7, 5e9, sizes), ratios)
+    columns = {"n": n, "d": n * np.tile(np.geomspace(5, 160, ratios), sizes)}
+    return {name: np.tile(column, seeds) for name, column in columns.items()}
+
+
+def fits(rng: np.random.Generator, studies: int) -> None:
+    sizes = np.geomspace(5e7, 5e9, 8)
+    cases: tuple[tuple[str, str, dict[str, Floats], float, Callable[..., Floats]], ...] = (
+        ("6 sizes × 6 ratios", "nd", grid(6, 6), 0.01, normal),
+        ("6 sizes × 6 ratios", "nd", grid(6, 6), 0.01, heavy),
+        ("6 sizes × 6 ratios, 3 seeds", "nd", grid(6, 6, 3), 0.01, normal),
+        ("4 sizes × 4 ratios", "nd", grid(4, 4), 0.005, normal),
+        ("8 sizes", "n", {"n": sizes}, 0.003, normal),
+        ("5 sizes, 3 seeds", "n", {"n": np.tile(np.geomspace(5e7, 5e9, 5), 3)}, 0.003, normal),
+    )
+    table("curve", "runs", "noise", "E", "A", "alpha", "B", "beta", "a", "width of alpha", "expected width")
+    for name, key, columns, sd, noise in cases:
+        form, truth = FORMS[key], usual_constants(FORMS[key])
+        exact, runs = np.log(form.loss(truth, columns)), len(columns["n"])
+        answers = np.append(truth, truth[4] / (truth[2] + truth[4])) if key == "nd" else truth
+        hits, widths = [], []
+        for _ in range(studies):
+            draws = noise(rng, (runs,)) / (np.sqrt(3) if noise is heavy else 1)
+            _, copies = estimate(form, columns, exact + sd * draws, rng, REPLICATES)
+            if key == "nd":
+                copies = np.column_stack([copies, copies[:, 4] / (copies[:, 2] + copies[:, 4])])
+            lo, hi = limits(copies, runs - len(truth), 0.95)
+            hits.append((lo <= answers) & (answers <= hi))
+            widths.append(hi[2] - lo[2])
+        cover = [*map(float, np.mean(hits, axis=0)), "", "", ""][:6]
+        expected = scaling.expected_width(form, truth, columns, sd)["alpha"]
+        row(f"{form.symbol}: {name}", runs, f"{sd:.1%} {title(noise)}", *cover, f"{np.median(widths):.3f}", f"{expected:.3f}")
+
+
+def further(rng: np.random.Generator, studies: int) -> None:
+    table("what", "simulated", "result")
+    columns = grid(6, 6)
+    exact = FORMS["nd"].loss(USUAL, columns)
+    trusted = []
+    for _ in range(studies):
+        found = scaling.fit(exact * np.exp(0.01 * rng.normal(size=36)), rng=rng, bootstraps=REPLICATES, **columns)
+        assert found.held_out is not None
+        trusted.append(found.held_out.trusted)
+    row("36 runs, 1% noise: the miss of the largest size lies in its interval", studies, float(np.mean(trusted)))
+    for sd in (0.002, 0.01):
+        isoflop(rng, studies, sd)
+    groups(rng, studies // 4)
+
+
+def isoflop(rng: np.random.Generator, studies: int, sd: float) -> None:
+    """Six budgets of eight sizes, whose middle is off the best one by up to a third."""
+    c = np.repeat(np.geomspace(1e19, 1e21, 6), 8)
+    truth = USUAL[4] / (USUAL[2] + USUAL[4])
+    hits, found = [], []
+    for _ in range(studies):
+        n = best_split(USUAL, c)[0] * np.tile(np.geomspace(1 / 10, 10, 8), 6) * np.repeat(np.exp(rng.uniform(-0.3, 0.3, 6)), 8)
+        loss = FORMS["nd"].loss(USUAL, {"n": n, "d": c / 6 / n}) * np.exp(sd * rng.normal(size=48))
+        one = scaling.isoflop(loss, n=n, c=c, rng=rng, bootstraps=REPLICATES)
+        hits.append(one.n_exponent.lo <= truth <= one.n_exponent.hi)
+        found.append(one.n_exponent.value)
+    off = f"bias {np.mean(found) - truth:+.3f}, sd {np.std(found):.3f}"
+    row(f"isoFLOP, 6 budgets × 8 sizes, {sd:.1%} noise: the exponent lies in its interval ({off})", studies, float(np.mean(hits)))
+
+
+def groups(rng: np.random.Generator, studies: int) -> None:
+    """Two groups of one curve; half of the noise is the seed's and shared."""
+    columns = grid(6, 6)
+    both = {name: np.tile(column, 2) for name, column in columns.items()}
+    said = []
+    for _ in range(studies):
+        noise = 0.007 * (np.tile(rng.normal(size=36), 2) + rng.normal(size=72))
+        loss = np.tile(FORMS["nd"].loss(USUAL, columns), 2) * np.exp(noise)
+        (one,) = scaling.fit_table(loss, group=["a"] * 36 + ["b"] * 36, rng=rng, bootstraps=REPLICATES, **both).comparisons
+        own, shared = (any(test.p_holm <= 0.05 for test in tests.values()) for tests in (one.exponents, one.one_floor))
+        said.append([own, shared, one.verdict == "offset"])
+    for what, rate in zip(
+        ("exponents differ, own floors", "exponents differ, one floor", "an offset"), np.mean(said, axis=0), strict=True
+    ):
+        row(f"two groups of one curve, 36 runs each, said to differ: {what}", studies, float(rate))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--studies", type=int, default=10_000, help="simulated studies of effects a case")
+    parser.add_argument("--fits", type=int, default=200, help="simulated tables of losses a case")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = np.random.default_rng(options.seed)
+    print(f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, {options}\n")
+    for heading, part, count in (
+        ("A/A studies", effects, options.studies),
+        ("Two stages", two_stage, options.studies),
+        ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
+        ("Further checks", further, options.fits),
+    ):
+        started, cpu = time.perf_counter(), time.process_time()
+        print(f"## {heading}\n")
+        part(rng, count)
+        print(f"\n{time.perf_counter() - started:.0f} s, {time.process_time() - cpu:.0f} s of processor time\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
