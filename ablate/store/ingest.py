@@ -36,7 +36,7 @@ _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
 )
-_FROM_START = ("host", "device", "threads", "pack_size", "compile_mode", "commit", "dirty")
+_FROM_START = ("host", "device", "device_name", "threads", "pack_size", "compile_mode", "commit", "dirty")
 
 
 def ingest(db: Database, attempt_id: int) -> list[Event]:

@@ -160,6 +160,7 @@ attempt = Table(
     Column("heartbeat", Integer, nullable=False),  # a counter, not a time: clocks differ
     Column("host", Text),
     Column("device", Text),
+    Column("device_name", Text),
     Column("threads", Integer),
     Column("pack_size", Integer),
     Column("compile_mode", Text),
