@@ -22,6 +22,13 @@ def _canonical(value: object, info: ValidationInfo) -> str:
 Choice = Annotated[str, BeforeValidator(_canonical)]  # a level of the factor that the field is named after
 
 
+_SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
+
+
+def _are_shares(mix: tuple[float, ...]) -> bool:
+    return min(mix) >= 0 and abs(sum(mix) - 1) <= 1e-6
+
+
 class RunConfig(BaseModel):
     """Everything that decides a run's numbers, with one seed. Each field has a row in `ablate.factors.CATALOGUE`.
 
@@ -136,10 +143,8 @@ class RunConfig(BaseModel):
             )
         if self.batch_tokens % self.n_ctx:
             raise AblateError(f"batch_tokens = {self.batch_tokens} is not a multiple of n_ctx = {self.n_ctx}")
-        if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
-            raise AblateError(
-                f"mask_mix = {list(self.mask_mix)}: shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
-            )
+        if not _are_shares(self.mask_mix):
+            raise AblateError(f"mask_mix = {list(self.mask_mix)}: {_SHARES}")
         return self
 
     @property
@@ -170,6 +175,15 @@ class Probe(BaseModel):
     ratio: tuple[float, ...] = (0.15,)
     mix: tuple[float, float, float] = (1.0, 0.0, 0.0)
     kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = "token"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _are_shares(self.mix):
+            raise ValueError(f"mix = {list(self.mix)}: {_SHARES}")
+        for ratio in self.ratio:
+            if float(f"{ratio:g}") != ratio:
+                raise ValueError(f"ratio {ratio!r}: a metric names a ratio by six digits, such as probe_loss@{ratio:g}")
+        return self
 
 
 class Evaluation(BaseModel):

@@ -23,9 +23,12 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
     found = []
     for cell in cells:
         if cell.stratum not in baselines:
-            where = Source(study.path, study.toml).where("exclude")
+            source = Source(study.path, study.toml)
+            without = "without its baseline, the first level of each factor"
+            if study.exclude:
+                raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves {cell.stratum or 'the study'} {without}")
             raise AblateError(
-                f"{where}: [[exclude]] leaves {cell.stratum or 'the study'} without its baseline, the first level of each factor"
+                f"{source.where('within')}: cell {cell.label!r} is {without}: a factor of within has no meaning beside it"
             )
         baseline = baselines[cell.stratum]
         differs = {factor: level for factor, level in cell.levels.items() if level != baseline.levels.get(factor, first[factor])}
