@@ -154,6 +154,15 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
     assert runs.counts(db, study_id) == {"running": 6}
 
 
+def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of())
+    changed = Evaluation(tokens=512, lengths=(1, 2))
+    runs.register(db, plan_of(evaluation=changed))  # by another process, from a file that was edited
+    (claim,) = runs.claim(db, study_id, owner, 1)
+    assert claim.evaluation == changed
+    assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
+
+
 def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     claims = runs.claim(db, study_id, owner, 8, alike=lambda config: config.topology)

@@ -35,6 +35,7 @@ class Claim:
     config: RunConfig
     journal: Path
     resume: bool  # an earlier attempt left a checkpoint
+    evaluation: Evaluation  # by which it is to be measured: the study's now, whatever it was when its plan was made
 
 
 _CANDIDATES = """
@@ -110,7 +111,8 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
         (row.id, n, str(owner), name, evaluation),
     ).scalar_one()
     connection.exec_driver_sql("UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,))
-    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint))
+    measured = Evaluation.model_validate_json(evaluation)
+    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint), measured)
 
 
 def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
