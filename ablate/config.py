@@ -197,6 +197,15 @@ class Evaluation(BaseModel):
     probe: Probe = Probe()
     downstream: tuple[str, ...] = ()  # linear probes on frozen features, by the name of their metric
 
+    def finals(self, config: RunConfig) -> list[tuple[str, float]]:
+        """The finals, as (name, at), that are asked of a run."""
+        names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
+        if self.lengths != (1.0,):
+            names += [("loss_at_length", factor) for factor in self.lengths]
+        if config.objective == "masked":
+            names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in self.probe.ratio]
+        return names + [(name, 0.0) for name in self.downstream]
+
 
 def _divisors(n: int) -> str:
     return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)

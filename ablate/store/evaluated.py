@@ -1,4 +1,4 @@
-"""What a study's `[eval]` asks of a run, how it measures that, and which accepted results still stand for it."""
+"""How a study's `[eval]` measures, and which accepted results still stand for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from ablate.config import Evaluation, RunConfig
-
-
-def asked(config: RunConfig, evaluation: Evaluation) -> set[tuple[str, float]]:
-    """The finals, as (name, at), that an evaluation asks of a run."""
-    wanted = {("loss", 0.0)} | {(name, 0.0) for name in evaluation.downstream}
-    if evaluation.lengths != (1.0,):
-        wanted |= {("loss_at_length", factor) for factor in evaluation.lengths}
-    if config.objective == "masked":
-        wanted |= {(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in evaluation.probe.ratio}
-    return wanted
+from ablate.config import Evaluation
 
 
 def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:

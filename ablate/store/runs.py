@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, text
 
 from ablate.config import Evaluation, RunConfig
 from ablate.store.database import Database
-from ablate.store.evaluated import asked, differing, evaluations, fallback
+from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, bury, dead, fallen, heartbeat
 from ablate.store.register import register
@@ -122,8 +122,8 @@ def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: s
     if differing(wanted, earlier):
         return True
     there = {(name, at) for name, at in connection.exec_driver_sql("SELECT name, at FROM final WHERE run_id = ?", (run_id,))}
-    tried = {final for past in earlier if not differing(wanted, [past]) for final in asked(config, past)}
-    return bool(asked(config, wanted) - there - tried)
+    tried = {final for past in earlier if not differing(wanted, [past]) for final in past.finals(config)}
+    return bool(set(wanted.finals(config)) - there - tried)
 
 
 def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
