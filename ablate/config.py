@@ -167,6 +167,9 @@ class RunConfig(BaseModel):
         return hashlib.sha256(f"{NUMERICS}:{self.canonical_json()}".encode()).hexdigest()
 
 
+HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+
+
 class Probe(BaseModel):
     """A grid of masking settings under which masked models are compared: same held-out tokens scored in every arm."""
 

@@ -133,6 +133,13 @@ def test_excluded_cells_are_named_and_not_trained(study) -> None:
         plan(study(text.replace("{topology}", "1")))
 
 
+def test_arms_scored_on_other_held_out_tokens_are_named(study) -> None:
+    made = plan(study('seeds = 1\n[base]\ntokens = "1M"\nbatch_tokens = 3072\n[factors]\nn_ctx = [256, 512, 384]\n'))
+    assert [one.cell for one in made.confounds if one.kind == "held-out text"] == ["n_ctx=384"]
+    text = 'seeds = 1\nmetric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\ntokenizer = ["byte", "bpe:512"]\n'
+    assert [one.cell for one in plan(study(text)).confounds if one.kind == "held-out text"] == ["tokenizer=bpe:512"]
+
+
 def test_a_stratum_without_its_baseline_is_refused(study) -> None:
     text = 'seeds = 1\nwithin = ["mask_ratio"]\n[base]\ntokens = "1M"\n[factors]\nobjective = ["masked", "causal"]\n'
     with pytest.raises(AblateError, match=r"t\.toml, line 4: cell 'objective=causal' is without its baseline.*within"):
