@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -104,6 +106,7 @@ def files(folder: Path) -> set[Path]:
         (["new", "x", "--factor", "topology=1,9"], ["x.toml, line", "'9'"]),
         (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
         (["new", "x"], ["factors"]),
+        (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
         (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b'"]),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
@@ -203,6 +206,11 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: R
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert "resolve 1.7 (0.066 nats per token) standard deviations" in out
     assert "this study's own pairs" in out
+    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
+        run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
+        connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
+    code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    assert code == 0 and "nats per token) standard deviations" in out
 
 
 def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:
@@ -369,5 +377,7 @@ def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, t
     assert "parallel" in out
     assert out.splitlines()[-1] == f"Report: {Path('pages/quickstart/report.html')}"
     assert (tmp_path / "pages" / "quickstart" / "report.html").stat().st_size > 10_000
+    code, _, err = ablate("report", "--db", measured, "--out", measured)
+    assert code == 2 and err == f"ablate: {measured} cannot be written: Not a directory\n"
     code, _, err = ablate("report", "quickstat", "--db", measured)
     assert code == 2 and "quickstart" in err

@@ -198,6 +198,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[eval]\ntokens = 'many'", 17, ["number"]),
     ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
     ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
+    ("# depth", "\n[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
+    ("# depth", "\n[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
     ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),

@@ -186,6 +186,7 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
 
 def _noise(plan: Plan, db: str | None) -> tuple[float, str]:
     """The median standard deviation of paired differences in this metric that the database holds, and whence; else 0."""
+    import math
     import statistics
 
     from ablate.cli.database import existing
@@ -196,12 +197,16 @@ def _noise(plan: Plan, db: str | None) -> tuple[float, str]:
 
     with database, database.read() as connection:
         rows = connection.execute(
-            text("SELECT study, cell, difference FROM pairs WHERE metric = :metric AND difference IS NOT NULL"),
+            text(
+                "SELECT study, cell, difference FROM pairs WHERE metric = :metric AND difference IS NOT NULL "
+                "AND status = 'complete' AND baseline_status = 'complete'"
+            ),
             {"metric": plan.study.metric},
         ).all()
     by_cell: dict[tuple[str, str], list[float]] = {}
     for study, cell, difference in rows:
-        by_cell.setdefault((study, cell), []).append(difference)
+        if math.isfinite(difference):
+            by_cell.setdefault((study, cell), []).append(difference)
     spreads = {key: spread for key, found in by_cell.items() if len(found) > 2 and (spread := statistics.stdev(found)) > 0}
     own = [spread for (study, _), spread in spreads.items() if study == plan.study.name]
     if not spreads:

@@ -56,7 +56,7 @@ class Jobs:
         message = {
             "job": claims[0].attempt_id,
             "runs": [{"config": claim.config.model_dump(mode="json"), "journal": str(claim.journal)} for claim in claims],
-            "evaluation": self._plan.study.evaluation.model_dump(mode="json"),
+            "evaluation": claims[0].evaluation.model_dump(mode="json"),
             "sources": self._plan.sources,
             "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),
             "resume": old is not None,
