@@ -4,7 +4,7 @@ Every line is an object with an `event`:
 
 | event | further keys |
 | --- | --- |
-| start | step (0, or the checkpoint's), time, host, pid, device, threads, pack_size, compile_mode, versions, commit, dirty |
+| start | step (made before), time, host, pid, device, device_name, threads, pack_size, compile_mode, versions, commit, dirty |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |

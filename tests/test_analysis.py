@@ -12,6 +12,7 @@ from report_frames import pairs
 from report_study import Outcome, study
 from scipy import stats as scipy_stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
 
 import ablate
 from ablate import analysis, results
@@ -48,6 +49,8 @@ def test_effects_equal_scipy_and_statsmodels(tmp_path: Path) -> None:
         assert (row["family_lo"], row["family_hi"]) == pytest.approx(tuple(test.confidence_interval(1 - 0.05 / 3)))
         assert row["correlation"] == pytest.approx(np.corrcoef(values[name], values["serial"])[0, 1])
         assert row["resolved"] == (corrected <= 0.05)
+        seen = TTestPower().power(row["resolvable"] / row["sd"], nobs=8, alpha=0.05 / 3)
+        assert seen == pytest.approx(0.8, abs=1e-3)
         flips = scipy_stats.permutation_test(
             (values[name] - values["serial"],), np.mean, permutation_type="samples", n_resamples=np.inf
         )

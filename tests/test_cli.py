@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -112,6 +114,7 @@ def files(folder: Path) -> set[Path]:
         (["new", "x", "--factor", "topology=1,9"], ["x.toml, line", "'9'"]),
         (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
         (["new", "x"], ["factors"]),
+        (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
         (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b'"]),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
@@ -211,6 +214,11 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: R
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert "resolve 1.7 (0.066 nats per token) standard deviations" in out
     assert "this study's own pairs" in out
+    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
+        run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
+        connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
+    code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    assert code == 0 and "nats per token) standard deviations" in out
 
 
 TUNED = """
@@ -353,6 +361,33 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     assert "quickstart" in complete.studies("qui")
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ablate", "new", "x", "--factor", "topolo"], ["topology="]),
+        (["ablate", "new", "x", "--factor", "topology", "=", "serial,par"], ["serial,parallel"]),
+        (["ablate", "new", "x", "--factor", "schedule", "="], ["cosine", "linear", "constant", "wsd"]),
+        (["ablate", "run", "quickstart", "--device", "cu"], ["cuda"]),
+    ],
+)
+def test_bash_completion(words: list[str], offered: list[str]) -> None:
+    """As bash hands them over: one word a line, broken at "="."""
+    words_of_bash = {"_ABLATE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=_path() | words_of_bash, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == offered
+
+
+def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate.launch import speed
+
+    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    code, out, _ = ablate("plan", QUICKSTART, "--size", "tiny", "--device", "cpu")
+    assert code == 0
+    assert "tokens/s" in out and "on cpu, as timed now" in out
+    assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+
+
 # -- after a run -----------------------------------------------------------------------------------------------------------------
 
 
@@ -427,5 +462,7 @@ def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, t
     assert "parallel" in out
     assert out.splitlines()[-1] == f"Report: {Path('pages/quickstart/report.html')}"
     assert (tmp_path / "pages" / "quickstart" / "report.html").stat().st_size > 10_000
+    code, _, err = ablate("report", "--db", measured, "--out", measured)
+    assert code == 2 and err == f"ablate: {measured} cannot be written: Not a directory\n"
     code, _, err = ablate("report", "quickstat", "--db", measured)
     assert code == 2 and "quickstart" in err

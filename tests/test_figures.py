@@ -322,6 +322,17 @@ def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ign
     assert write(value) == text
 
 
+def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
+    pairs = report_frames.pairs({"serial": 0.0, "a name of twenty-two.": 0.1, "b": 0.2}, strata=("n_layer=4", "n_layer=12"))
+    ax = figures.effects(effects_of(pairs), pairs)
+    figure = ax.figure
+    figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
+    figure.set_dpi(200)  # as in the PNG; hinted letters would be wider here than where the layout was made
+    with style.theme():
+        lefts = [label.get_window_extent().x0 for label in ax.get_yticklabels()]
+    assert min(lefts) >= 0
+
+
 # -- learning rates ----------------------------------------------------------------------------------------------------
 
 

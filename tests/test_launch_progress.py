@@ -51,7 +51,7 @@ def test_the_study_estimates_from_flops_done_here():
     assert str(tally) == "1 running, 1k tokens/s, about 0:12 left"
     clock.now += 10
     tally.see("a", metrics(100))
-    tally.end("a", "complete")
+    tally.end("a", done=True)
     assert (tally.done, tally.total) == (4, 5)
     assert tally.seconds_left == pytest.approx(2)
 
@@ -70,9 +70,8 @@ def test_what_a_checkpoint_saved_is_no_work_of_this_session():
 def test_a_run_that_will_be_tried_again_is_not_done():
     tally = Tally()
     tally.update(Survey({"running": 1}, flops_left=1e9))
-    for how in ("dead", "oom", "stopped"):
-        tally.begin("a", Running("a", 100, 500, 1e9))
-        tally.end("a", how)
+    tally.begin("a", Running("a", 100, 500, 1e9))
+    tally.end("a", done=False)
     assert tally.done == 0 and tally.flops_left == 1e9
 
 
@@ -92,11 +91,12 @@ def test_plain_lines_come_at_a_readable_rate(monkeypatch):
             clock.now += 0.1
             tally.begin("a", Running(f"cell [x], seed {k}", 100, 500, 1e9))
             tally.see("a", metrics(100))
-            display.ended(tally.end("a", "complete"), "complete")
+            tally.see("a", {"event": "final", "values": [["accuracy", 0, 0.3], ["loss", 0, 2.75]]})
+            display.ended(tally.end("a", done=True), "complete")
             display.refresh()
 
     lines = shown(False, monkeypatch, act).splitlines()
-    assert lines[0].startswith("topology 1/40: cell [x], seed 0 complete, loss 2.5; about ")
+    assert lines[0].startswith("topology 1/40: cell [x], seed 0 complete, held-out loss 2.75; about ")
     assert len(lines) == 4  # one a second
 
 
@@ -118,7 +118,7 @@ def test_a_failure_is_always_told_with_its_reason(monkeypatch, terminal):
     def act(display, tally, clock):
         for k in range(3):
             tally.begin("a", Running(f"serial, seed {k}", 100, 500, 1e9))
-            display.ended(tally.end("a", "failed"), "failed", "Traceback …\n  File …\nValueError: no [b]luck[/b]\n")
+            display.ended(tally.end("a", done=True), "failed", "Traceback …\n  File …\nValueError: no [b]luck[/b]\n")
 
     assert shown(terminal, monkeypatch, act).count("failed: ValueError: no [b]luck[/b]") == 3
 

@@ -76,6 +76,13 @@ def test_fail_fast_stops_at_the_first_failure(tmp_path):
     assert outcome == launcher.Outcome({"failed": 1, "planned": 5}, 1)
 
 
+def test_fail_fast_gives_a_run_whose_worker_died_its_further_tries(tmp_path):
+    plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, stub_engine.DIES, 1e-3], seeds=1), tmp_path / "a.db"
+    outcome, _ = launch(plan, path, fail_fast=True)
+    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    assert [how for how, _ in attempts(path, stub_engine.DIES)] == ["dead"] * 3
+
+
 @pytest.mark.parametrize("lr", [stub_engine.DIES, stub_engine.BREAKS_DEVICE])
 def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     plan, path = small_plan(tmp_path, [1e-3, lr, 2e-3]), tmp_path / "a.db"

@@ -46,12 +46,13 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
     with store.open(str(path), create=True) as db, Owner.here(db) as owner:
         study_id = register(db, plan)
         first, second = claim(db, study_id, owner, 2)
-        files = [tmp_path / name for name in ("old.pt", "new.pt", "gone.pt")]
+        db.checkpoints.mkdir()
+        files = [db.checkpoints / name for name in ("old.pt", "new.pt", "gone.pt")]
         for claimed in (first, second):
             with Journal(claimed.journal) as journal:
                 journal.append("start", step=0)
                 for k, file in enumerate(files):
-                    journal.append("checkpoint", step=k, path=str(file))
+                    journal.append("checkpoint", step=k, path=f"/where/it/was/{file.name}")
                 if claimed is second:
                     journal.append("end", status="complete", step=100)
             ingest(db, claimed.attempt_id)

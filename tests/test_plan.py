@@ -101,7 +101,7 @@ def test_interactions_are_families_of_their_own(study) -> None:
 def test_a_factor_without_meaning_beside_a_level_multiplies_no_cells(study) -> None:
     made = plan(
         study(
-            'seeds = 1\nmetric = "era_accuracy"\n[base]\ntokens = "1M"\n'
+            'seeds = 1\nmetric = "era_accuracy"\n[base]\ncorpus = "sotu"\ntokens = "1M"\n'
             '[factors]\nobjective = ["causal", "masked"]\nmask_ratio = [0.15, 0.4]\nmask_kind = ["token", "span"]\n'
         )
     )
@@ -131,6 +131,25 @@ def test_excluded_cells_are_named_and_not_trained(study) -> None:
     assert made.excluded == ("topology=no-skip, n_layer=4",)
     with pytest.raises(AblateError, match=r"t\.toml, line 10: \[\[exclude\]\] leaves n_layer=4 without its baseline"):
         plan(study(text.replace("{topology}", "1")))
+
+
+def test_arms_scored_on_other_held_out_tokens_are_named(study) -> None:
+    made = plan(study('seeds = 1\n[base]\ntokens = "1M"\nbatch_tokens = 3072\n[factors]\nn_ctx = [256, 512, 384]\n'))
+    assert [one.cell for one in made.confounds if one.kind == "held-out text"] == ["n_ctx=384"]
+    text = 'seeds = 1\nmetric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\ntokenizer = ["byte", "bpe:512"]\n'
+    assert [one.cell for one in plan(study(text)).confounds if one.kind == "held-out text"] == ["tokenizer=bpe:512"]
+
+
+def test_a_stratum_without_its_baseline_is_refused(study) -> None:
+    text = 'seeds = 1\nwithin = ["mask_ratio"]\n[base]\ntokens = "1M"\n[factors]\nobjective = ["masked", "causal"]\n'
+    with pytest.raises(AblateError, match=r"t\.toml, line 4: cell 'objective=causal' is without its baseline.*within"):
+        plan(study(text + "mask_ratio = [0.15, 0.4]\n"))
+
+
+def test_a_downstream_metric_of_another_corpus_is_refused(study) -> None:
+    text = 'seeds = 1\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n[eval]\ndownstream = ["era_accuracy"]\n'
+    with pytest.raises(AblateError, match=r"t\.toml, line 9: cell 'topology=serial'.*needs corpus = 'sotu'"):
+        plan(study(text))
 
 
 def test_runs_come_seed_after_seed_with_whole_pairs_early(study) -> None:
@@ -229,6 +248,19 @@ def test_a_size_has_one_shape_beside_all_other_factors(study) -> None:
         "topology=concat, size=0.1M",
         "topology=concat, size=1M",
     ]
+
+
+def test_a_size_stays_its_size_under_another_activation(study) -> None:
+    made = plan(
+        study(
+            'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nactivation = ["gelu", "swiglu"]\n'
+            'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
+        )
+    )
+    small, large, gated_small, gated_large = made.cells
+    assert (small.config.n_layer, small.config.d_model) == (gated_small.config.n_layer, gated_small.config.d_model)
+    assert gated_small.sizes.body == pytest.approx(small.sizes.body, rel=0.01)
+    assert gated_large.sizes.body == pytest.approx(large.sizes.body, rel=0.01)
 
 
 def test_a_ladder_that_no_shape_reaches_is_refused(study) -> None:
@@ -343,10 +375,10 @@ def test_a_masked_loss_may_be_compared_within_one_ratio(study) -> None:
 
 def test_an_exclusion_that_matches_nothing_is_refused(study) -> None:
     text = (
-        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer = [2, 4]\n'
-        "[[exclude]]\ntopology = 2\nn_layer = 4\n"
+        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\nn_layer = [2, 4, 6]\n'
+        "[[exclude]]\nn_layer = 6\n[[exclude]]\ntopology = 2\nn_layer = 4\n"
     )
-    with pytest.raises(AblateError, match=r"line 10: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell"):
+    with pytest.raises(AblateError, match=r"line 12: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell"):
         plan(study(text))
 
 
@@ -452,7 +484,8 @@ def test_a_tiny_study_asks_the_same_question_of_small_models(file: Path) -> None
     small = tiny(given)
     assert tiny(given) == small
     assert small.name == f"{given.name}-tiny"
-    made, full = plan(small), plan(dataclasses.replace(given, base=given.base | {"corpus": "austen"}, max_epochs=None))
+    shipped = {"corpus": "austen"} if given.base.get("corpus") == "debian-docs" else {}
+    made, full = plan(small), plan(dataclasses.replace(given, base=given.base | shipped, max_epochs=None))
     assert [(one.factor, one.stratum.count("=")) for one in made.contrasts] == [
         (one.factor, one.stratum.count("=")) for one in full.contrasts
     ]

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from report_study import NAN, Outcome, study
 from scipy import stats
 
-from ablate import figures, report
+from ablate import figures, report, store
 from ablate.figures import style
 from ablate.report import document, words
 from ablate.store import Database
@@ -296,19 +296,27 @@ HOSTILE = [
 @pytest.mark.usefixtures("svg_only")
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
-    factors = {"topology <i>": {name: {"d_model": 64 + 64 * place} for place, name in enumerate(HOSTILE)}}
+    depth = 'depth "><b onclick=alert(3)>'
+    factors = {
+        "topology <i>": {name: {"d_model": 64 + 64 * place} for place, name in enumerate(HOSTILE)},
+        depth: {"<u>": {"n_layer": 1}, "&amp;": {"n_layer": 2}},
+    }
     name, question = "o'brien </title><script>alert(2)</script>", 'Is 1 < 2 & "so" on? {{ 7*7 }}'
-    db = study(tmp_path, factors, lambda levels, seed: Outcome(1.0 + 0.1 * seed), seeds=3, name=name, question=question, toml="")
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(points=dict.fromkeys(STEPS, 1.0 + 0.1 * seed))
+
+    db = study(tmp_path, factors, outcome, seeds=2, within=[depth], name=name, question=question)
     path = report.write(db, name, tmp_path / "out")
     found = page(path)
     for hostile in (*HOSTILE[1:], question):
         assert " ".join(hostile.split()) in found.text, hostile
-    assert "49" not in re.findall(r"\{?\{? ?(49) ?", found.text)
     tags = {tag for tag, _, _ in found.attributes}
-    assert "img" not in tags
+    assert not tags & {"img", "b onclick", "u", "i"}
+    assert not [name for _, name, _ in found.attributes if name.startswith("on")]
     assert path.read_text(encoding="utf-8").count("<script") == 1
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "effects.csv").read_text(encoding="utf-8"))))
-    assert [row["level"] for row in rows] == HOSTILE[1:]
+    assert [row["level"] for row in rows] == HOSTILE[1:] * 2
     from ablate.report import record, tables
 
     material = report.gather(db, name)
@@ -474,12 +482,15 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         if levels.get("lr") == "0.01":
             return Outcome(status="diverged", step=5, seconds=1.0)
-        return Outcome(5.0 + 1e4 * abs(float(levels["lr"]) - 1e-3) if "lr" in levels else 1.0 + 0.1 * seed, seconds=3.0)
+        loss = 5.0 + 1e4 * abs(float(levels["lr"]) - 1e-3) if "lr" in levels else 1.0 + 0.1 * seed
+        return Outcome(points=dict.fromkeys(STEPS, loss), seconds=3.0)
 
     text = write(tmp_path, outcome, seeds=2, rates=(3e-4, 1e-3, 3e-3, 1e-2), toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n')
     assert "8 of 8 runs are complete." in text
     assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
     assert "Held-out loss over the learning rate." in text
+    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").curves
+    assert curve["value"].max() < 2  # what was tried is in no learning curve
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))))
     found = {(row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"])) for row in rows}
     assert found == {("tune", "complete"): ("12", 36.0), ("tune", "diverged"): ("4", 4.0), ("compare", "complete"): ("8", 24.0)}

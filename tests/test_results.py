@@ -50,6 +50,7 @@ def test_what_is_not_there_is_nan_and_the_status_tells_why(db: Database) -> None
     assert frame["status"].to_dict() == {0: "complete", 1: "diverged", 2: "planned"}
     assert frame["metric"].isna().to_dict() == {0: False, 1: True, 2: True}
     assert frame.loc[1, "diverged_at"] == 7
+    assert frame["diverged_at"].dtype == "Int64"  # a step is a whole number, also beside runs that have none
     assert frame["diverged_at"].isna().to_dict() == {0: True, 1: False, 2: True}
 
 
@@ -90,6 +91,11 @@ def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
     two = results.arms("topology", study(tmp_path / "two", factors, lambda levels, seed: None))
     assert two["arm"].cat.categories[0] == "baseline"
     assert "topology × norm=parallel × post" in set(two["arm"])
+
+
+def test_orders_have_the_baseline_first(db: Database) -> None:
+    assert results.orders("topology", db) == {"topology": ["serial", "parallel", "concat"], "n_layer": ["4", "12"]}
+    assert results.levels("topology", db)["topology=concat, n_layer=12"] == {"topology": "concat", "n_layer": "12"}
 
 
 def test_an_unfinished_study_has_typed_frames(tmp_path: Path) -> None:

@@ -217,6 +217,28 @@ def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:
     assert rows(a.path, "SELECT name, value FROM final ORDER BY 1") == [("accuracy", float("-inf")), ("loss", None)]
 
 
+def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, seed, tokens in ((a, 0, 512), (b, 1, 1024)):
+        with runs.Owner.here(db) as owner:
+            do_all(db, runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))), owner)
+    runs.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))  # the later revision
+    for _ in range(2):
+        merge(a, b)
+        assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [(0, "planned", 2), (1, "complete", 2)]
+
+
+def test_studies_that_measure_shared_runs_otherwise_are_not_merged(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, name, tokens in ((a, "one", 512), (b, "other", 1024)):
+        with runs.Owner.here(db) as owner:
+            do_all(db, runs.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))), owner)
+    before = _content(a.path)
+    with pytest.raises(AblateError, match="measures them otherwise"):
+        merge(a, b)
+    assert _content(a.path) == before
+
+
 def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> None:
     a, b = two
     study_id = runs.register(b, plan_of())

@@ -154,6 +154,15 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
     assert runs.counts(db, study_id) == {"running": 6}
 
 
+def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of())
+    changed = Evaluation(tokens=512, lengths=(1, 2))
+    runs.register(db, plan_of(evaluation=changed))  # by another process, from a file that was edited
+    (claim,) = runs.claim(db, study_id, owner, 1)
+    assert claim.evaluation == changed
+    assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
+
+
 def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     claims = runs.claim(db, study_id, owner, 8, alike=lambda config: config.topology)
@@ -237,10 +246,62 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
         runs.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
         claims = runs.claim(db, study_id, owner, 9)
         assert len(claims) == 2
-        assert rows(db.path, "SELECT count(*) FROM final") == [(0,)]  # no old number beside new ones
         for claim in claims:
-            train(claim, finals=finals)
+            train(claim, finals=finals[:1])
             ingest(db, claim.attempt_id)
+        assert rows(db.path, "SELECT name, count(*) FROM final GROUP BY 1") == [("loss", 2)]  # no old number beside new ones
+
+
+def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0,)))
+    do_all(db, study_id, owner)
+    before = _dump(db)
+    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(tokens=512)))
+    claim, _ = runs.claim(db, study_id, owner, 2)
+    train(claim, loss=1.0)
+    ingest(db, claim.attempt_id)
+    assert rows(db.path, "SELECT status, baseline_status FROM pairs") == [("running", "complete")]
+    runs.finish(db, claim.attempt_id + 1, "failed")
+    assert runs.counts(db, study_id) == {"complete": 1, "failed": 1}
+    runs.register(db, plan_of(seeds=(0,)))  # back: the other run still has its first finals
+    assert runs.counts(db, study_id) == {"complete": 1, "planned": 1}
+    assert [row for row in _dump(db)["final"] if row[0] == 2] == [row for row in before["final"] if row[0] == 2]
+
+
+def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -> None:
+    """The longest context decides which tokens are scored at every length."""
+    short, long, none = Evaluation(lengths=(1, 2)), Evaluation(lengths=(1, 2, 4)), Evaluation()
+    study_id = runs.register(db, plan_of(seeds=(0,), evaluation=long))
+    do_all(db, study_id, owner, finals=[("loss", 0, 2.0), *(("loss_at_length", at, 2.0) for at in (1, 2, 4))])
+    with pytest.raises(AblateError, match="measures them otherwise"):
+        runs.register(db, plan_of(name="short", evaluation=short))
+    runs.register(db, plan_of(name="none", seeds=(0,), evaluation=none))  # asks for none of them
+    runs.register(db, plan_of(seeds=(0,), evaluation=short))
+    assert runs.counts(db, study_id) == {"planned": 2}
+    assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0), ("loss_at_length", 1, 1.0), ("loss_at_length", 2, 1.0)]) == 2
+    assert rows(db.path, "SELECT at, value FROM final WHERE name = 'loss_at_length' AND run_id = 1") == [(1, 1.0), (2, 1.0)]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("status", ["failed", "oom", "dead"])
+def test_run_that_fails_when_done_again_keeps_its_result(db: Database, owner: runs.Owner, begun: bool, status: str) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0,)))
+    do_all(db, study_id, owner)
+    finals = _dump(db)["final"]
+    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(downstream=("novel_accuracy",))))
+    claims = runs.claim(db, study_id, owner, 9)
+    for claim in claims:
+        with Journal(claim.journal) as journal:
+            if begun:
+                journal.append("start", step=0)
+            if status != "dead":
+                journal.append("end", status=status, step=0, error="no such labels")
+        ingest(db, claim.attempt_id)
+        if status == "dead":
+            runs.finish(db, claim.attempt_id, "dead")
+    assert runs.counts(db, study_id) == {"complete": 2}
+    assert _dump(db)["final"] == finals
+    assert rows(db.path, "SELECT run_id, status FROM attempt WHERE n = 1") == [(1, "complete"), (2, "complete")]
 
 
 # -- the living and the dead --------------------------------------------------------------------------------------

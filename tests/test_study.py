@@ -68,6 +68,7 @@ def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: p
     [
         ("20M", 20_000_000),
         ("0.2M", 200_000),
+        ("4.02K", 4_020),  # 4.02 × 10³ is not a whole number in binary
         ("3e14", 300_000_000_000_000),
         (2e7, 20_000_000),
         ("1_000", 1000),
@@ -157,6 +158,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = 2\nmetric = "probe_loss@0.4"', 4, ["probe.ratio", "probe_loss@0.15"]),
     ('name = "plain"', 'name = "../plain"', 1, ["name"]),
     ('name = "plain"', "name = 3", 1, ["name = 3"]),
+    ('"Which?"', '" "', 2, ["question"]),
+    ('"Which?"', '"\\u001b[2J"', 2, ["printable"]),
     ("d_model = 64", "d_modl = 64", 6, ["'d_modl'", "'d_model'"]),
     ("d_model = 64", 'd_model = "wide"', 6, ["d_model = 'wide'", "number"]),
     ("d_model = 64", "d_model = 0", 6, ["d_model = 0", "greater than or equal to 1"]),
@@ -179,6 +182,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ('"parallel"', "9", 13, ["topology level '9'"]),
     ('"parallel"', '"serial"', 13, ["'serial' stands twice"]),
     ('    "parallel",\n', "", 11, ["two levels"]),
+    ("n_layer = [2, 4]", 'n_layer = [2, "2"]', 15, ["'2' stands twice"]),
+    ("n_layer = [2, 4]", "n_layer = [2, 2.0]", 15, ["'2.0' stands twice"]),
     ("n_layer = [2, 4]", "n_layers = [2, 4]", 15, ["'n_layers'", "'n_layer'"]),
     ("n_layer = [2, 4]", "n_layer = 4", 15, ["[base]"]),
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
@@ -201,6 +206,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[eval]\ntokens = 'many'", 17, ["number"]),
     ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
     ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
+    ("# depth", "\n[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
+    ("# depth", "\n[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
     ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
@@ -288,7 +295,7 @@ def test_a_study_cannot_explode(tmp_path: Path) -> None:
 
 
 def test_a_line_is_found_in_arrays_tables_and_strings() -> None:
-    text = 'a = 1\nb = [\n  1,  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
+    text = 'a = 1\nb = [\n  [1],  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
     source = Source(Path("s.toml"), text)
     assert [source.line("a"), source.line("b"), source.line("b", 1), source.line("b", "two")] == [1, 2, 3, 4]
     assert [source.line("t", "u v"), source.line("t", "u v", "k"), source.line("t", "u v", "k", "m")] == [6, 7, 7]
@@ -302,6 +309,10 @@ def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
     study = read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "era_accuracy"'))
     assert (study.goal, study.evaluation.downstream) == ("max", ("era_accuracy",))
     assert read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "probe_accuracy"')).metric == "probe_accuracy@0.15"
+
+
+def test_a_question_may_stand_on_several_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
 
 
 def test_a_missing_study_names_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,14 @@ from training import Events, after, config, run
 
 from ablate import text
 from ablate.config import Evaluation, RunConfig
+from ablate.data.batches import length_windows
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.text import corpora, tokenizers
 from ablate.train import checkpoint, engine
+from ablate.train.evaluate import Evaluator
 from ablate.train.meter import Meter
+from ablate.train.step import Step
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +66,17 @@ def test_finals_of_a_causal_run() -> None:
     by_position = [finals["loss_at_position", at] for at in (0, 1, 2, 4, 8)]
     assert finals["loss", 0] == pytest.approx(sum(w * v for w, v in zip(weights, by_position, strict=True)) / 16, rel=1e-6)
     assert all(isinstance(value, float | int) and math.isfinite(value) for value in finals.values())
+
+
+def test_every_length_scores_the_same_tokens() -> None:
+    wanted, evaluation = [config(position="none")], Evaluation(tokens=256, lengths=(1, 2))
+    step = Step(wanted, training.text(), "cpu")
+    finals = {(name, at): values for name, at, values in Evaluator(step, wanted, evaluation, training.text()).finals()}
+    windows = length_windows(training.text().held_out, 16, (1, 2), 256)
+    for factor in (1, 2):
+        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[:, :, -4:]  # the last quarter of n_ctx
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), windows[:, -4:].flatten())
+        assert finals["loss_at_length", factor] == pytest.approx([loss.item()], rel=1e-6)
 
 
 def test_lengths_beyond_a_learned_position_are_left_out() -> None:
@@ -112,6 +126,17 @@ def test_precisions_agree(level: str) -> None:
     (reference,), (events,) = run(config(precision="float64")), run(config(precision=level))
     tolerance = {"float64": 0, "float32": 1e-4, "bfloat16": 0.1}[level]
     assert events.finals()["loss", 0] == pytest.approx(reference.finals()["loss", 0], abs=tolerance)
+
+
+def test_held_out_text_is_read_without_dropout() -> None:
+    """Weights start alike whatever the dropout, and an untrained model tells."""
+    losses = []
+    for dropout in (0.0, 0.5):
+        wanted = [config(dropout=dropout)]
+        losses.append(
+            Evaluator(Step(wanted, training.text(), "cpu"), wanted, training.EVALUATION, training.text()).held_out().loss
+        )
+    assert losses[0] == losses[1]
 
 
 def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:

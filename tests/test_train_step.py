@@ -88,6 +88,18 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
     assert row[:2, 0].tolist() == pytest.approx([loss.item(), norm.item()], rel=1e-10)
 
 
+def test_each_step_draws_its_own_masks_and_dropout() -> None:
+    """Against the model and the objective asked for the draws of step 2."""
+    step = Step([config(objective="masked", dropout=0.3, lr=1e-30, precision="float64")], text(), "cpu")
+    step.run(3, lambda: False)
+    rows, _ = step.read(3)
+    for number in (0, 2):
+        step.model.dice.step.fill_(number)
+        inputs, targets, weights = step.objective.train(step.batches.several(number, 1)[0], number)
+        loss = torch.nn.functional.cross_entropy(step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none")
+        assert rows[number, 0, 0] == pytest.approx((loss @ weights.flatten().double() / weights.sum()).item(), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -113,8 +125,17 @@ def test_a_step_loaded_with_other_runs_is_as_a_new_one(change: dict[str, Any]) -
     assert not torch.equal(new.optimiser.weights, untouched.optimiser.weights)
 
 
-def test_the_ring_holds_what_was_not_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_clipping_a_gradient_of_any_norm_is_taken_as_it_is() -> None:
+    unclipped, loose, tight = (go([config(grad_clip=clip)], 5) for clip in (0.0, 1e6, 0.01))
+    assert torch.equal(unclipped.optimiser.weights, loose.optimiser.weights)
+    assert not torch.equal(unclipped.optimiser.weights, tight.optimiser.weights)
+
+
+@pytest.mark.parametrize("corpus", ["on the device", "on the host"])
+def test_the_ring_holds_what_was_not_read_in_between(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = go([config()], 21).read(21)[0]
+    if corpus == "on the host":
+        monkeypatch.setattr("ablate.train.step.TEXT_BYTES", 0)
     monkeypatch.setattr("ablate.train.step.RING", 5)
     step = Step([config()], text(), "cpu")
     rows = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, database, new, planning, power, running, show
+from ablate.cli import answers, complete, database, new, planning, power, running, show
 from ablate.errors import AblateError
 
 app = typer.Typer(
@@ -49,7 +49,8 @@ def _options(
 def main() -> None:
     """The command `ablate`. What the user can put right is one line on standard error and exit code 2."""
     try:
-        app()
+        with complete.words_of_bash():
+            app()
     except AblateError as error:
         print(f"ablate: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

@@ -9,7 +9,7 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.database import require
-from ablate.cli.render import Db, console, table
+from ablate.cli.render import Db, console, table, writing
 
 Format = Annotated[
     str, typer.Option("--format", metavar="table|csv|json|md", help="How to print.", autocompletion=complete.formats)
@@ -30,7 +30,7 @@ def report(
     from ablate.store import query as queries
 
     show = console()
-    with store.open(db) as database:
+    with store.open(db) as database, writing(out):
         if study is None:
             names = [name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]]
             page = reports.index(database, names, out)

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def words_of_bash() -> Iterator[None]:
+    """Bash breaks words at "=". Typer gets "topology=serial" whole, and what follows the "=" is offered."""
+    if os.environ.get("_ABLATE_COMPLETE") != "complete_bash":
+        yield
+        return
+    at, words = int(os.environ["COMP_CWORD"]), list[str]()
+    for number, word in enumerate(os.environ["COMP_WORDS"].split("\n")):
+        if words and (word == "=" or words[-1].endswith("=")):
+            words[-1] += word
+        else:
+            words.append(word)
+        if number == at:
+            os.environ["COMP_CWORD"] = str(len(words) - 1)
+    os.environ["COMP_WORDS"] = "\n".join(words)
+    start = words[int(os.environ["COMP_CWORD"])].rpartition("=")
+    offered = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(offered):
+            yield
+    finally:
+        for line in offered.getvalue().splitlines():
+            print(line.removeprefix(start[0] + start[1]))
 
 
 def studies(incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import complete
-from ablate.cli.render import console
+from ablate.cli.render import console, writing
 
 PLAIN = ("question", "metric", "design")
 START = {
@@ -77,8 +77,9 @@ def new(
     raw.setdefault("question", _question(raw))
     text = write(raw)
     made = plan(parse(text, path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     console().print(
         f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {path}", markup=False, soft_wrap=True
     )

@@ -167,7 +167,8 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     yield f"{where}: {'; '.join(baselines)}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
     better = "lower" if plan.study.goal == "min" else "higher"
-    yield f"{len(plan.contrasts)} contrasts in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
+    compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
+    yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
         worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity, match.by)) for c in plan.contrasts)
         what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +42,8 @@ def noise_of(study: str, metric: str, db: Database) -> Noise | None:
         ).all()
     by_cell: dict[tuple[str, str], list[float]] = {}
     for name, cell, difference in rows:
-        by_cell.setdefault((name, cell), []).append(difference)
+        if math.isfinite(difference):
+            by_cell.setdefault((name, cell), []).append(difference)
     spreads = {key: spread for key, found in by_cell.items() if len(found) > 2 and (spread := statistics.stdev(found)) > 0}
     own = [spread for (name, _), spread in spreads.items() if name == study]
     if not spreads:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +27,17 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the file system says against writing `path`, or into it, into one line."""
+    from ablate.errors import AblateError
+
+    try:
+        yield
+    except OSError as error:
+        raise AblateError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def table(

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ablate.config import HELD_OUT_BLOCK
 from ablate.errors import AblateError
-
-_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
@@ -99,7 +98,7 @@ def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
 
     They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window, if that is longer).
     """
-    per_block = max(1, _BLOCK // n_ctx)
+    per_block = max(1, HELD_OUT_BLOCK // n_ctx)
     fit = (len(held_out) - 1) // n_ctx
     wanted = max(1, min(tokens // n_ctx, fit))
     if wanted >= fit // per_block * per_block:

@@ -87,10 +87,11 @@ def _together(effects: pd.DataFrame, strata: int, factors: int) -> list[_Group]:
 
 
 def _heading(ax: Axes, y: float, text: str) -> None:
-    ax.annotate(
+    heading = ax.annotate(
         style.plain(text, 54), (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
         va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
     )  # fmt: skip
+    heading.set_in_layout(False)  # it stands in the margin that the names below it need
 
 
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:

@@ -54,6 +54,7 @@ _RC = {
     "grid.color": RULE,
     "grid.linewidth": 0.5,
     "axes.axisbelow": True,
+    "text.hinting": "none",  # words as wide at every resolution: the three files share one layout
     "svg.fonttype": "none",  # words stay words: they can be searched, copied and read aloud
     "svg.hashsalt": "ablate",
     "pdf.fonttype": 42,

@@ -97,7 +97,7 @@ def _accelerator_possible() -> bool:
 @functools.cache
 def _ask_torch() -> dict:
     """What a process of its own says of torch's devices; takes seconds."""
-    answer = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    answer = subprocess.run([sys.executable, "-P", "-c", _ASK], capture_output=True, text=True)
     if answer.returncode:
         raise AblateError(f"torch does not start: {(answer.stderr.strip() or 'no output').splitlines()[-1]}")
     return json.loads(answer.stdout.splitlines()[-1])

@@ -37,7 +37,7 @@ class Jobs:
         checkpoints = status.checkpoints(self._db, self._study_id)
 
         def checkpoint(config: RunConfig) -> str | None:
-            return None if packs.shape(config) in self._squeezed else checkpoints.get(config.key)
+            return checkpoints.get(config.key) if checkpoints and packs.shape(config) not in self._squeezed else None
 
         def limit(first: RunConfig, waiting: int) -> int:
             return waiting if checkpoint(first) else packs.share(waiting, self._size(first, device)[0], idle)
@@ -56,7 +56,7 @@ class Jobs:
         message = {
             "job": claims[0].attempt_id,
             "runs": [{"config": claim.config.model_dump(mode="json"), "journal": str(claim.journal)} for claim in claims],
-            "evaluation": self._plan.study.evaluation.model_dump(mode="json"),
+            "evaluation": claims[0].evaluation.model_dump(mode="json"),
             "sources": self._plan.sources,
             "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),
             "resume": old is not None,

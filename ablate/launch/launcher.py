@@ -20,7 +20,8 @@ from ablate.launch.signals import Signals
 from ablate.plan import Plan
 from ablate.store import Database
 from ablate.store.ingest import ingest
-from ablate.store.runs import Claim, Owner, counts, finish, heartbeat, register
+from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
+from ablate.store.schema import ACCEPTED
 
 GRACE = 10.0  # seconds that running jobs have to checkpoint when the launcher stops
 LISTEN = 0.2  # seconds between two looks at signals and the display
@@ -100,7 +101,7 @@ class Launcher:
         self._display = Display(console, self._name, self._tally)
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
-        self._failed = False
+        self._in_vain: dict[int, int] = {}  # run → attempts whose worker died or had too little memory
         self._deadline: float | None = None  # by which everything must have ended, once it is to stop
         self._heeded = 0  # signals
         self._next: dict[str, float] = {}  # what is done every few seconds → when again
@@ -123,7 +124,7 @@ class Launcher:
         self._display.say(f"{self._name}: {', '.join(f'{number} {status}' for status, number in sorted(after.items()))}")
         if self._signals.received:
             return Outcome(after, 128 + self._signals.received[0])
-        return Outcome(after, int(self._failed or bool(after.keys() & {"failed", "oom"})))
+        return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
 
     def _turn(self) -> bool:
         """Look after everything once. False when there is nothing left to do or to wait for."""
@@ -246,12 +247,15 @@ class Launcher:
 
     def _ended(self, seat: Seat, claim: Claim, how: str, error: str) -> None:
         seat.claims.remove(claim)
-        self._display.ended(self._tally.end(claim.config.key, how), how, error)
+        if how in ("dead", "oom"):
+            self._in_vain[claim.run_id] = self._in_vain.get(claim.run_id, 0) + 1
+        lost = how == "failed" or self._in_vain.get(claim.run_id) == RETRIES
+        run = self._tally.end(claim.config.key, done=lost or how in ACCEPTED)
+        self._display.ended(run, how, error)
         if how == "oom":
             assert seat.job
             self._jobs.too_large(seat.job)
-        if how in ("failed", "oom", "dead") and self._fail_fast and self._deadline is None:
-            self._failed = True
+        if lost and self._fail_fast and self._deadline is None:
             self._stop()
 
     def _beat(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 from ablate import sizes
@@ -15,6 +16,7 @@ SATURATION = 4e12  # FLOPs a step at which a pack gains no more speed: 10.8M par
 MEMORY_SHARE = 0.8  # of a device's memory that a pack may be estimated to take
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def shape(config: RunConfig) -> str:
     """Equal for runs that can train in one pack."""
     fields = config.model_dump(mode="json", exclude_defaults=True, exclude=set(MEMBER_FIELDS))

@@ -64,8 +64,8 @@ class WorkerProcess:
         self._process.kill()
 
     def obituary(self) -> str:
-        """Why it ended, with the last that it wrote to stderr. Waits for the end."""
-        code = self._process.wait()
+        """Why it ended, with the last that it wrote to stderr. For a process that has closed its side of the pipe."""
+        code = self._end(10.0)
         cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
         last_words = self._errors.read().decode(errors="replace").strip()
@@ -74,10 +74,14 @@ class WorkerProcess:
     def release(self, seconds: float) -> None:
         """Close it, wait for its end, kill it when that takes longer than `seconds`, and let go of its pipes."""
         self.close()
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._process.wait()
+        self._end(seconds)
         self._stdout.close()
         self._errors.close()
+
+    def _end(self, seconds: float) -> int:
+        """Its exit code; waits for it, and kills when that takes longer than `seconds`."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()

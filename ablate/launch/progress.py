@@ -16,7 +16,6 @@ from rich.markup import escape
 
 from ablate.launch.status import Survey
 
-FINAL = ("complete", "diverged", "failed")  # ends of attempts after which the run is not tried again
 ROWS = 8  # runs at work that a terminal shows
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
@@ -33,6 +32,7 @@ class Running:
     step: int = 0
     began_at: int = 0  # the step of the checkpoint it resumed from
     loss: float | None = None  # training loss
+    held_out: float | None = None  # held-out loss at the end
     speed: float | None = None  # tokens a second
 
     def see(self, event: Mapping[str, Any]) -> None:
@@ -43,6 +43,8 @@ class Running:
             self.step = event["steps"][-1]
             self.loss = event["series"].get("train_loss", [self.loss])[-1]
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
+        elif event["event"] == "final":
+            self.held_out = next((value for name, _, value in event["values"] if name == "loss"), None)
 
     @property
     def seconds_left(self) -> float | None:
@@ -81,10 +83,11 @@ class Tally:
         self.since = self.clock() if self.since is None else self.since
         self.running[key].see(event)
 
-    def end(self, key: str, status: str) -> Running:
+    def end(self, key: str, *, done: bool) -> Running:
+        """Take a run out; `done` unless it will be tried again."""
         run = self.running.pop(key)
         self.flops_done += run.flops * (run.step - run.began_at) / run.steps
-        if status in FINAL:
+        if done:
             self.done += 1
             self.flops_left -= run.flops
         return run
@@ -142,7 +145,7 @@ class Display:
         self._last_ended = now
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
-        loss = f", loss {run.loss:.4g}" if fine and run.loss is not None else ""
+        loss = f", held-out loss {run.held_out:.4g}" if fine and run.held_out is not None else ""
         self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{loss}{why}{facts}")
 
     def refresh(self) -> None:

@@ -87,7 +87,8 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
         f"WHERE {_OF_STUDY} AND run.status <> 'complete'",
         study=study_id,
     )
-    there = [(Path(row.path).stat().st_mtime, row.key, row.path) for row in rows if Path(row.path).exists()]
+    files = [(row.key, db.checkpoints / Path(row.path).name) for row in rows]  # where the database is now
+    there = [(file.stat().st_mtime, key, str(file)) for key, file in files if file.exists()]
     return {key: path for _, key, path in sorted(there)}
 
 

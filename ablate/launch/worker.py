@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import importlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -82,9 +81,9 @@ class Attempt:
         elif event == "metrics":
             self._step = values["steps"][-1]
         elif event == "end":
-            self.ended = True
             values = {"step": self._step, **values, "time": time.time()}
         self._journal.append(event, **values)
+        self.ended = event == "end"
 
 
 class Worker:

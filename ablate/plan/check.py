@@ -13,6 +13,7 @@ from ablate.plan.model import Cell, Contrast
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
 from ablate.study.source import Source
+from ablate.text import labels
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind")
 _TOKENS = ("tokenizer_hash",)
@@ -70,6 +71,12 @@ def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contras
         for cell in cells:
             if cell.config.objective != "masked":
                 yield f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}: its objective is not 'masked'"
+    for probe in study.evaluation.downstream:
+        for cell in cells:
+            try:
+                labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
+            except AblateError as error:
+                yield f"{source.where('eval', 'downstream')}: cell {cell.label!r}: {error}"
     by_label = {cell.label: cell for cell in cells}
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config

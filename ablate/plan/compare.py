@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ablate.config import HELD_OUT_BLOCK
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
@@ -23,16 +24,15 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
     found = []
     for cell in cells:
         if cell.stratum not in baselines:
-            where = Source(study.path, study.toml).where("exclude")
+            source = Source(study.path, study.toml)
+            without = "without its baseline, the first level of each factor"
+            if study.exclude:
+                raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves {cell.stratum or 'the study'} {without}")
             raise AblateError(
-                f"{where}: [[exclude]] leaves {cell.stratum or 'the study'} without its baseline, the first level of each factor"
+                f"{source.where('within')}: cell {cell.label!r} is {without}: a factor of within has no meaning beside it"
             )
         baseline = baselines[cell.stratum]
-        differs = {
-            factor: level
-            for factor, level in cell.levels.items()
-            if factor not in study.within and level != baseline.levels.get(factor, first[factor])
-        }
+        differs = {factor: level for factor, level in cell.levels.items() if level != baseline.levels.get(factor, first[factor])}
         if cell is not baseline:
             factor = " × ".join(differs)
             family = f"{factor} | {cell.stratum}" if cell.stratum else factor
@@ -77,3 +77,12 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         yield Confound("tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}")
     if cell.config.corpus_hash != baseline.config.corpus_hash:
         yield Confound("corpus", cell.label, f"another text than {baseline.label!r}, held-out text included")
+    elif not _scored_alike(cell, baseline):
+        yield Confound("held-out text", cell.label, f"scored on other stretches of the held-out text than {baseline.label!r}")
+
+
+def _scored_alike(cell: Cell, baseline: Cell) -> bool:
+    """Whether both are scored on the same held-out tokens: as `ablate.data.batches.held_out_windows` chooses them."""
+    one, other = cell.config, baseline.config
+    tiled = all(HELD_OUT_BLOCK % config.n_ctx == 0 for config in (one, other))
+    return one.tokenizer_hash == other.tokenizer_hash and (one.n_ctx == other.n_ctx or tiled)

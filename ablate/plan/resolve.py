@@ -21,12 +21,12 @@ BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; 
 
 
 def meaningful(name: str, fields: Fields) -> bool:
-    """Whether field `name` has a meaning beside the other fields (`Factor.needs`, followed through)."""
+    """Whether field `name` has a meaning beside the other fields (`Factor.needs`)."""
     row = CATALOGUE.get(name)
     if row is None or row.needs is None:
         return True
     other, levels = row.needs
-    return fields.get(other, RunConfig.model_fields[other].default) in levels and meaningful(other, fields)
+    return fields.get(other, RunConfig.model_fields[other].default) in levels
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,6 @@ def gather(db: Database, study: str) -> Material:
     runs = results.load(study, db)
     seconds = results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
     runs["seconds"] = runs["run"].map(seconds).astype(float)
-    compared = set(runs.loc[runs["role"] == "compare", "run"])
     arms = results.arms(study, db)
     strata = list(dict.fromkeys(arms["stratum"]))
     arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
@@ -87,7 +86,7 @@ def gather(db: Database, study: str) -> Material:
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
-        curves=curves[(curves["role"] == "compare") & curves["run"].isin(compared)],
+        curves=curves[curves["role"] == "compare"],
         levels=results.levels(study, db),
         orders=results.orders(study, db),
     )

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ablate import figures
 from ablate.errors import AblateError
@@ -42,8 +43,8 @@ class Gallery:
         assert name not in self.names, name
         self.names.add(name)
         ax = draw(*frames, **options)
-        figure = ax.get_figure(root=True)
-        assert figure is not None
+        figure = ax.figure
+        assert isinstance(figure, Figure)
         files = figures.save(figure, self.folder / name)
         plt.close(figure)
         return Picture(name, title, caption, figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title)))

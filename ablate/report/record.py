@@ -40,6 +40,7 @@ def cost(material: Material) -> Table:
 def setting(material: Material) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
     frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
+    frame = frame.assign(device=frame["device_name"].fillna(frame["device"]))
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):

@@ -13,10 +13,12 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ablate import journal
+from ablate.config import Evaluation
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.store.database import Database
-from ablate.store.schema import to_db
+from ablate.store.evaluated import differing, evaluations, fallback
+from ablate.store.schema import ACCEPTED, to_db
 
 KNOWN_SERIES = {  # name → unit, goal
     "train_loss": ("nats", "min"),
@@ -36,14 +38,15 @@ _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
 )
-_FROM_START = ("host", "device", "threads", "pack_size", "compile_mode", "commit", "dirty")
+_FROM_START = ("host", "device", "device_name", "threads", "pack_size", "compile_mode", "commit", "dirty")
 
 
 def ingest(db: Database, attempt_id: int) -> list[Event]:
     """What the journal of an attempt holds beyond the stored offset, put into the tables and returned.
 
     Nothing, where another process was quicker or the attempt is no longer the one that runs. A `start` at step s
-    deletes the run's points beyond s; an `end` decides the attempt's and the run's status.
+    deletes the run's points beyond s; an `end` decides the attempt's and the run's status. A run that is done again for
+    further finals keeps its accepted attempt and its finals until the new attempt has a result.
     """
     with db.read() as connection:
         found = connection.exec_driver_sql(
@@ -126,10 +129,7 @@ def _series_ids(connection: Connection, known: dict[str, int], names: Iterable[s
 
 def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:
     connection.exec_driver_sql("DELETE FROM metric WHERE run_id = ? AND step > ?", (run_id, event["step"]))
-    connection.exec_driver_sql(
-        "UPDATE attempt SET status = 'superseded' WHERE run_id = ? AND id <> ? AND status IN ('complete', 'diverged')",
-        (run_id, attempt_id),
-    )
+    _delete_other_measures(connection, run_id, attempt_id)
     _update_attempt(
         connection,
         attempt_id,
@@ -138,14 +138,31 @@ def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -
     )
 
 
+def _delete_other_measures(connection: Connection, run_id: int, attempt_id: int) -> None:
+    """Delete the finals that the attempt measures otherwise: no old number stands beside new ones."""
+    own = connection.exec_driver_sql("SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)).scalar_one()
+    names = differing(Evaluation.model_validate_json(own), evaluations(connection, run_id))
+    if "loss" in names:
+        connection.exec_driver_sql("DELETE FROM final WHERE run_id = ?", (run_id,))
+    elif names:
+        connection.exec_driver_sql("DELETE FROM final WHERE run_id = ? AND name = ?", [(run_id, name) for name in names])
+
+
 def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:
     status = event["status"]
+    if status in ACCEPTED:
+        connection.exec_driver_sql(
+            "UPDATE attempt SET status = 'superseded' WHERE run_id = ? AND id <> ? AND status IN ('complete', 'diverged')",
+            (run_id, attempt_id),
+        )
     _update_attempt(
         connection,
         attempt_id,
         {name: event.get(name) for name in ("error", "device_seconds", "peak_bytes")}
         | {"status": status, "ended": utc(event.get("time"))},
     )
+    if status in ("failed", "oom"):
+        status = fallback(connection, run_id, attempt_id, status)
     connection.exec_driver_sql(
         "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?",
         (status, event.get("step") if status == "diverged" else None, run_id),

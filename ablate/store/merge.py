@@ -13,9 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ablate.config import Evaluation
 from ablate.errors import AblateError
 from ablate.store import owners, schema, studies
 from ablate.store.database import Database
+from ablate.store.evaluated import settle
+from ablate.store.register import refuse_other_measures
 from ablate.store.studies import rank
 
 _RUN_RANK = ("planned", "failed", "oom", "stopped", "running", "diverged", "complete")
@@ -54,11 +57,15 @@ class _Side:
     def order(self) -> tuple[Any, ...]:
         accepted = self.attempt(*schema.ACCEPTED) or ""
         latest = max(((row[_OFFSET], name) for name, row in self.attempts.items()), default=(0, ""))
-        return _RUN_RANK.index(self.status), self.finals, accepted, latest, rank((self.diverged_at,))
+        best = self.attempts[accepted][_STATUS] if accepted else self.status
+        return _RUN_RANK.index(best), self.finals, accepted, latest, rank((self.diverged_at,)), _RUN_RANK.index(self.status)
 
 
 def merge(db: Database, other: Database) -> Merged:
-    """Take in all of `other`, which stays as it is. `AblateError` while a study runs in either on this host."""
+    """Take in all of `other`, which stays as it is. Runs that a study measures otherwise than their side did are to be
+    done again. `AblateError` while a study runs in either on this host, and, with nothing changed, where studies that
+    share runs measure them otherwise.
+    """
     for each in (db, other):
         if busy := owners.running_here(each):
             raise AblateError(f"database {each.path} is being written by {busy} runs; merge when they have ended")
@@ -72,6 +79,9 @@ def merge(db: Database, other: Database) -> Merged:
             if combined != known.get(name):
                 studies.write(ours, name, combined, ids)
                 changed += 1
+        for study_id, evaluation in ours.exec_driver_sql("SELECT id, evaluation FROM study ORDER BY id").all():
+            refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
+            settle(ours, study_id, Evaluation.model_validate_json(evaluation))
         return Merged(changed, new, renewed)
 
 

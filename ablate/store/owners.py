@@ -21,6 +21,7 @@ from ablate import journal
 from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store.database import Database
+from ablate.store.evaluated import fallback
 from ablate.store.ingest import ingest, utc
 
 LEASE_SECONDS = 60.0  # how long another host's heartbeat may stand still
@@ -127,7 +128,8 @@ def bury(connection: Connection, attempt_id: int, reason: str, beat: int | None 
         (reason, utc(time.time()), attempt_id, beat),
     ).scalar_one_or_none()
     if run_id is not None:
-        connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id = ?", (run_id,))
+        status = fallback(connection, run_id, attempt_id, "planned")
+        connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (status, run_id))
 
 
 _GONE = "its launcher and its worker were gone"

@@ -34,7 +34,6 @@ def run(db: Database, sql: str, limit_seconds: float = 10) -> tuple[list[str], l
         return sqlite3.SQLITE_DENY
 
     with contextlib.closing(sqlite.connect(db.path, "ro", timeout=limit_seconds)) as connection:
-        connection.execute("PRAGMA trusted_schema = OFF")
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)

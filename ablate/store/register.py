@@ -16,15 +16,16 @@ from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.store import schema
 from ablate.store.database import Database
-from ablate.store.evaluated import measure
+from ablate.store.evaluated import differing, settle
 
 
 def register(db: Database, plan: Plan) -> int:
     """Put a plan into the database; the study's id.
 
     The same plan again changes nothing. A changed one raises the study's revision: its cells, members and contrasts
-    follow the plan, cells no longer in it stay, inactive, and no run and no number is deleted. `AblateError` where
-    another study shares a run but measures it by other means, for a run has each final once.
+    follow the plan, cells no longer in it stay, inactive, and no run and no number is deleted; runs that were measured
+    otherwise than it now says are to be done again. `AblateError` where another study shares a run but measures it by
+    other means, for a run has each final once.
     """
     plan_hash = _hash(plan)
     with db.begin() as connection:
@@ -39,7 +40,8 @@ def register(db: Database, plan: Plan) -> int:
             runs = _runs(connection, [planned.config for planned in plan.runs])
             _members(connection, cells, runs, plan)
             _contrasts(connection, study_id, cells, plan)
-            _refuse_other_measures(connection, study_id, plan.study.evaluation)
+            refuse_other_measures(connection, study_id, plan.study.evaluation)
+            settle(connection, study_id, plan.study.evaluation)
         return study_id
 
 
@@ -169,7 +171,8 @@ def _contrasts(connection: Connection, study_id: int, cells: dict[str, int], pla
         )
 
 
-def _refuse_other_measures(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
+def refuse_other_measures(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
+    """`AblateError` where another study shares a run with this one, but measures it by other means."""
     others = connection.execute(
         text(
             "SELECT other.name, other.evaluation, count(DISTINCT m.run_id) FROM cell AS c JOIN member AS m ON m.cell_id = c.id "
@@ -180,8 +183,8 @@ def _refuse_other_measures(connection: Connection, study_id: int, evaluation: Ev
         {"id": study_id},
     )
     for name, its, shared in others:
-        if measure(Evaluation.model_validate_json(its)) != measure(evaluation):
+        if differing(evaluation, [Evaluation.model_validate_json(its)]):
             raise AblateError(
                 f"study {name!r} shares {shared} runs with this one but measures them otherwise; "
-                f"give both the same [eval] tokens, probe.mix and probe.kind, or use another database"
+                f"give both the same [eval] tokens, probe.mix, probe.kind and longest of lengths, or use another database"
             )

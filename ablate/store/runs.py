@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, text
 
 from ablate.config import Evaluation, RunConfig
 from ablate.store.database import Database
-from ablate.store.evaluated import asked, measure
+from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
 from ablate.store.owners import Owner, bury, dead, fallen, heartbeat
 from ablate.store.register import register
@@ -35,6 +35,7 @@ class Claim:
     config: RunConfig
     journal: Path
     resume: bool  # an earlier attempt left a checkpoint
+    evaluation: Evaluation  # by which it is to be measured: the study's now, whatever it was when its plan was made
     cell: str  # label of a cell that it is of
     role: str  # "compare" | "tune" | "parent"
 
@@ -75,16 +76,19 @@ def claim(
         evaluation = connection.exec_driver_sql("SELECT evaluation FROM study WHERE id = ?", (study_id,)).scalar_one()
         rows = _candidates(connection, study_id, owner, evaluation)
         chosen: list[tuple[Row[Any], RunConfig]] = []
+        like: Hashable = None
         for row in rows:
             if len(chosen) == limit:
                 break
             if row.failures or row.deaths >= RETRIES:
                 continue
             config = _parse(row.config)
-            if alike and chosen and alike(config) != alike(chosen[0][1]):
+            if alike and chosen and alike(config) != like:
                 continue
             if row.status == "complete" and not _again(connection, row.id, config, evaluation):
                 continue
+            if alike and not chosen:
+                like = alike(config)
             chosen.append((row, config))
         if callable(limit) and chosen:
             chosen = chosen[: limit(chosen[0][1], len(chosen))]
@@ -109,22 +113,19 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
         (row.id, n, str(owner), name, evaluation),
     ).scalar_one()
     connection.exec_driver_sql("UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,))
-    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint), row.cell, row.role)
+    measured = Evaluation.model_validate_json(evaluation)
+    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint), measured, row.cell, row.role)
 
 
 def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
     """Whether a complete run is to be done again for finals. A final that was asked for before and did not come, never will."""
     wanted = Evaluation.model_validate_json(evaluation)
-    rows = connection.exec_driver_sql(
-        "SELECT evaluation FROM attempt WHERE run_id = ? AND status IN ('complete', 'superseded') ORDER BY status", (run_id,)
-    )
-    earlier = [Evaluation.model_validate_json(text) for text in rows.scalars()]
-    if earlier and measure(earlier[0]) != measure(wanted):  # the accepted attempt's, whose finals these are
-        connection.exec_driver_sql("DELETE FROM final WHERE run_id = ?", (run_id,))
+    earlier = evaluations(connection, run_id)
+    if differing(wanted, earlier):
         return True
     there = {(name, at) for name, at in connection.exec_driver_sql("SELECT name, at FROM final WHERE run_id = ?", (run_id,))}
-    tried = {final for past in earlier if measure(past) == measure(wanted) for final in asked(config, past)}
-    return bool(asked(config, wanted) - there - tried)
+    tried = {final for past in earlier if not differing(wanted, [past]) for final in past.finals(config)}
+    return bool(set(wanted.finals(config)) - there - tried)
 
 
 def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
@@ -137,6 +138,8 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
         ).scalar_one_or_none()
         if run_id is not None:
             of_run = "failed" if status == "dead" else status
+            if status != "stopped":
+                of_run = fallback(connection, run_id, attempt_id, of_run)
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
 

@@ -1,7 +1,8 @@
 """The tables of a results database. What each means, and what NULL says in it, stands beside its column.
 
 The typed columns of `run` follow `RunConfig.model_fields`. A new field is one line in a new migration,
-`op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))`, and `HEAD` raised.
+`op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))`, and `HEAD` raised; then
+`python tests/test_store_migrations.py` keeps a database of that schema for the tests of all later ones.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ attempt = Table(
     Column("heartbeat", Integer, nullable=False),  # a counter, not a time: clocks differ
     Column("host", Text),
     Column("device", Text),
+    Column("device_name", Text),
     Column("threads", Integer),
     Column("pack_size", Integer),
     Column("compile_mode", Text),

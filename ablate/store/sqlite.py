@@ -33,6 +33,7 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
     connection.execute("PRAGMA cache_size = -32768")
     if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal

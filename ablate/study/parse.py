@@ -68,7 +68,7 @@ def parse(text: str, path: Path) -> Study:
     metric, goal, evaluation = _metric(source, file.metric, evaluation)
     return Study(
         name=file.name,
-        question=file.question,
+        question=_question(source, file.question),
         metric=metric,
         goal=goal,
         design=file.design,
@@ -101,6 +101,14 @@ def _read(source: Source) -> StudyFile:
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
     return validated(source, StudyFile, raw)
+
+
+def _question(source: Source, text: str) -> str:
+    """The question on one line."""
+    line = " ".join(text.split())
+    if not line or not line.isprintable():
+        raise AblateError(f"{source.where('question')}: question = {text!r:.80}: a line of printable text is wanted")
+    return line
 
 
 def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:

@@ -15,7 +15,7 @@ import torch
 from ablate.config import Evaluation, RunConfig
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
-from ablate.train.evaluate import Evaluator, names_of_finals
+from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
 from ablate.train.warm import Warm, warm_step
 
@@ -134,7 +134,7 @@ class Training:
     def _bury(self, diverged_at: Sequence[int]) -> None:
         """End the living members that have diverged."""
         for k in [k for k in self.living if diverged_at[k]]:
-            names = names_of_finals(self.configs[k], self.evaluator.evaluation)
+            names = self.evaluator.evaluation.finals(self.configs[k])
             self.emit[k]("final", values=[[name, at, math.nan] for name, at in names])
             self._end(k, "diverged", diverged_at[k])
 

@@ -165,13 +165,3 @@ class Evaluator:
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
         per_token = torch.stack((loss, hits, torch.ones_like(loss), self.byte_lengths[targets].to(loss.dtype)))
         return (per_token * weights).sum(2)
-
-
-def names_of_finals(config: RunConfig, evaluation: Evaluation) -> list[tuple[str, float]]:
-    """The finals, as (name, at), that are NaN for a run that diverged."""
-    names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
-    if evaluation.lengths != (1.0,):
-        names += [("loss_at_length", factor) for factor in evaluation.lengths]
-    if config.objective == "masked":
-        names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in evaluation.probe.ratio]
-    return names + [(name, 0.0) for name in evaluation.downstream]

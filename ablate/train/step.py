@@ -24,6 +24,7 @@ from ablate.train.schedule import Schedule
 
 RING = 256  # steps, at most, whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
+TEXT_BYTES = 1 << 32  # of text, at most, on the device; windows of a larger one are gathered on the host
 
 LOADED = ("seed", "lr", "weight_decay", "mask_ratio", "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
 
@@ -65,7 +66,8 @@ class Step:
         """Make ready for the first step of `configs`, which are of this step's shape."""
         first = configs[0]
         seeds = [config.seed for config in configs]
-        self.batches = Batches(tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, self.device)
+        where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
+        self.batches = Batches(tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, where)
         self.objective.load(configs)
         self.model.initialise(seeds)
         self.steps.fill_(first.steps)
@@ -86,7 +88,8 @@ class Step:
     def run(self, n: int, stop: Callable[[], bool]) -> int:
         """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps made."""
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
-        self.windows.index_copy_(0, slots, self.batches.several(self.done, n).to(self.windows.dtype))
+        windows = self.batches.several(self.done, n).to(self.windows.dtype)
+        self.windows.index_copy_(0, slots, windows.to(self.device))
         for made in range(n):
             if stop():
                 return made

@@ -25,6 +25,7 @@ CREATE TABLE attempt (
 	heartbeat INTEGER NOT NULL, 
 	host TEXT, 
 	device TEXT, 
+	device_name TEXT, 
 	threads INTEGER, 
 	pack_size INTEGER, 
 	compile_mode TEXT, 
@@ -45,10 +46,10 @@ CREATE TABLE attempt (
 	CONSTRAINT uq_attempt_journal UNIQUE (journal), 
 	CONSTRAINT uq_attempt_run_id UNIQUE (run_id, n)
 );
-INSERT INTO "attempt" VALUES(1,1,1,'complete','vm:16714:87df4a9c',0,NULL,'cpu',1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'5196bc969278-1-a446455f.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(2,2,1,'complete','vm:16714:87df4a9c',0,NULL,'cpu',1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'8291e12f875d-1-1ad482fd.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(3,3,1,'complete','vm:16714:87df4a9c',0,NULL,'cpu',1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'b35d19d8c1d6-1-533ab782.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(4,4,1,'complete','vm:16714:87df4a9c',0,NULL,'cpu',1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'28e3eec90225-1-ff98ca71.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(1,1,1,'complete','vm:19845:cf9ed5a7',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'5196bc969278-1-80b61d4d.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(2,2,1,'complete','vm:19845:cf9ed5a7',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'8291e12f875d-1-29a7257f.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(3,3,1,'complete','vm:19845:cf9ed5a7',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'b35d19d8c1d6-1-b37f0218.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(4,4,1,'complete','vm:19845:cf9ed5a7',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'28e3eec90225-1-3ec2b537.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
 CREATE TABLE cell (
 	id INTEGER NOT NULL, 
 	study_id INTEGER NOT NULL, 

@@ -126,6 +126,7 @@ def upgrade() -> None:
         sa.Column("heartbeat", sa.Integer(), nullable=False),
         sa.Column("host", sa.Text(), nullable=True),
         sa.Column("device", sa.Text(), nullable=True),
+        sa.Column("device_name", sa.Text(), nullable=True),
         sa.Column("threads", sa.Integer(), nullable=True),
         sa.Column("pack_size", sa.Integer(), nullable=True),
         sa.Column("compile_mode", sa.Text(), nullable=True),
