@@ -339,7 +339,12 @@ def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
 def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
     frame = pd.DataFrame(
         [
-            {"arm": arm, "lr": lr, "status": "diverged" if lr > limit else "complete", "metric": math.nan if lr > limit else value}
+            {
+                "arm": arm,
+                "lr": lr,
+                "status": "diverged" if lr > limit else "complete",
+                "metric": math.nan if lr > limit else value,
+            }
             for arm, limit in (("serial", 1.0), ("parallel", 2e-3))
             for lr, values in ((1e-4, (3.0, 3.2)), (1e-3, (2.0, 2.2)), (1e-2, (2.5, 2.7)))
             for value in values

@@ -11,20 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bowl_engine
+import matplotlib as mpl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import HERE, Launcher, content, launch, rows, wait_for
+from matplotlib.figure import Figure
 from scipy import stats as scipy_stats
 
-from ablate import store, tune
+from ablate import analysis, figures, report, results, store, tune
 from ablate.launch import launcher
 from ablate.plan import plan
 from ablate.plan.price import price
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import decisions
+from ablate.store.register import register
 from ablate.study import Study, Tune, load
 from ablate.tune import search, sensitivity
+
+mpl.use("agg")
 
 TEXT = """
 name = "bowl"
@@ -297,6 +302,17 @@ def test_a_failed_tuning_run_leaves_its_group_undecided_and_the_others_go_on(tmp
     assert rows(path, "SELECT count(*) FROM attempt") == [(27,)]
 
 
+EVAL = ("[tune]", "[eval]\ntokens = 4096\n[tune]")
+
+
+def test_results_that_were_measured_otherwise_decide_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    launch(study(tmp_path), path)
+    assert launch(study(tmp_path, EVAL), path)[0].counts == {"complete": 26}
+    assert rows(path, "SELECT count(*) FROM attempt") == [(52,)]
+    assert len(decided(path)) == 2
+
+
 def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     launch(study(tmp_path), path)
@@ -305,12 +321,14 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
             connection.exec_driver_sql("UPDATE decision SET value = 0.005 WHERE json_extract(evidence, '$.group') LIKE '%serial'")
             connection.exec_driver_sql("UPDATE final SET value = 9 WHERE run_id IN (SELECT id FROM run WHERE lr = 0.001)")
         assert {run.config.lr for run in tune.learn(study(tmp_path), db).plan.runs if run.role == "compare"} == {0.005, 1e-3}
-        for change in (
+        changes = [
             ("1e-2]", "2e-2]"),
             ("points = 5", "points = 4"),
             ("d_model = 8", "d_model = 16"),
             ('"loss"', '"accuracy"'),
-        ):
+            EVAL,
+        ]
+        for change in changes:
             made = tune.learn(study(tmp_path, change), db).plan
             assert len(made.undecided) == 2, change
         more_cells = tune.learn(study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4")), db).plan
@@ -469,9 +487,15 @@ TWICE = (
 )
 
 
-def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
-    from ablate import analysis, report, results
+def svg_only(figure: Figure, stem: Path) -> list[Path]:
+    """Quicker than the three kinds of files."""
+    with figures.theme():
+        figure.savefig(stem.with_suffix(".svg"))
+    return [stem.with_suffix(".svg")]
 
+
+def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(figures, "save", svg_only)
     given, path = study(tmp_path, text=TWICE), tmp_path / "a.db"
     outcome, _ = launch(given, path)
     assert outcome == launcher.Outcome({"complete": 7 + 6}, 0), "cells of one configuration share their runs"
@@ -503,8 +527,6 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory):
     """Text of a report in Markdown: serial, one that wants other rates, one beyond the edge, one that always diverges."""
-    from ablate import report
-
     folder = tmp_path_factory.mktemp("reported")
     levels = '["serial", "no-attention-skip", "parallel", "no-mlp-skip"]'
     text = KILLED.replace('["serial", "no-attention-skip"]', levels).replace("n_layer = [1, 2]", "n_layer = [1]")
@@ -512,10 +534,12 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABLATE_ENGINE", "bowl_engine")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+        patch.setattr(figures, "save", svg_only)
         launch(study(folder, text=text), folder / "a.db")
-    with store.open(str(folder / "a.db")) as db:
-        report.write(db, "bowl", folder / "out")
-        return folder / "out", report.answer(db, "bowl"), (folder / "out" / "report.md").read_text().replace("\\", "")
+        with store.open(str(folder / "a.db")) as db:
+            page = report.write(db, "bowl", folder / "out")
+            answer = report.answer(db, "bowl")
+    return folder / "out", answer, page.with_suffix(".md").read_text().replace("\\", "")
 
 
 def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
@@ -575,13 +599,9 @@ def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) 
 
 
 def test_effects_after_a_pilot_rest_on_its_noise(reported) -> None:
-    from ablate import results
-
     folder = reported[0].parent
     with store.open(str(folder / "a.db")) as db:
         pairs = results.pairs("bowl", db)
-        from ablate import analysis
-
         row = next(row for row in analysis.of_pairs(pairs, analysis.pilots("bowl", db)) if row.level == "parallel")
     d = pairs[pairs["level"] == "parallel"].sort_values("seed")["difference"].to_numpy(float)
     half = scipy_stats.t.ppf(0.975, 2) * d[:3].std(ddof=1) / 3  # √9 pairs, the pilot of 3
@@ -592,10 +612,8 @@ def test_effects_after_a_pilot_rest_on_its_noise(reported) -> None:
     assert (row.family_lo, row.family_hi) == pytest.approx((d.mean() - family, d.mean() + family))
 
 
-def test_while_rates_are_tuned_the_report_says_so(tmp_path: Path) -> None:
-    from ablate import report
-    from ablate.store.register import register
-
+def test_while_rates_are_tuned_the_report_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(figures, "save", svg_only)
     given = study(tmp_path)
     with store.open(str(tmp_path / "a.db"), create=True) as db:
         register(db, plan(given))

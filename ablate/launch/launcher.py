@@ -68,7 +68,7 @@ def run(
     first run that fails ends it. `AblateError` for a device that is not there (before anything is written), and where no worker
     starts.
     """
-    configs = {planned.config.key: planned.config for planned in plan.runs}.values()
+    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
     largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
     places = devices.seats(devices.find(device), len(configs), largest)
     study_id = register(db, plan)

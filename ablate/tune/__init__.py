@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ablate import launch, stats
+from ablate import launch, metrics, stats
 from ablate.config import RunConfig
 from ablate.plan import Decision, Plan, plan
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import Database, decisions
+from ablate.store.evaluated import measure
 from ablate.store.register import register
 from ablate.study import Study, Tune
 from ablate.tune.rates import search, sensitivity
@@ -59,11 +60,14 @@ def run_study(study: Study, db: Database, *, device: str, fail_fast: bool, conso
 
 def advance(study: Study, db: Database, say: Callable[[str], None]) -> Plan:
     """Decide what the stored results allow, and store it; the plan that follows."""
-    while (learnt := learn(study, db)).new or learnt.void:
-        decisions.write(db, register(db, learnt.plan), learnt.new, learnt.void)
+    while True:
+        study_id = register(db, learn(study, db).plan)  # takes back results that were measured otherwise than the study says
+        learnt = learn(study, db)
+        if not learnt.new and not learnt.void:
+            return learnt.plan
+        decisions.write(db, study_id, learnt.new, learnt.void)
         for decision in learnt.new:
             say(_told(decision))
-    return learnt.plan
 
 
 def learn(study: Study, db: Database) -> Learnt:
@@ -92,9 +96,11 @@ def _told(decision: Decision) -> str:
     return f"{evidence['stratum'] or 'all cells'}: {decision.value:g} seeds after a pilot of {len(evidence['pilot'])}{capped}"
 
 
-def _basis(*question: Any) -> str:
-    """A hash of what is decided on: when that changes, an earlier decision is void."""
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()
+def _basis(study: Study, *question: Any) -> str:
+    """A hash of what is decided on, and by which number: when that changes, an earlier decision is void."""
+    measured = measure(study.evaluation)
+    by = study.metric, measured.get(metrics.final(study.metric)[0], measured["loss"])
+    return hashlib.sha256(json.dumps([by, question]).encode()).hexdigest()
 
 
 # -- learning rates ------------------------------------------------------------------------------------------------------
@@ -110,7 +116,7 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         assert tune
         cell, config = group.representative, configs[group.representative]
         key = config.model_copy(update={"lr": 1.0}).key
-        basis = _basis(study.metric, tune.low, tune.high, tune.points, seeds(study), key)
+        basis = _basis(study, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
         if old and old.evidence.get(decisions.BASIS) == basis:
             known.append(old)
@@ -167,7 +173,7 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         pilot = [keys.get((cell, seed)) for cell in cells for seed in study.seeds]
         if None in pilot:
             continue
-        basis = _basis(study.metric, two_stage.resolution, two_stage.most, pilot)
+        basis = _basis(study, two_stage.resolution, two_stage.most, pilot)
         old = stored.get((cells[0], "seeds"))
         if old and old.evidence.get(decisions.BASIS) == basis:
             known.append(old)
