@@ -36,6 +36,8 @@ def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
     """The cells that share the levels of [tune] per; none without [tune]."""
     if not study.tune:
         return ()
+    if len(study.tune.per) == len(study.factors):
+        return tuple(Group(cell.label, (cell.label,)) for cell in cells)
     found: dict[str, list[str]] = {}
     for cell in cells:
         levels = {factor: level for factor, level in cell.levels.items() if factor in study.tune.per}
