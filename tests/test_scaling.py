@@ -339,8 +339,9 @@ def test_equal_curves_are_not_told_apart() -> None:
 def test_a_factor_on_the_loss_is_an_offset() -> None:
     (one,) = two_groups(USUAL * [1.03, 1.03, 1, 1.03, 1]).comparisons
     assert one.verdict == "offset"
-    for gap in (one.gap_low, one.gap_high):
+    for gap in (one.gap, one.gap_low, one.gap_high):
         assert gap.lo < 0.03 < gap.hi and gap.value == pytest.approx(0.03, abs=0.01)
+    assert one.gap.hi - one.gap.lo < 0.5 * (one.gap_high.hi - one.gap_high.lo)
 
 
 def test_other_exponents_are_told_apart_and_cross_where_they_should() -> None:

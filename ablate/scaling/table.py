@@ -132,6 +132,6 @@ def comparison_lines(one: Comparison) -> list[str]:
     out = [f"{one.group} against {one.baseline}: {one.verdict}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
         out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
-    ends = ((one.gap_low, one.low), (one.gap_high, one.high))
-    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}] at {one.axis.upper()} = {at:.3g}" for gap, at in ends)
+    places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
+    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}]{where}" for where, gap in places)
     return [*out, f"  loss against the baseline's: {gaps}", f"  {one.crossing}"]
