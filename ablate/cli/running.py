@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ablate.launch.status import Working
     from ablate.store import Database
 
-STATUSES = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
 WATCH_SECONDS = 2.0
 
 
@@ -105,7 +104,9 @@ def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
 
 def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
     """One line a study or cell: how many of its runs have each status, and the time that is left."""
-    shown = [state for state in STATUSES if any(state in counts for counts in lines.values())]
+    from ablate.store.schema import RUN_STATUS
+
+    shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
     rows = [
         [name, str(sum(counts.values())), *(str(counts.get(state, "")) for state in shown), *left[n : n + len(more)]]
