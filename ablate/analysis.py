@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
 
     Two more: `baseline_level`, the baseline's own level in the factor, and `arm`, the cell's as in `ablate.load`.
     """
-    rows = of_pairs(results.pairs(study, db))
+    rows = of_pairs(results.pairs(study, db), pilots(study, db))
     frame = pd.DataFrame([asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)])
     levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
     named = zip(frame["factor"], frame["baseline"], strict=True)
@@ -75,18 +75,27 @@ def analyse(db: Database, study: str) -> list[EffectRow]:
     """Recompute the study's effects and store them in its table `effect`."""
     from ablate.store import effects as table
 
-    rows = of_pairs(results.pairs(study, db))
+    rows = of_pairs(results.pairs(study, db), pilots(study, db))
     table.write(db, results.study(study, db).id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     return rows
 
 
-def of_pairs(pairs: pd.DataFrame) -> list[EffectRow]:
-    """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected within each family."""
+def pilots(study: str, db: Database | str | None = None) -> dict[str, list[int]]:
+    """Stratum → the seeds of the pilot that decided how many it has; none for a study whose seeds were given."""
+    found = results.decisions(study, db)
+    return {evidence["stratum"]: evidence["pilot"] for evidence in found.loc[found["name"] == "seeds", "evidence"]}
+
+
+def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Sequence[int]] = {}) -> list[EffectRow]:
+    """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected within each family.
+
+    pilots: stratum → seeds after which the number of seeds was decided; intervals and tests then rest on the noise of those.
+    """
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)]
         digest = _digest(family)
-        effects = _family([counted(part) for part in contrasts])
+        effects = _family([counted(part) for part in contrasts], pilots.get(contrasts[0]["stratum"].iloc[0], ()))
         rows += [_row(part, effect, digest) for part, effect in zip(contrasts, effects, strict=True)]
     return rows
 
@@ -124,15 +133,15 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
     return difference.where(complete & np.isfinite(difference)).set_axis(pairs["seed"])
 
 
-def _family(differences: Sequence[pd.Series]) -> list[stats.Effect]:
-    """The effects of a family, with a resolvable effect that allows for its correction."""
+def _family(differences: Sequence[pd.Series], pilot: Sequence[int] = ()) -> list[stats.Effect]:
+    """The effects of a family, with a resolvable effect that allows for its correction. pilot: seeds, see `of_pairs`."""
     if not differences:
         return []
-    together = pd.concat(differences, axis=1).to_numpy(float)
+    together = pd.concat(differences, axis=1)
     alpha = (1 - CONFIDENCE) / len(differences)
     return [
         replace(effect, resolvable=stats.resolvable(effect.n, effect.sd, alpha=alpha) if effect.sd > 0 else math.nan)
-        for effect in stats.family(together, confidence=CONFIDENCE)
+        for effect in stats.family(together.to_numpy(float), confidence=CONFIDENCE, pilot=together.index.isin(pilot))
     ]
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from ablate import store
 from ablate.errors import unknown
+from ablate.store import decisions as stored
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -138,14 +139,10 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
 
 
 def decisions(study: str, db: Source = None) -> pd.DataFrame:
-    """What the study learnt while running: cell, name (a field), value and evidence (both JSON)."""
+    """What the study learnt while running: cell, name ("lr", "seeds"), value, evidence (a dictionary, see `ablate.tune`)."""
     opened = _open(db)
-    sql = """
-        SELECT c.label AS cell, d.name, d.value, d.evidence
-        FROM decision d JOIN cell c ON c.id = d.cell_id
-        WHERE d.study_id = :study AND c.active ORDER BY c.id, d.name
-    """
-    return query(opened, sql, study=_study(opened, study).id)
+    found = stored.read(opened, _study(opened, study).name)
+    return pd.DataFrame([vars(decision) for decision in found], columns=["cell", "name", "value", "evidence"])
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:

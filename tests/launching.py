@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ablate import store
+from ablate import store, tune
 from ablate.launch import launcher
 from ablate.plan import Plan, plan
-from ablate.study import load
+from ablate.study import Study, load
 
 HERE = Path(__file__).parent
 
@@ -53,18 +53,22 @@ def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -
     return dataclasses.replace(whole, cells=whole.cells[:1], contrasts=(), runs=runs)
 
 
-def launch(plan: Plan, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
-    """Run a plan in this process, on the CPU; its outcome and what it printed."""
+def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
+    """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it printed."""
     out = io.StringIO()
+    options = {"device": "cpu", "console": Console(file=out, width=200), **options}
     with store.open(str(path), create=True) as db:
-        outcome = launcher.run(plan, db, **{"device": "cpu", "console": Console(file=out, width=200), **options})
+        if isinstance(work, Plan):
+            outcome = launcher.run(work, db, **options)
+        else:
+            outcome = tune.run_study(work, db, **{"fail_fast": False, **options})
     return outcome, out.getvalue()
 
 
 class Launcher:
     """A launcher in a process of its own, a fork of this one: it starts in no time. Leads a process group."""
 
-    def __init__(self, plan: Plan, path: Path, **options: object):
+    def __init__(self, plan: Plan | Study, path: Path, **options: object):
         self.output = path.with_suffix(f".{time.monotonic_ns()}.out")
         self.pid = os.fork()
         if self.pid == 0:

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ import typer
 
 from ablate.cli import app, complete, main
 from ablate.factors import CATALOGUE
-from ablate.plan import plan
+from ablate.plan import PlannedRun, plan
+from ablate.store import Database
 from ablate.study import load
 from ablate.study.values import FOLLOWS
 
@@ -47,8 +48,6 @@ def ablate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 @pytest.fixture
 def measured(tmp_path: Path) -> str:
     """A database with the quickstart, whose finals are the seed plus a tenth of the cell's place."""
-    from sqlalchemy import text
-
     from ablate import store
     from ablate.store.register import register
 
@@ -57,19 +56,25 @@ def measured(tmp_path: Path) -> str:
     places = {cell.label: place for place, cell in enumerate(made.cells)}
     with store.open(file, create=True) as db:
         register(db, made)
-        with db.begin() as connection:
-            for run in made.runs:
-                loss = run.config.seed + places[run.cell] * run.config.seed * 0.01
-                key = {"key": run.config.key, "loss": loss}
-                connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
-                sql = "INSERT INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
-                connection.execute(text(sql), key)
-                sql = (
-                    "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-                    "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
-                )
-                connection.execute(text(sql), key)
+        measure(db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01)
     return file
+
+
+def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun], float]) -> None:
+    """Complete registered runs without training them."""
+    from sqlalchemy import text
+
+    with db.begin() as connection:
+        for run in runs:
+            key = {"key": run.config.key, "loss": loss(run)}
+            connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
+            sql = "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
+            connection.execute(text(sql), key)
+            sql = (
+                "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
+                "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
+            )
+            connection.execute(text(sql), key)
 
 
 def files(folder: Path) -> set[Path]:
@@ -98,6 +103,9 @@ def files(folder: Path) -> set[Path]:
         (["report", "quickstart"], ["results/ablate.db"]),
         (["show", "1", "--db", "none.db"], ["none.db"]),
         (["analyse", "quickstart", "--db", "none.db"], ["none.db"]),
+        (["power", "quickstart", "--db", "none.db"], ["none.db", "`ablate run`"]),
+        (["power", "quickstart", "--effect", "-1"], ["--effect -1", "above 0"]),
+        (["power", "quickstart", "--power", "1"], ["--power 1"]),
         (["db", "upgrade", "--db", "none.db"], ["none.db", "`ablate run`"]),
         (["db", "check", "--repair", "--db", "none.db"], ["none.db"]),
         (["db", "merge", "other.db", "--db", "none.db"], ["other.db"]),
@@ -162,7 +170,7 @@ def _commands(command: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> lis
 
 def test_every_command_and_every_parameter_has_help(ablate: Run) -> None:
     commands = dict(_commands(typer.main.get_command(app)))
-    alone = {"plan", "run", "status", "show", "query", "factors", "report", "analyse", "new"}
+    alone = {"plan", "run", "status", "show", "query", "factors", "report", "analyse", "power", "new"}
     assert {" ".join(path) for path in commands} >= alone | {"db path", "db upgrade", "db check", "db merge"}
     for path, command in commands.items():
         code, out, _ = ablate(*path, "--help")
@@ -211,6 +219,83 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: R
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
     code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert code == 0 and "nats per token) standard deviations" in out
+
+
+TUNED = """
+name = "tuned"
+question = "?"
+seeds = { pilot = 3, resolution = 0.01, max = 9 }
+[base]
+tokens = "1M"
+[factors]
+topology = [1, 2]
+[tune]
+lr = [1e-4, 1e-2]
+points = 3
+per = "cell"
+"""
+
+
+def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp_path: Path) -> None:
+    from ablate import store, tune
+    from ablate.store.register import register
+
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    _, out, _ = ablate("plan", "tuned.toml")
+    for words in (
+        "Learning rates are to be tuned for 2 groups of cells",
+        "3 rates from 0.0001 to 0.01, then two around the best",
+        "Seeds: a pilot of 3, then as many in each stratum as bring its 95% intervals within ±0.01, at most 9",
+        "Next stage: 6 runs that tune, then those at the rates found",
+        "In all: 2 cells × 3 seeds = 6 runs and 10 that tune",
+    ):
+        assert words in out, words
+    assert files(tmp_path) == {tmp_path / "tuned.toml"}
+    given = load("tuned.toml")
+    with store.open("a.db", create=True) as db:
+        for _ in range(2):  # the ladder, then the rates around its middle
+            made = tune.advance(given, db, print)
+            register(db, made)
+            measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "Next stage: nothing to train, then those at the rates found" in out, "what is found is not stored by looking"
+    with store.open("a.db", create=True) as db:
+        tune.advance(given, db, print)
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "topology=serial: 0.00316" in out and "topology=no-attention-skip: 0.00316" in out
+    assert "Next stage: 6 runs to compare\n" in out
+    with store.open("a.db", create=True) as db:
+        made = tune.advance(given, db, print)
+        register(db, made)
+        measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3) + 0.006 * run.config.seed * (run.cell != "topology=serial"))
+        tune.advance(given, db, print)
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "Next stage: 8 runs to compare\n" in out  # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
+    assert "In all: 2 cells × 7 seeds = 14 runs and 10 that tune" in out
+
+
+def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -> None:
+    import math
+    import statistics
+
+    from statsmodels.stats.power import TTestPower
+
+    sds = [0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)]  # the differences of cell k are seed·k/100
+    code, out, _ = ablate("power", "quickstart", "--effect", "0.02", "--effect", "0.1", "--power", "0.9", "--db", measured)
+    assert code == 0 and "in 90% of studies" in out
+    lines = [line.split() for line in out.splitlines() if line.strip().startswith("topology:")]
+    for sd, line in zip(sds, lines, strict=True):
+        needed = [math.ceil(TTestPower().solve_power(effect / sd, power=0.9, alpha=0.05 / 4)) for effect in (0.02, 0.1)]
+        assert line[2:] == ["5", f"{sd:.2g}", *map(str, needed)]
+
+
+def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    _, out, _ = ablate("power", "tuned.toml", "--db", measured)
+    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other studies in the database" in out
+    (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
+    code, out, err = ablate("power", "tuned.toml", "--db", measured)
+    assert code == 2 and "the database holds no noise in accuracy" in err
 
 
 def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:

@@ -331,3 +331,39 @@ def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
     with style.theme():
         lefts = [label.get_window_extent().x0 for label in ax.get_yticklabels()]
     assert min(lefts) >= 0
+
+
+# -- learning rates ----------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
+    frame = pd.DataFrame(
+        [
+            {
+                "arm": arm,
+                "lr": lr,
+                "status": "diverged" if lr > limit else "complete",
+                "metric": math.nan if lr > limit else value,
+            }
+            for arm, limit in (("serial", 1.0), ("parallel", 2e-3))
+            for lr, values in ((1e-4, (3.0, 3.2)), (1e-3, (2.0, 2.2)), (1e-2, (2.5, 2.7)))
+            for value in values
+        ]
+    ).astype({"arm": report_frames.arms(["serial", "parallel"])})
+    ax = figures.rates(frame, {"serial": 1e-3, "parallel": 1e-4}, label="held-out loss")
+    serial, parallel = (line for line in ax.lines if len(line.get_xdata()) > 1)
+    assert list(serial.get_ydata()) == pytest.approx([3.1, 2.1, 2.6])
+    assert list(parallel.get_xdata()) == [1e-4, 1e-3]
+    rings = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert rings == [(1e-3, pytest.approx(2.1)), (1e-4, pytest.approx(3.1))]
+    [cross] = [line for line in ax.lines if line.get_marker() == "x"]
+    assert cross.get_xdata()[0] == 1e-2 and cross.get_ydata()[0] > 0.9, "in the share of the axis, at the side of the worse"
+    assert ax.get_xscale() == "log"
+    turned = figures.rates(frame, {}, label="accuracy", goal="max")
+    assert next(line for line in turned.lines if line.get_marker() == "x").get_ydata()[0] < 0.1
+
+
+def test_rates_at_which_all_runs_diverged_are_crosses_alone() -> None:
+    frame = pd.DataFrame({"arm": "serial", "lr": [1e-3, 1e-2], "status": "diverged", "metric": math.nan})
+    ax = figures.rates(frame, {"serial": 1e-3})
+    assert [line.get_marker() for line in ax.lines if len(line.get_xdata())] == ["x", "x"]

@@ -439,14 +439,40 @@ def test_a_plan_is_a_pure_function_and_its_hash_tells_what_matters(study) -> Non
     assert len({made.hash, *(plan(study(other)).hash for other in changed)}) == 5
 
 
-def test_decisions_change_the_cell_they_are_for(study) -> None:
-    given = study('seeds = 2\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\n')
-    made = plan(given, [Decision("topology=no-attention-skip", "lr", 3e-3)])
-    assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3]
-    assert [run.config.lr for run in made.runs] == [1e-3, 3e-3] * 2
+TUNED = (
+    'seeds = 2\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer = [2, 4]\n'
+    '[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = ["topology"]\n'
+)
+
+
+def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
+    given = study(TUNED)
+    made = plan(given, [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)])
+    assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3] * 2  # 1e-3, the middle, is supposed until it is decided
+    compared = [run.config.lr for run in made.runs if run.role == "compare"]
+    assert compared == [3e-3] * 4
     assert made.hash != plan(given).hash
     with pytest.raises(AblateError, match="'topology=parallel'"):
         plan(given, [Decision("topology=parallel", "lr", 3e-3)])
+
+
+def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
+    given = study(TUNED[: TUNED.index("[tune]")].replace("seeds = 2", "seeds = { pilot = 2, resolution = 0.1, max = 9 }"))
+    made = plan(given, [Decision("topology=serial, n_layer=4", "seeds", 4)])
+    assert [(run.config.n_layer, run.config.seed) for run in made.runs] == [
+        *((n_layer, seed) for seed in (0, 1) for n_layer in (2, 2, 4, 4)),
+        *((4, seed) for seed in (2, 3) for _ in range(2)),
+    ]
+    assert price(made).pairs == 2
+
+
+def test_runs_that_tune_come_first_and_are_named_so(study) -> None:
+    made = plan(study(TUNED), tried={"topology=serial, n_layer=2": [1e-4, 1e-3, 3.16e-3, 1e-2]})
+    assert [(run.cell[:15], run.config.lr, run.role) for run in made.runs] == [
+        *(("topology=serial", lr, "tune") for lr in (1e-4, 1e-3, 3.16e-3, 1e-2)),
+        *(("topology=no-att", lr, "tune") for lr in (1e-4, 1e-3, 1e-2)),
+    ]
+    assert [run.role for run in made.later] == ["tune"] * 2 + ["compare"] * 8  # serial is refined already, the other is not
 
 
 # -- tiny ----------------------------------------------------------------------------------------------------------------------

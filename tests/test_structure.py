@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ablate"
 ORDER = [
     *("errors", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws", "model"),
-    *("data", "train", "launch", "tune", "results", "stats", "scaling", "analysis", "figures", "report", "cli"),
+    *("data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
 ]
 HEAVY = {
     "torch": ORDER.index("draws"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from ablate import metrics
 from ablate.errors import AblateError
 from ablate.plan import plan
-from ablate.study import Study, load
+from ablate.scaling.fit import HELD_OUT
+from ablate.study import Study, Tune, TwoStage, load, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source
 from ablate.study.values import number
@@ -140,7 +142,13 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = "2"', 3, ["seeds"]),
     ("seeds = 2", "seeds = true", 3, ["seeds"]),
     ("seeds = 2\n", "", 0, ["seeds is missing"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01, max = 30 }", 3, ["pilot"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01 }", 3, ["seeds.max is missing", "most seeds"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }", 3, ["key of seeds 'resolutoin'", "'resolution'"]),
+    ("seeds = 2", "seeds = { pilot = 1, resolution = 0.01, max = 30 }", 3, ["seeds.pilot = 1", "2"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01, max = 4 }", 3, ["seeds.max = 4", "between pilot = 5"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0, max = 30 }", 3, ["seeds.resolution = 0", "above 0"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 'fine', max = 30 }", 3, ["seeds.resolution = 'fine'", "number"]),
+    ("seeds = 2", "seeds = { pilot = 2, resolution = 1, max = 90000 }", 10, ["4 cells × 90,000 seeds"]),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -203,8 +211,30 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
     ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
-    ("# depth", "\n[tune]\nlr = [1e-4, 1e-2]", 16, ["[tune]", "lr in [base]"]),
-    ("# depth", "\n[fit]\ngroup = 'topology'", 16, ["[fit]"]),
+    *(
+        ("# depth", f"\n[tune]\n{keys}", line, words)
+        for keys, line, words in [
+            ("lr = [1e-4, 1e-2]\nper = 'cell'", 16, ["tune.points is missing", "log scale"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "first cell"]),
+            ("lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'", 18, ["key of [tune] 'point'", "'points'"]),
+            ("lr = [1e-4, 1e-2]\npoints = 2\nper = 'cell'", 18, ["tune.points = 2", "3"]),
+            ("lr = [1e-4, 1e-2]\npoints = 60\nper = 'cell'", 18, ["tune.points = 60", "nearer than 10%"]),
+            ("lr = [1e-2, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = [0.01, 0.0001]", "lower"]),
+            ("lr = [1e-2]\npoints = 5\nper = 'cell'", 17, ["tune.lr"]),
+            ("lr = [0, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = 0", "above 0"]),
+            ("lr = [1e-4, 1e9]\npoints = 5\nper = 'cell'", 17, ["100"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nseeds = 0\nper = 'cell'", 19, ["tune.seeds = 0"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = 'cel'", 19, ["'cel'", "'cell'", "study"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = ['topolgy']", 19, ["factor in tune.per 'topolgy'", "'topology'"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = []", 19, ["tune.per = []", '"study"']),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = 3", 19, ["tune.per = 3"]),
+        ]
+    ),
+    ("# depth", "\n[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
+    ("# depth", "\n[fit]\nhold_out = 'largest size'", 16, ["fit.group is missing"]),
+    ("# depth", "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'", 18, ["fit.hold_out = 'biggest'", "largest size"]),
+    ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
+    ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
     ("# depth", "\n[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]
@@ -220,6 +250,33 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str,
     assert "\n" not in message
     for word in words:
         assert word in message, message
+
+
+TUNE = "\n[tune]\nlr = [1e-4, 1e-2]\npoints = 5\nper = 'study'\n"
+
+
+def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
+    with pytest.raises(AblateError, match=r"line 6: lr is fixed here, and found by \[tune\] \(.*line 18\); keep one"):
+        read(tmp_path, PLAIN.replace("d_model = 64", "lr = 1e-3\nd_model = 64") + TUNE)
+    with pytest.raises(AblateError, match=r"line 15: lr sets lr, which is found by \[tune\]"):
+        read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "lr = [1e-3, 1e-2]") + TUNE)
+    with pytest.raises(AblateError, match=r"line 15: speed sets lr"):
+        read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "[factors.speed]\na = { lr = 1e-3 }\nb = { lr = 1e-2 }") + TUNE)
+
+
+def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:
+    tables = "\n[fit]\ngroup = 'topology'\nhold_out = 'largest size'\n[report]\ndelta = '1e-2'\n"
+    study = read(tmp_path, PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = '5e-3', max = 9 }") + TUNE + tables)
+    assert (study.seeds, study.two_stage, study.delta) == ((0, 1, 2), TwoStage(0.005, 9), 0.01)
+    assert study.tune == Tune(1e-4, 1e-2, 5, 1, ())
+    assert study.fit and (study.fit.group, study.fit.hold_out) == ("topology", "largest size")
+    for per, groups in (("'cell'", ("topology", "n_layer")), ("['n_layer']", ("n_layer",))):
+        found = read(tmp_path, PLAIN + TUNE.replace("'study'", per)).tune
+        assert found and found.per == groups
+
+
+def test_what_may_be_held_out_is_what_a_fit_knows() -> None:
+    assert set(get_args(tables.Held)) == set(HELD_OUT)
 
 
 def test_designs_with_and_without_take_two_levels(tmp_path: Path) -> None:
@@ -303,6 +360,7 @@ def test_hostile_names_and_values_are_written_as_they_are() -> None:
 
 SEED_TEXTS = [
     PLAIN,
+    PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE + "seeds = 2\n",
     PLAIN.replace("seeds = 2", 'seeds = [3, 4]\nwithin = ["n_layer"]\nmetric = "bits_per_byte"')
     + '\n[[exclude]]\ntopology = "parallel"\nn_layer = 4\n'
     '\n[eval]\nlengths = [1, 2]\ntokens = "64K"\n\n[match]\nparams = "body"\n',
@@ -385,4 +443,5 @@ def test_a_mutated_study_is_a_plan_or_one_clear_error(tmp_path: Path, text: str)
         assert str(file) in str(error)
     else:
         assert made.runs
+        assert made.study.tune is None or {run.role for run in made.runs} == {"tune"}
         assert len({run.config.key for run in made.runs}) <= len(made.runs)

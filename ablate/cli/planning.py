@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli import complete
+from ablate.cli.power import existing_noise
 from ablate.cli.render import Db, console, duration, memory, quantity, table
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ablate.factors import Factor
     from ablate.plan import Plan
     from ablate.plan.price import Price
+    from ablate.study import Study
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, or its name in studies/.", autocompletion=complete.studies)
@@ -29,8 +31,8 @@ Size = Annotated[
 ]
 
 
-def open_plan(study: str, size: str | None) -> Plan:
-    """The plan of a study file, shrunk where that is asked for."""
+def open_study(study: str, size: str | None) -> Study:
+    """The study in a file, shrunk where that is asked for. It can be planned: what means nothing is refused here."""
     from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
@@ -38,7 +40,9 @@ def open_plan(study: str, size: str | None) -> Plan:
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
-    return plan(tiny(load(study)) if size else load(study))
+    given = tiny(load(study)) if size else load(study)
+    plan(given)
+    return given
 
 
 def plan(
@@ -62,14 +66,36 @@ def plan(
     if device and flops:
         raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
     speed = _given_speed(flops) if flops else None
-    made = open_plan(study, size)
+    made, done = _stage(open_study(study, size), db)
     times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
     out = console()
     out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
     out.print(_cells(made, times))
-    for line in (*_comparisons(made), *_costs(made, price(made), times), *_sight(made, price(made), db), *_confounds(made)):
+    cost = price(made)
+    for line in (
+        *_comparisons(made),
+        *_stages(made, done),
+        *_costs(made, cost, times),
+        *_sight(made, cost, db),
+        *_confounds(made),
+    ):
         out.print(line, markup=False)
     out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)
+
+
+def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
+    """The plan with what the database holds of decisions, and the keys of its runs that have their result."""
+    from ablate.cli.database import existing
+    from ablate.plan import plan
+
+    if (database := existing(db)) is None:
+        return plan(study), frozenset()
+    from ablate import tune
+    from ablate.store import decisions
+
+    with database:
+        made = tune.learn(study, database).plan
+        return made, frozenset(decisions.values(database, [run.config.key for run in made.runs], study.metric))
 
 
 @dataclass(frozen=True)
@@ -151,12 +177,42 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         yield f"Left out: {'; '.join(plan.excluded)}"
 
 
+def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
+    """What is found out on the way, what of it is known, and which runs come next."""
+    tune, two_stage = plan.study.tune, plan.study.two_stage
+    if tune:
+        number = f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
+        each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
+        yield (
+            f"Learning rates are to be tuned for {number}, each on its first cell, on seeds of its own: {tune.points} rates from "
+            f"{tune.low:g} to {tune.high:g}{each}, then two around the best"
+        )
+        configs = {cell.label: cell.config for cell in plan.cells}
+        for group in plan.groups:
+            if group not in plan.undecided:
+                yield f"  {group.label}: {configs[group.representative].lr:g}"
+    if two_stage:
+        yield (
+            f"Seeds: a pilot of {len(plan.study.seeds)}, then as many in each stratum as bring its 95% intervals within "
+            f"±{two_stage.resolution:g}, at most {two_stage.most}"
+        )
+    if tune or two_stage:
+        missing = {role: len({r.config.key for r in plan.runs if r.role == role} - done) for role in ("tune", "compare")}
+        what = [f"{number} runs that {role}" for role, number in missing.items() if number]
+        then = ", then those at the rates found" if plan.undecided else ""
+        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace("runs that compare", "runs to compare")
+
+
 def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
-    shared = len(plan.runs) - price.runs
-    cells = {run.config.key: run.cell for run in plan.runs}.values()
+    planned = (*plan.runs, *plan.later)
+    cells = {run.config.key: run.cell for run in planned}.values()
+    compared = sum(run.role == "compare" for run in planned)
+    shared = len(planned) - price.runs
     total = sum(times.seconds[cell] for cell in cells) / times.devices if times else 0.0
+    each = f"{len(plan.cells)} cells × {price.pairs} seeds = " if compared == len(plan.cells) * price.pairs else ""
     yield (
-        f"In all: {len(plan.cells)} cells × {price.pairs} seeds = {len(plan.runs)} runs"
+        f"In all: {each}{compared} runs"
+        + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
         + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
         + (f", {duration(total)} {times.how}" if times else "")
@@ -171,48 +227,17 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         yield "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or more"
         return
     single, corrected = stats.resolvable(price.pairs), stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family))
-    noise, told = _noise(plan, db)
+    noise = existing_noise(plan.study.name, plan.study.metric, db)
     unit = metrics.parse(plan.study.metric)[0].unit
 
     def amount(effect: float) -> str:
-        return f"{effect:.2g}" + (f" ({effect * noise:.2g} {unit})" if noise else "")
+        return f"{effect:.2g}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
 
     yield (
         f"{price.pairs} seeds resolve {amount(single)} standard deviations of the paired difference at 80% power"
         + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
-        + told
+        + (f" (noise: {noise.whence})" if noise else "")
     )
-
-
-def _noise(plan: Plan, db: str | None) -> tuple[float, str]:
-    """The median standard deviation of paired differences in this metric that the database holds, and whence; else 0."""
-    import math
-    import statistics
-
-    from ablate.cli.database import existing
-
-    if (database := existing(db)) is None:
-        return 0.0, ""
-    from sqlalchemy import text
-
-    with database, database.read() as connection:
-        rows = connection.execute(
-            text(
-                "SELECT study, cell, difference FROM pairs WHERE metric = :metric AND difference IS NOT NULL "
-                "AND status = 'complete' AND baseline_status = 'complete'"
-            ),
-            {"metric": plan.study.metric},
-        ).all()
-    by_cell: dict[tuple[str, str], list[float]] = {}
-    for study, cell, difference in rows:
-        if math.isfinite(difference):
-            by_cell.setdefault((study, cell), []).append(difference)
-    spreads = {key: spread for key, found in by_cell.items() if len(found) > 2 and (spread := statistics.stdev(found)) > 0}
-    own = [spread for (study, _), spread in spreads.items() if study == plan.study.name]
-    if not spreads:
-        return 0.0, ""
-    whence = "this study's own pairs" if own else f"the pairs of {len({study for study, _ in spreads})} other studies"
-    return statistics.median(own or spreads.values()), f" (noise: {whence} in the database)"
 
 
 def _confounds(plan: Plan) -> Iterator[str]:

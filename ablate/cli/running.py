@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.planning import Size, StudyName, open_plan
+from ablate.cli.planning import Size, StudyName, open_study
 from ablate.cli.render import Db, console, duration, quantity, table
 
 if TYPE_CHECKING:
@@ -33,19 +33,19 @@ def run(
     db: Db = None,
 ) -> None:
     """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
-    from ablate import launch, store
+    from ablate import store, tune
     from ablate.analysis import analyse
     from ablate.launch import devices
 
-    plan = open_plan(study, size)
+    given = open_study(study, size)
     devices.find(device)  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
         for note in database.notes:
             out.print(note, markup=False)
-        outcome = launch.run(plan, database, device=device, fail_fast=fail_fast, console=out)
-        analyse(database, plan.study.name)
-    out.print(f"Next: ablate report {plan.study.name}", markup=False)
+        outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
+        analyse(database, given.name)
+    out.print(f"Next: ablate report {given.name}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 

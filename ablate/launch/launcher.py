@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -52,18 +53,27 @@ class Seat:
     failed_starts: int = 0
 
 
-def run(plan: Plan, db: Database, *, device: str = "auto", fail_fast: bool = False, console: Console | None = None) -> Outcome:
+def run(
+    plan: Plan,
+    db: Database,
+    *,
+    device: str = "auto",
+    fail_fast: bool = False,
+    console: Console | None = None,
+    then: Callable[[], Plan] | None = None,
+) -> Outcome:
     """Do what is missing of a plan, and show progress. Several processes may run the same study at once.
 
-    With `fail_fast` the first run that fails ends it. `AblateError` for a device that is not there (before anything is
-    written), and where no worker starts.
+    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. With `fail_fast` the
+    first run that fails ends it. `AblateError` for a device that is not there (before anything is written), and where no worker
+    starts.
     """
-    configs = {planned.config.key: planned.config for planned in plan.runs}.values()
+    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
     largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
     places = devices.seats(devices.find(device), len(configs), largest)
     study_id = register(db, plan)
     with Owner.here(db) as owner, Signals() as signals:
-        return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals).run()
+        return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals, then).run()
 
 
 class Launcher:
@@ -79,12 +89,13 @@ class Launcher:
         fail_fast: bool,
         console: Console,
         signals: Signals,
+        then: Callable[[], Plan] | None = None,
     ):
+        self._plan, self._then = plan, then
         self._db, self._study_id, self._owner = db, study_id, owner
         self._jobs = Jobs(plan, db, study_id, owner)
         self._seats = [Seat(device) for device in places]
         self._fail_fast, self._signals = fail_fast, signals
-        self._labels = {planned.config.key: f"{planned.cell}, seed {planned.config.seed}" for planned in reversed(plan.runs)}
         self._tally = Tally()
         self._name = plan.study.name
         self._display = Display(console, self._name, self._tally)
@@ -98,7 +109,7 @@ class Launcher:
     def run(self) -> Outcome:
         with self._display:
             try:
-                while self._turn():
+                while self._turn() or self._go_on():
                     pass
             finally:
                 deadline = time.monotonic() + GRACE
@@ -133,6 +144,15 @@ class Launcher:
         self._display.refresh()
         return True
 
+    def _go_on(self) -> bool:
+        """Take up the plan that follows from what was done, where there is one."""
+        if self._then is None or self._deadline is not None or (plan := self._then()).runs == self._plan.runs:
+            return False
+        self._plan = plan
+        register(self._db, plan)
+        self._next["feed"] = 0.0
+        return True
+
     def _due(self, what: str, every: float) -> bool:
         now = time.monotonic()
         if now < self._next.get(what, 0.0):
@@ -163,7 +183,7 @@ class Launcher:
         seat.job, seat.claims = job, list(job.claims)
         for claim in job.claims:
             config = claim.config
-            label = self._labels[config.key]
+            label = f"{claim.cell}, seed {config.seed}" + (f", lr {config.lr:g}" if claim.role == "tune" else "")
             self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, sizes.train_flops(config)))
 
     # -- listening ------------------------------------------------------------------------------------------------

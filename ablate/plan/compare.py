@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ablate.config import HELD_OUT_BLOCK
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
-from ablate.plan.model import Cell, Confound, Contrast
+from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.study import Study
 from ablate.study.source import Source
 
@@ -40,7 +40,9 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
     return tuple(found)
 
 
-def confounds(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> tuple[Confound, ...]:
+def confounds(
+    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...] = ()
+) -> tuple[Confound, ...]:
     """What a comparison cannot tell apart from its factor."""
     by_label = {cell.label: cell for cell in cells}
     found = [one for contrast in compared for one in _of_pair(by_label[contrast.cell], by_label[contrast.baseline])]
@@ -49,11 +51,19 @@ def confounds(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, .
         twin = keys.setdefault(cell.config.key, cell.label)
         if twin != cell.label:
             found.append(Confound("same configuration", cell.label, f"is the same configuration as {twin!r}; trained once"))
+    return (*found, *_rates(cells, compared, groups))
+
+
+def _rates(cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...]) -> Iterator[Confound]:
+    """Learning rates that a cell shares with what it is compared with."""
     rates = {cell.config.lr for cell in cells}
-    if len(rates) == 1:
+    if not groups and len(rates) == 1:
         text = f"lr = {rates.pop():g} is shared by all cells: one that wants another learning rate loses by it"
-        found.append(Confound("learning rate", "", text))
-    return tuple(found)
+        yield Confound("learning rate", "", text)
+    of = {label: group for group in groups for label in group.cells}
+    for group in dict.fromkeys(of[one.cell] for one in compared if of and of[one.cell] is of[one.baseline]):
+        text = f"lr is tuned on {group.representative!r} and shared by {len(group.cells) - 1} more cells: one that wants another"
+        yield Confound("learning rate", "", f"{text} learning rate loses by it")
 
 
 def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:

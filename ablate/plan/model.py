@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ablate.config import RunConfig
 from ablate.sizes import Sizes
@@ -52,12 +54,29 @@ class Confound:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Cells that share a learning rate: it is tuned on the first of them."""
+
+    label: str  # "topology=serial, n_layer=4"; "all cells"
+    cells: tuple[str, ...]  # labels
+
+    @property
+    def representative(self) -> str:
+        return self.cells[0]
+
+
+@dataclass(frozen=True)
 class Decision:
-    """Something the study learnt while running: a configuration field of one cell and its value."""
+    """Something the study learnt while running.
+
+    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds the cells of the stratum
+    get whose baseline it is.
+    """
 
     cell: str
-    name: str
+    name: str  # "lr" | "seeds"
     value: float
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, as JSON holds it
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,9 @@ class Plan:
     cells: tuple[Cell, ...]
     contrasts: tuple[Contrast, ...]
     runs: tuple[PlannedRun, ...]  # cells of one configuration share a key: such a run is trained once
+    later: tuple[PlannedRun, ...] = ()  # runs that wait for a learning rate, at a supposed one: only good for their price
+    groups: tuple[Group, ...] = ()  # of cells that share a tuned learning rate
+    undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
     sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
     confounds: tuple[Confound, ...] = ()
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out

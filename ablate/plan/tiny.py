@@ -15,6 +15,7 @@ from ablate.study.levels import sets
 from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
+RATES = 3  # of the ladder of [tune]
 WIDTH, CONTEXT, BATCH = 32, 32, 512  # what the largest d_model, n_ctx and batch_tokens are brought near to
 SHORTEST, LONGEST = 20, 400  # optimiser steps of the shortest run, unless the longest would then take more than so many
 FEWEST = 2
@@ -35,6 +36,8 @@ def tiny(study: Study) -> Study:
         shrunk,
         name=f"{study.name}-tiny",
         seeds=study.seeds[:SEEDS],
+        tune=replace(study.tune, points=RATES, seeds=1) if study.tune else None,
+        two_stage=replace(study.two_stage, most=SEEDS + 1) if study.two_stage else None,
         evaluation=study.evaluation.model_copy(
             update={"points": min(3, study.evaluation.points), "tokens": min(HELD_OUT, study.evaluation.tokens)}
         ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, pictures, record, tables
+from ablate.report import answers, pictures, record, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -108,13 +108,14 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
             "tuning", "Learning rates",
-            pictures=pictures.tuning(gallery, material), tables=_full(record.decisions(material)),
+            paragraphs=tuned.paragraphs(material), pictures=pictures.tuning(gallery, material),
+            tables=_full(tuned.rates(material), tuned.changed(material)),
         ),
         Section("cost", "What the study cost", tables=_full(record.cost(material))),
         Section("setting", "How it was run", tables=_full(record.setting(material))),
         Section(
             "troubles", "Failed, diverged and excluded runs",
-            paragraphs=record.excluded(material), tables=_full(record.troubles(material)),
+            paragraphs=record.excluded(material), tables=_full(record.unstable(material), record.troubles(material)),
         ),
         Section("method", "Method", paragraphs=paragraphs(material)),
         Section("runs", "All runs", tables=_full(record.runs(material))),

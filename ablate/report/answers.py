@@ -12,8 +12,10 @@ import pandas as pd
 
 from ablate import analysis, stats
 from ablate.plan.compare import MISMATCH
+from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import MetricWords, decimals, listed, number, p_value, percent, plural, sentence, signed
+from ablate.study import values
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 FEW = 3  # strata that each have a line of their own
@@ -121,7 +123,14 @@ def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: 
 def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
     pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
     verdict, claim = _claim(material.words, row, family_size)
-    rest = [claim, *_losses(row, pairs), *_instability(material, row), *_confounds(material, row)]
+    rest = [
+        claim,
+        *_same(material, row),
+        *_equivalence(material, pairs, verdict),
+        *_losses(row, pairs),
+        *_instability(material, row),
+        *_confounds(material, row),
+    ]
     return Answer(name, " ".join(rest), verdict)
 
 
@@ -158,6 +167,27 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], family_size: int) -> tupl
         f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)}). "
         f"Not resolved: this study can see {number(row['resolvable'], digits)}{unit} or more here.{almost}"
     )
+
+
+def _same(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+    runs = material.compared.groupby("cell")["key"].agg(set)
+    if row["n"] and runs[row["cell"]] == runs[row["baseline"]]:
+        yield "The two are the same configuration under two names: they share their runs."
+
+
+def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
+    """Whether the difference is small enough not to matter, where the study file says what that is."""
+    delta = (material.settings.get("report") or {}).get("delta")
+    if delta is None or pairs.empty:
+        return
+    margin, unit = float(values.number("delta", delta)), material.words.after
+    found = stats.equivalence(analysis.counted(pairs).to_numpy(), margin)
+    if math.isnan(found.p):
+        return
+    if found.equivalent:
+        yield f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests, {p_value(found.p)})."
+    elif verdict == "unresolved":
+        yield f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests, {p_value(found.p)})."
 
 
 def _nothing(row: Mapping[Any, Any]) -> str:
@@ -244,7 +274,7 @@ def _summary(baseline: str, answers: tuple[Answer, ...]) -> str:
 
 def fairness(material: Material) -> list[str]:
     """Sentences on what was matched, tuned and paired."""
-    return [_matched(material), _tuned(material), _paired(material)]
+    return [_matched(material), _tuned(material), _paired(material), *tuned.seeds(material)]
 
 
 def _matched(material: Material) -> str:
@@ -274,10 +304,11 @@ def _tuned(material: Material) -> str:
     rates = sorted(set(material.compared["lr"].dropna())) if "lr" in material.compared else []
     if tune:
         per = tune.get("per", "study")
-        each = per if isinstance(per, str) else listed(per)
-        return (
-            f"Tuned: the learning rate for each {each}, on seeds of its own (chosen: {listed(f'{rate:.3g}' for rate in rates)})."
-        )
+        each = "once for all cells" if per == "study" else f"for each {listed([per] if isinstance(per, str) else per)}"
+        chosen = f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
+        shares = any(len(row["cells"]) > 1 for row in tuned.found(material))
+        first = ", on the first cell of each group" if shares else ""
+        return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
     if "lr" in (material.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
@@ -301,6 +332,10 @@ def state(material: Material) -> str:
     counts = material.compared.drop_duplicates("run")["status"].value_counts()
     total = int(counts.sum())
     if not total:
+        tuning = material.runs[material.runs["role"] == "tune"].drop_duplicates("run")
+        ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
+        if len(tuning):
+            return f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')} ended."
         return "No run is registered yet."
     parts = [f"{int(counts.get('complete', 0))} of {plural(total, 'run')} {'is' if total == 1 else 'are'} complete"]
     for status, text in (("diverged", "diverged"), ("failed", "failed"), ("oom", "ran out of memory")):

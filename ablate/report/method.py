@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ablate.figures.style import count
+from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import listed, plural
 
@@ -13,7 +14,7 @@ def paragraphs(material: Material) -> list[str]:
     """Training, comparison, statistics, and where the numbers are; from what the study and its runs are."""
     if material.compared.empty:
         return []
-    return [_training(material), _comparison(material), _statistics(material), _provenance(material)]
+    return [_training(material), *_tuning(material), _comparison(material), _statistics(material), _provenance(material)]
 
 
 def _training(material: Material) -> str:
@@ -33,10 +34,22 @@ def _training(material: Material) -> str:
     )
 
 
+def _tuning(material: Material) -> list[str]:
+    if not tuned.found(material):
+        return []
+    return [
+        "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is even on a log scale, a step "
+        "more while the best was at its edge, then the two rates half a step around the best; a rate at which a run diverged "
+        "counts as infinitely bad. A chosen rate was stored before any compared run used it."
+    ]
+
+
 def _comparison(material: Material) -> str:
-    seeds = material.compared["seed"].nunique()
+    counts = material.compared.groupby("cell")["seed"].nunique()
+    least, most = int(counts.min()), int(counts.max())
+    seeds = f"the same {plural(most, 'seed')}" if least == most else f"the seeds of its stratum, {least} to {most} of them"
     return (
-        f"Every cell was trained with the same {plural(seeds, 'seed')}. A seed fixes the order of the batches, and the start of "
+        f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start of "
         "every weight by its name and shape, so that a cell and its baseline are compared pair by pair. The metric is "
         f"{material.words.axis} at the end of the whole schedule; no checkpoint was chosen."
     )
@@ -54,10 +67,19 @@ def _statistics(material: Material) -> str:
         "An effect is the mean of the paired differences, with the interval and the two-sided p of Student's t on one degree of "
         "freedom less than there are pairs. Within a family, which is the levels of one factor in one stratum, p is corrected by "
         "Holm's method (1979) and the family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most "
-        f"0.05. The exact sign-flip p is a check that assumes symmetric noise only.{check} A pair one of whose runs diverged, "
-        "failed, or ended without a finite value is lost: it is counted and named, never imputed. What a study can see is the "
-        "smallest true effect that a t-test, on so many pairs of the noise found and with the family's correction, finds in four "
-        "of five studies."
+        f"0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise only.{check} A pair one of "
+        "whose runs diverged, failed, or ended without a finite value is lost: it is counted and named, never imputed. What a "
+        "study can see is the smallest true effect that a t-test, on so many pairs of the noise found and with the family's "
+        "correction, finds in four of five studies."
+    )
+
+
+def _stages(material: Material) -> str:
+    if "two-stage t" not in set(material.effects["method"]):
+        return ""
+    return (
+        " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p therefore take the standard "
+        "deviation and the degrees of freedom of the pilot alone, which keeps their coverage whatever it asked for."
     )
 
 

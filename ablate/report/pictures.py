@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from ablate import figures
 from ablate.errors import AblateError
+from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
 from ablate.report.words import sentence
@@ -37,9 +38,7 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         self.names: set[str] = set()
 
-    def hang(
-        self, name: str, title: str, caption: str, draw: Callable[..., Axes], *frames: pd.DataFrame, **options: Any
-    ) -> Picture:
+    def hang(self, name: str, title: str, caption: str, draw: Callable[..., Axes], *frames: Any, **options: Any) -> Picture:
         """`draw(*frames, **options)`, saved as svg, pdf and png."""
         assert name not in self.names, name
         self.names.add(name)
@@ -260,19 +259,28 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
 
 
 def tuning(gallery: Gallery, material: Material) -> list[Picture]:
-    """The metric over the learning rates that were tried, from the runs whose role is to tune."""
-    tried = material.runs[material.runs["role"] == "tune"]
-    whole = _with_arms(tried[(tried["status"] == "complete") & tried["metric"].notna()], material)
+    """The metric over the learning rates that were tried, from the runs whose role is to tune; the chosen ones are marked."""
+    tried = material.runs[(material.runs["role"] == "tune") & material.runs["status"].isin(["complete", "diverged"])]
+    frame = _with_arms(tried, material)
+    called = tuned.names(material)
+    named = [called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)]
+    arms = list(frame["arm"].cat.categories)
+    order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
+    frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
+    chosen = {row["cell"]: row["value"] for row in tuned.found(material)}
+    caption = (
+        "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen rate. A cross at the edge is "
+        "a rate at which a run diverged."
+    )
     pictures = []
     for number, stratum in enumerate(material.strata):
-        part = whole[whole["stratum"] == stratum]
+        part = frame[frame["stratum"] == stratum]
         if part["lr"].nunique() < 2:
             continue
         title = f"{sentence(material.words.phrase)} over the learning rate" + (f" at {stratum}" if stratum else "")
-        caption = "Runs made to tune, on seeds that are not compared. A rate at which a run diverged has no mark."
-        frame = part.rename(columns={"lr": "learning rate"})
-        look = {"x": "learning rate", "hue": "arm", "label": material.words.axis}
-        pictures.append(gallery.hang(f"tuning-{number}", title, caption, figures.ordered, frame, **look))
+        rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
+        look = {"hue": "group", "label": material.words.axis, "goal": material.words.goal}
+        pictures.append(gallery.hang(f"tuning-{number}", title, caption, figures.rates, part, rings, **look))
     return pictures
 
 

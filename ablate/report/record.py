@@ -1,4 +1,4 @@
-"""Tables of the record: what was decided, what it cost, how it was run, what failed, all runs."""
+"""Tables of the record: what it cost, how it was run, what failed, all runs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from ablate import stats
 from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, plain, quoted
-from ablate.report.words import decimals, listed, plural
+from ablate.report.words import decimals, listed, percent, plural
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
-
-
-def decisions(material: Material) -> Table:
-    """What was decided while the study ran."""
-    rows = tuple((row["cell"], row["name"], _text(row["value"])) for row in material.decisions.to_dict("records"))
-    caption = "What the study decided before any compared run used it."
-    return Table("decisions", caption, ("cell", "field", "value"), rows, data=material.decisions)
 
 
 def cost(material: Material) -> Table:
@@ -108,6 +102,29 @@ def troubles(material: Material) -> Table:
         tuple(rows),
         "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\n"
         f"WHERE study = {quoted(material.study.name)} AND status IN ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
+    )
+
+
+def unstable(material: Material) -> Table:
+    """Cells of which runs diverged, with the rate."""
+    rows: list[tuple[str | Value, ...]] = []
+    ended = material.compared[material.compared["status"].isin(["complete", "diverged"])]
+    for cell, part in ended.groupby("cell", sort=False):
+        diverged = int((part["status"] == "diverged").sum())
+        if diverged:
+            low, high = stats.wilson(diverged, len(part))
+            share = diverged / len(part)
+            interval = Value(f"{percent(low)} to {percent(high)}", low)
+            counted = Value(f"{diverged} of {len(part)}", diverged)
+            rows.append((str(cell), counted, Value(percent(share), share), interval))
+    return Table(
+        "unstable",
+        "Cells of which runs diverged, with the share of seeds that did and its 95% interval (Wilson 1927).",
+        ("cell", "diverged", "share", "95% interval"),
+        tuple(rows),
+        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status IN ('complete', 'diverged')\n"
+        "GROUP BY cell HAVING sum(status = 'diverged') > 0;",
     )
 
 

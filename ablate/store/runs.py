@@ -36,10 +36,12 @@ class Claim:
     journal: Path
     resume: bool  # an earlier attempt left a checkpoint
     evaluation: Evaluation  # by which it is to be measured: the study's now, whatever it was when its plan was made
+    cell: str  # label of a cell that it is of
+    role: str  # "compare" | "tune" | "parent"
 
 
 _CANDIDATES = """
-SELECT run.id, run.key, run.config, run.status, min(member.ordinal) AS place,
+SELECT run.id, run.key, run.config, run.status, min(member.ordinal) AS place, min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed' AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom') AND owner = :owner) AS deaths,
        (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries,
@@ -112,7 +114,7 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
     ).scalar_one()
     connection.exec_driver_sql("UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,))
     measured = Evaluation.model_validate_json(evaluation)
-    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint), measured)
+    return Claim(attempt_id, row.id, n, config, db.journals / name, bool(row.checkpoint), measured, row.cell, row.role)
 
 
 def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
-from ablate.study.model import Fields, Study
+from ablate.study.model import Fields, Study, Tune, TwoStage
 from ablate.study.parse import parse
 
-__all__ = ["Fields", "Study", "find", "load"]
+__all__ = ["Fields", "Study", "Tune", "TwoStage", "find", "load"]
 
 
 def load(path_or_name: str) -> Study:

@@ -6,25 +6,22 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import combinations as pairs_of
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from ablate import metrics
 from ablate.config import Evaluation
 from ablate.errors import AblateError, unknown
 from ablate.factors import CATALOGUE
+from ablate.study import tables
 from ablate.study.design import DESIGNS, MAX_RUNS, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Fields, Match, Study
+from ablate.study.model import Fields, Study
 from ablate.study.source import Source, located
+from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, label, number
 
-LATER = {
-    "tune": "learning rates cannot be tuned yet; remove the table and give lr in [base] or as a factor",
-    "fit": "curves cannot be fitted yet; remove the table",
-}
-Model = TypeVar("Model", bound=BaseModel)
 LARGEST_FILE = 1 << 20  # characters
 
 
@@ -39,24 +36,17 @@ class StudyFile(BaseModel):
     design: str = Field("grid", description="which combinations of levels are trained")
     within: list[str] = Field([], description="factors whose levels form strata, each with a baseline of its own")
     interactions: list[list[str]] = Field([], description="groups of factors that are also varied together (not in a grid)")
-    seeds: int | list[int] = Field(description="how many runs a cell has, or their seeds")
+    seeds: int | list[int] | dict[str, Any] = Field(
+        description="how many runs a cell has, or their seeds, or { pilot, resolution, max }"
+    )
     base: dict[str, Any] = Field({}, description="what every run starts from")
     factors: dict[str, Any] = Field(min_length=1, description="what varies; a factor's first level is its baseline")
     exclude: list[dict[str, Any]] = Field([], description="combinations of levels that are left out")
     match: dict[str, Any] = Field({}, description="what the cells of a stratum have in common with its baseline")
+    tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
+    fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
+    report: dict[str, Any] | None = Field(None, description="what the report says besides")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
-
-
-class MatchTable(BaseModel):
-    """The keys of [match]."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    params: Literal["body", "total"] | None = Field(
-        None, description="match parameters: body (without embeddings and head) or total"
-    )
-    flops: bool = Field(False, description="match training FLOPs")
-    by: Literal["d_mlp", "steps"] = Field("d_mlp", description="what is solved: the width of the MLP, or the number of steps")
 
 
 def parse(text: str, path: Path) -> Study:
@@ -72,8 +62,8 @@ def parse(text: str, path: Path) -> Study:
     _check_design(source, file, factors)
     if file.design == "add-one-in":
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
-    seeds = _seeds(source, file.seeds)
-    _affordable(source, file, factors, seeds)
+    seeds, two_stage = tables.seeds(source, file.seeds)
+    _affordable(source, file, factors, two_stage.most if two_stage else len(seeds))
     evaluation = _evaluation(source, file.eval)
     metric, goal, evaluation = _metric(source, file.metric, evaluation)
     return Study(
@@ -89,7 +79,11 @@ def parse(text: str, path: Path) -> Study:
         factors=factors,
         exclude=_exclusions(source, file.exclude, factors),
         max_epochs=max_epochs,
-        match=_match(source, file.match, fields, factors, file.within),
+        match=tables.match(source, file.match, factors, file.within),
+        tune=tables.tune(source, file.tune, fields, factors),
+        two_stage=two_stage,
+        fit=tables.fit(source, file.fit, factors),
+        delta=tables.delta(source, file.report),
         evaluation=evaluation,
         path=path,
         toml=text,
@@ -104,27 +98,9 @@ def _read(source: Source) -> StudyFile:
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
         raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
     for table in raw:
-        if table in LATER:
-            raise AblateError(f"{source.where(table)}: [{table}]: {LATER[table]}")
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
-    if isinstance(raw.get("seeds"), dict):
-        raise AblateError(f"{source.where('seeds')}: seeds cannot be found by a pilot yet; give their number or a list")
-    return _validated(source, StudyFile, raw)
-
-
-def _validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place: object) -> Model:
-    """`model` filled from a table, pydantic's first complaint turned into one line."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = [part for part in first["loc"] if isinstance(part, str) and part not in ("int", "list[int]")]
-        key = ".".join(map(str, (*place, *path)))
-        message = first["msg"][0].lower() + first["msg"][1:]
-        if first["type"] == "missing":
-            raise AblateError(f"{source.where(*place)}: {key} is missing: {model.model_fields[path[-1]].description}") from None
-        raise AblateError(f"{source.where(*place, *path)}: {key} = {first['input']!r:.80}: {message}") from None
+    return validated(source, StudyFile, raw)
 
 
 def _question(source: Source, text: str) -> str:
@@ -199,21 +175,10 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
                 )
 
 
-def _seeds(source: Source, raw: int | list[int]) -> tuple[int, ...]:
-    place = source.where("seeds")
-    if isinstance(raw, int):
-        if not 1 <= raw <= MAX_RUNS:
-            raise AblateError(f"{place}: seeds = {raw}: between 1 and {MAX_RUNS:,} are possible")
-        return tuple(range(raw))
-    if not raw or len(set(raw)) < len(raw) or not all(0 <= seed < 1 << 31 for seed in raw):
-        raise AblateError(f"{place}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are wanted")
-    return tuple(raw)
-
-
-def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: Sequence[int]) -> None:
+def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: int) -> None:
     cells = count(file.design, {name: list(levels) for name, levels in factors.items()}, file.within, file.interactions)
-    if cells * len(seeds) > MAX_RUNS:
-        runs = f"{cells:,} cells × {len(seeds):,} seeds are {cells * len(seeds):,} runs"
+    if cells * seeds > MAX_RUNS:
+        runs = f"{cells:,} cells × {seeds:,} seeds are {cells * seeds:,} runs"
         advice = 'take fewer levels or seeds, or design = "one-factor"'
         raise AblateError(f"{source.where('factors')}: {runs}, more than {MAX_RUNS:,}; {advice}")
 
@@ -227,7 +192,7 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     for key in raw:
         if key not in Evaluation.model_fields:
             raise unknown("key of [eval]", key, Evaluation.model_fields, source.where("eval", key))
-    evaluation = _validated(source, Evaluation, raw, "eval")
+    evaluation = validated(source, Evaluation, raw, "eval")
     downstream = [name for name, row in metrics.METRICS.items() if row.downstream]
     for name in evaluation.downstream:
         if name not in downstream:
@@ -253,29 +218,6 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
             names = ", ".join(f"{row.name}@{point:g}" for point in points)
             raise AblateError(f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}")
         return f"{row.name}@{at:g}", row.goal, evaluation
-
-
-def _match(source: Source, raw: Mapping[str, Any], base: Fields, factors: Factors, within: Sequence[str]) -> Match | None:
-    if not raw:
-        return None
-    for key in raw:
-        if key not in MatchTable.model_fields:
-            raise unknown("key of [match]", key, MatchTable.model_fields, source.where("match", key))
-    table = _validated(source, MatchTable, raw, "match")
-    place = source.where("match")
-    if (table.params is None) is not table.flops:
-        raise AblateError(f'{place}: [match] takes one of params = "body", params = "total" and flops = true')
-    if table.by == "steps" and table.params:
-        raise AblateError(
-            f'{source.where("match", "by")}: steps change no parameters; match flops by steps, or params by "d_mlp"'
-        )
-    for name, levels in factors.items():
-        varied = set().union(*map(sets, levels.values()))
-        if table.by == "d_mlp" and "d_mlp" in varied and name not in within:
-            raise AblateError(
-                f"{source.where('factors', name)}: {name} varies d_mlp, which [match] solves; take it out, or match by steps"
-            )
-    return Match(table.params or "flops", table.by)
 
 
 def _exclusions(source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors) -> tuple[dict[str, str], ...]:

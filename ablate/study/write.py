@@ -8,9 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.study.parse import StudyFile
+from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
 from ablate.study.values import BUDGETS
 
 Table = dict[str, Any]
@@ -19,14 +22,18 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SECTIONS = {
     "base": "What every run starts from. Whatever is not given has its default: `ablate factors` lists all.",
     "factors": "What varies. A factor's first level is its baseline.",
+    "match": "What the cells of a stratum have in common with its baseline.",
+    "tune": "How the learning rate of each group of cells is found.",
+    "fit": "The scaling curves that the report fits.",
     "eval": "What is measured on held-out text.",
 }
+_TABLES: dict[str, type[BaseModel]] = {"match": MatchTable, "tune": TuneTable, "fit": FitTable, "report": ReportTable}
 
 
 def write(raw: Mapping[str, Any]) -> str:
     """The text of a study file with the content of `raw`, as `tomllib` would read it."""
     lines: list[str] = []
-    plain = {key: value for key, value in raw.items() if not _is_table(value)}
+    plain = {key: value for key, value in raw.items() if key == "seeds" or not _is_table(value)}
     for key in [
         *(name for name in StudyFile.model_fields if name in plain),
         *(name for name in plain if name not in StudyFile.model_fields),
@@ -36,9 +43,9 @@ def write(raw: Mapping[str, Any]) -> str:
         if isinstance(value, list) and _is_table(value):
             for table in value:
                 lines += ["", f"[[{_key(key)}]]", *(_line(name, field) for name, field in table.items())]
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and key not in plain:
             lines += ["", *([f"# {_SECTIONS[key]}"] if key in _SECTIONS else []), f"[{_key(key)}]"]
-            lines += [_line(name, field, _meaning(name)) for name, field in value.items()]
+            lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -56,7 +63,10 @@ def _is_table(value: object) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value))
 
 
-def _meaning(name: str) -> str:
+def _meaning(section: str, name: str) -> str:
+    if section in _TABLES:
+        row = _TABLES[section].model_fields.get(name)
+        return (row.description or "") if row else ""
     if name in CATALOGUE:
         return CATALOGUE[name].meaning.rstrip(".")
     return BUDGETS.get(name, "")
