@@ -45,7 +45,8 @@ def run(
             out.print(note, markup=False)
         outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
         analyse(database, given.name)
-    out.print(f"Next: ablate report {given.name}", markup=False)
+    unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
+    out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
