@@ -37,6 +37,7 @@ def plain(line: str) -> str:
     return re.sub(r"[\d.─]+", "N", " ".join(line.split()))
 
 
+@pytest.mark.timeout(900)  # it trains the quickstart, beside whatever else is tested at the time
 def test_the_examples_run_as_shown(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABLATE_DB": "results/ablate.db"}
