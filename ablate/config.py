@@ -22,6 +22,13 @@ def _canonical(value: object, info: ValidationInfo) -> str:
 Choice = Annotated[str, BeforeValidator(_canonical)]  # a level of the factor that the field is named after
 
 
+_SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
+
+
+def _are_shares(mix: tuple[float, ...]) -> bool:
+    return min(mix) >= 0 and abs(sum(mix) - 1) <= 1e-6
+
+
 class RunConfig(BaseModel):
     """Everything that decides a run's numbers, with one seed. Each field has a row in `ablate.factors.CATALOGUE`.
 
@@ -98,6 +105,8 @@ class RunConfig(BaseModel):
         for name, row in CATALOGUE.items():
             if row.needs and name in filled and value(row.needs[0]) not in row.needs[1]:
                 del filled[name]
+        if "none" in (value("norm"), value("norm_kind")):  # one model, whichever of the two says so
+            filled["norm"] = filled["norm_kind"] = "none"
         if "attention" not in filled:
             filled["attention"] = "full" if value("objective") == "masked" else "causal"
         return filled
@@ -126,14 +135,16 @@ class RunConfig(BaseModel):
             raise AblateError(f"position = 'sinusoidal' fills pairs of channels: d_model = {self.d_model} is odd; make it even")
         if self.objective == "causal" and self.attention == "full":
             raise AblateError(
-                "attention = 'full' lets a causal model see the token it predicts; use attention = 'causal' or objective = 'masked'"
+                "attention = 'full' lets a causal model see what it predicts; use attention = 'causal' or objective = 'masked'"
+            )
+        if self.position == "rotary" and self.score == "additive":
+            raise AblateError(
+                "score = 'additive' adds queries and keys, but rotary acts through their product; choose another position"
             )
         if self.batch_tokens % self.n_ctx:
             raise AblateError(f"batch_tokens = {self.batch_tokens} is not a multiple of n_ctx = {self.n_ctx}")
-        if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
-            raise AblateError(
-                f"mask_mix = {list(self.mask_mix)}: shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
-            )
+        if not _are_shares(self.mask_mix):
+            raise AblateError(f"mask_mix = {list(self.mask_mix)}: {_SHARES}")
         return self
 
     @property
@@ -156,6 +167,9 @@ class RunConfig(BaseModel):
         return hashlib.sha256(f"{NUMERICS}:{self.canonical_json()}".encode()).hexdigest()
 
 
+HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+
+
 class Probe(BaseModel):
     """A grid of masking settings under which masked models are compared: same held-out tokens scored in every arm."""
 
@@ -164,6 +178,15 @@ class Probe(BaseModel):
     ratio: tuple[float, ...] = (0.15,)
     mix: tuple[float, float, float] = (1.0, 0.0, 0.0)
     kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = "token"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _are_shares(self.mix):
+            raise ValueError(f"mix = {list(self.mix)}: {_SHARES}")
+        for ratio in self.ratio:
+            if float(f"{ratio:g}") != ratio:
+                raise ValueError(f"ratio {ratio!r}: a metric names a ratio by six digits, such as probe_loss@{ratio:g}")
+        return self
 
 
 class Evaluation(BaseModel):
@@ -176,6 +199,15 @@ class Evaluation(BaseModel):
     lengths: tuple[float, ...] = (1.0,)  # contexts, in units of n_ctx, at which the same final tokens are scored
     probe: Probe = Probe()
     downstream: tuple[str, ...] = ()  # linear probes on frozen features, by the name of their metric
+
+    def finals(self, config: RunConfig) -> list[tuple[str, float]]:
+        """The finals, as (name, at), that are asked of a run."""
+        names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
+        if self.lengths != (1.0,):
+            names += [("loss_at_length", factor) for factor in self.lengths]
+        if config.objective == "masked":
+            names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in self.probe.ratio]
+        return names + [(name, 0.0) for name in self.downstream]
 
 
 def _divisors(n: int) -> str:

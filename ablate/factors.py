@@ -140,14 +140,16 @@ _ROWS = (
     Factor(
         "init", "block", "How weights start.",
         (
-            Level("fan-in", "normal, std 1/√fan_in: keeps the variance; embeddings std 1",
-                  "LeCun et al. 1998; He et al. 2015, arXiv:1502.01852"),
+            Level("fan-in", "normal, std 1/√fan_in: keeps the variance; embeddings std 1/√d_model, multiplied by √d_model "
+                  "on entry, so that the stream starts at 1 and a tied head as an untied one",
+                  f"LeCun et al. 1998, Efficient BackProp; {_VASWANI}, §3.4"),
             Level("depth-scaled", "fan-in, with the output matrices of attention and MLP divided by √(2·n_layer)",
                   "GPT-2, Radford et al. 2019"),
-            Level("normal-0.02", "normal, std 0.02 for every matrix and embedding", "GPT-2, Radford et al. 2019"),
+            Level("normal-0.02", "normal, std 0.02 for every matrix and embedding, nothing multiplied",
+                  "GPT-2, Radford et al. 2019; BERT"),
         ),
     ),
-    Factor("dropout", "block", "Share of activations dropped: embeddings, attention output and MLP output.",
+    Factor("dropout", "block", "Share of activations dropped: of the embeddings, A(x) and M(h).",
            source="Srivastava et al. 2014"),
     # -- attention ----------------------------------------------------------------------------------------------
     Factor(
@@ -166,8 +168,8 @@ _ROWS = (
         (
             Level("concat", "y = W_O [head_1; …; head_H], W_O: n_head·d_head → d_model", _VASWANI,
                   "ablate.model.attention:Concatenate"),
-            Level("sum", "y = W_O Σ_h head_h, one W_O: d_head → d_model for all heads", _LECTURE,
-                  "ablate.model.attention:Sum"),
+            Level("sum", "y = W_O Σ_h head_h, one W_O: d_head → d_model for all heads; starts with fan-in n_head·d_head",
+                  _LECTURE, "ablate.model.attention:Sum"),
         ),
     ),
     Factor(
@@ -200,8 +202,8 @@ _ROWS = (
         "score", "attention", "How a query is compared with a key.",
         (
             Level("dot", "qᵀk", _VASWANI, "ablate.model.attention:DotScore"),
-            Level("additive", "vᵀ tanh(q + k): memory O(T²·d_head)", "Bahdanau et al. 2015, arXiv:1409.0473",
-                  "ablate.model.attention:AdditiveScore"),
+            Level("additive", "vᵀ tanh(q + k), one v a head: memory O(T²·d_head); refused with position = rotary",
+                  "Bahdanau et al. 2015, arXiv:1409.0473", "ablate.model.attention:AdditiveScore"),
         ),
     ),
     # -- position -----------------------------------------------------------------------------------------------
@@ -218,7 +220,8 @@ _ROWS = (
                   "ablate.model.position:Learned"),
             Level("alibi", "scores lowered by slope·distance, symmetric under full attention",
                   "Press et al. 2022, arXiv:2108.12409", "ablate.model.position:Alibi"),
-            Level("t5", "a learned bias a head and distance bucket, bidirectional under full attention",
+            Level("t5", "a learned bias a head and distance bucket, one table for all blocks: 32 buckets to distance 128 or "
+                  "n_ctx/4, within n_ctx; in two directions under full attention",
                   "Raffel et al. 2020, arXiv:1910.10683", "ablate.model.position:T5Bias"),
         ),
     ),
@@ -243,7 +246,8 @@ _ROWS = (
         "mlm_head_transform", "embedding", "What stands before the head of a masked model.",
         (
             Level("none", "nothing", ""),
-            Level("dense", "a square matrix, the activation and a LayerNorm", _BERT),
+            Level("dense", "a square matrix, the activation and a LayerNorm; with bias = all, also a bias on the logits", _BERT,
+                  "ablate.model.transformer:MlmTransform"),
         ),
         needs=("objective", ("masked",)),
     ),
@@ -272,7 +276,7 @@ _ROWS = (
     ),
     Factor("z_loss", "objective", "Weight of (log Σ exp logits)² in the training loss.", source="PaLM, arXiv:2204.02311"),
     # -- data -----------------------------------------------------------------------------------------------------
-    Factor("corpus", "data", "Text: austen, sotu, or a file, folder or glob."),
+    Factor("corpus", "data", "Text: austen, sotu, debian-docs, or a file, folder or glob."),
     Factor("tokenizer", "data", "byte, bpe:SIZE trained on the training part, or a tokenizer.json."),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),

@@ -4,7 +4,7 @@ Every line is an object with an `event`:
 
 | event | further keys |
 | --- | --- |
-| start | step (0, or the checkpoint's), time, host, pid, device, threads, pack_size, compile_mode, versions, commit, dirty |
+| start | step (made before), time, host, pid, device, device_name, threads, pack_size, compile_mode, versions, commit, dirty |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |
@@ -36,8 +36,13 @@ class Journal:
 
     def append(self, event: str, **values: Any) -> None:
         line = json.dumps({"event": event, **values}, separators=(",", ":")).encode() + b"\n"
-        while line:
-            line = line[os.write(self._fd, line) :]
+        size = os.fstat(self._fd).st_size
+        try:
+            while line:
+                line = line[os.write(self._fd, line) :]
+        except OSError:  # a full disk: leave no half line for the next one to run into
+            os.ftruncate(self._fd, size)
+            raise
 
     def close(self) -> None:
         os.close(self._fd)

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats as st
 
-from ablate.stats.pairs import Effect, pair_correlation, paired
-from ablate.stats.values import Floats, Values, half_width
+from ablate.stats.pairs import Effect, after_pilot, pair_correlation, paired
+from ablate.stats.values import Floats, Values, quantile
 
 DRAWS = 20_000  # of a family without effects, for the max-t interval
 
 
 def family(
-    differences: npt.ArrayLike, *, confidence: float = 0.95, method: str = "bonferroni", rng: np.random.Generator | None = None
+    differences: npt.ArrayLike,
+    *,
+    confidence: float = 0.95,
+    method: str = "bonferroni",
+    rng: np.random.Generator | None = None,
+    pilot: npt.ArrayLike | None = None,
 ) -> list[Effect]:
     """The effects of a family: differences [S, M], a row a seed, a column a contrast with the shared baseline; NaN a lost pair.
 
     Every effect is that of `paired`, with Holm's p and an interval that holds for all M contrasts together with this confidence:
     Bonferroni's, or "max-t" (needs `rng`), which is narrower where contrasts are correlated, as a shared baseline makes them.
+    pilot: whether a row [S] belongs to the pilot that decided on S; intervals and tests are then those of `after_pilot`.
     """
     columns = np.asarray(differences, float).T
-    effects = [paired(column, confidence=confidence) for column in columns]
+    first = np.zeros(columns.shape[1], bool) if pilot is None else np.asarray(pilot, bool)
+    effects = [after_pilot(paired(column, confidence=confidence), column, column[first]) for column in columns]
     adjusted = holm([effect.p for effect in effects])
     if method == "bonferroni":
         each = 1 - (1 - confidence) / max(len(effects), 1)
@@ -31,8 +39,9 @@ def family(
         assert method == "max-t" and rng is not None, method
         each = max_t(columns.T, rng, confidence=confidence)
     out = []
-    for effect, p in zip(effects, adjusted, strict=True):
-        half = half_width(effect.n, effect.sd, each) if effect.sd != 0 else effect.hi - effect.mean
+    for effect, column, p in zip(effects, columns, adjusted, strict=True):
+        df = (effect.n if effect.method == "paired t" else np.isfinite(column[first]).sum()) - 1
+        half = (effect.hi - effect.mean) * quantile(df, each) / quantile(df, confidence) if df > 0 else math.nan
         out.append(replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half))
     return out
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.stats.planning import resolvable
+from ablate.stats.planning import resolvable, two_stage_interval
 from ablate.stats.values import SAME, Floats, Values, finite, half_width, spread
 
 NAN = float("nan")
@@ -94,6 +94,21 @@ def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Ef
     with np.errstate(invalid="ignore"):
         effect = paired(a - b, confidence=confidence)
     return replace(effect, correlation=pair_correlation(a, b))
+
+
+def after_pilot(effect: Effect, differences: Values, pilot: Values) -> Effect:
+    """`effect` of all `differences` [N] with the interval and test of Stein's rule (1945), after a `pilot` that decided on N.
+
+    The noise and its degrees of freedom are the pilot's alone (see `two_stage_interval`). A pilot of fewer than two whole pairs
+    has decided nothing: `effect` stays as it is, and so does one of exactly equal arms.
+    """
+    first, _ = finite(pilot)
+    if len(first) < 2 or not spread(first) > 0:
+        return effect
+    lo, hi = two_stage_interval(differences, pilot, confidence=effect.confidence)
+    t = effect.mean * math.sqrt(effect.n) / spread(first)
+    p = float(2 * st.t.sf(abs(t), len(first) - 1))
+    return replace(effect, lo=lo, hi=hi, t=t, p=p, method="two-stage t")
 
 
 def pair_correlation(a: Values, b: Values) -> float:

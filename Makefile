@@ -1,0 +1,31 @@
+# `make demo` answers a question; `make test` runs the tests. Both make the virtual environment they need, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: demo test soak lint clean
+
+demo: $(READY)
+	$(BIN)/ablate run studies/quickstart.toml
+	$(BIN)/ablate report quickstart
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+soak: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "ablate needs Python 3.11 or newer; give one as make PYTHON=..."'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,77 @@
+"""Shell completion: studies, factors and their levels."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def words_of_bash() -> Iterator[None]:
+    """Bash breaks words at "=". Typer gets "topology=serial" whole, and what follows the "=" is offered."""
+    if os.environ.get("_ABLATE_COMPLETE") != "complete_bash":
+        yield
+        return
+    at, words = int(os.environ["COMP_CWORD"]), list[str]()
+    for number, word in enumerate(os.environ["COMP_WORDS"].split("\n")):
+        if words and (word == "=" or words[-1].endswith("=")):
+            words[-1] += word
+        else:
+            words.append(word)
+        if number == at:
+            os.environ["COMP_CWORD"] = str(len(words) - 1)
+    os.environ["COMP_WORDS"] = "\n".join(words)
+    start = words[int(os.environ["COMP_CWORD"])].rpartition("=")
+    offered = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(offered):
+            yield
+    finally:
+        for line in offered.getvalue().splitlines():
+            print(line.removeprefix(start[0] + start[1]))
+
+
+def studies(incomplete: str) -> list[str]:
+    """Study files below the folder, and the names of those in studies/."""
+    names = [path.stem for path in Path("studies").glob("*.toml")]
+    files = [str(path) for path in (*Path.cwd().glob("*.toml"), *Path("studies").glob("*.toml")) if path.name != "pyproject.toml"]
+    return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
+
+
+def sizes(incomplete: str) -> list[str]:
+    return [name for name in ["tiny"] if name.startswith(incomplete)]
+
+
+def factors(incomplete: str) -> list[str]:
+    """Names of the catalogue."""
+    from ablate.factors import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(incomplete)]
+
+
+def levels(incomplete: str) -> list[str]:
+    """ "topo" → "topology="; "topology=serial,par" → "topology=serial,parallel"."""
+    from ablate.factors import CATALOGUE
+
+    name, equals, given = incomplete.partition("=")
+    if not equals:
+        return [f"{factor}=" for factor in factors(incomplete)]
+    if name not in CATALOGUE:
+        return []
+    *before, last = given.split(",")
+    return [
+        f"{name}={','.join([*before, level])}"
+        for level in CATALOGUE[name].names
+        if level.startswith(last) and level not in before
+    ]
+
+
+def devices(incomplete: str) -> list[str]:
+    return [name for name in ("auto", "cpu", "cuda", "mps") if name.startswith(incomplete)]
+
+
+def formats(incomplete: str) -> list[str]:
+    return [name for name in ("table", "csv", "json", "md") if name.startswith(incomplete)]

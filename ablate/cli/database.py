@@ -1,0 +1,93 @@
+"""`ablate db`: where the database is, and how it is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli.render import Db
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+
+app = typer.Typer(help="The results database: where it is, upgrade, check, merge.", no_args_is_help=True)
+
+
+def existing(db: str | None) -> Database | None:
+    """The database, opened for reading, or None where there is no file yet."""
+    name = db or os.environ.get("ABLATE_DB") or "results/ablate.db"
+    if "://" not in name and not Path(name).exists():
+        return None
+    from ablate import store
+
+    return store.open(db)
+
+
+@app.command()
+def path(db: Db = None) -> None:
+    """Print the database's path, whether it is there yet or not."""
+    from ablate import store
+
+    print(store.locate(db))
+
+
+@app.command()
+def upgrade(db: Db = None) -> None:
+    """Bring an older database to this version; a copy of the old one is kept beside it."""
+    from ablate import store
+
+    require(db)
+    with store.open(db, create=True) as database:
+        for note in database.notes:
+            print(note)
+        print(f"{database.path} is up to date")
+
+
+@app.command()
+def check(
+    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")] = False,
+    db: Db = None,
+) -> None:
+    """Look for damage, contradictions and stray journals. Exit code 1 where something is left that is wrong."""
+    from ablate import store
+    from ablate.store.check import check as find
+
+    require(db)
+    with store.open(db, create=repair) as database:
+        findings = find(database, repair=repair)
+    for finding in findings:
+        print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
+    if not findings:
+        print(f"{database.path} is in order")
+    elif not repair:
+        print("`ablate db check --repair` puts right what can be")
+    raise typer.Exit(int(not all(finding.repair for finding in findings)))
+
+
+@app.command()
+def merge(
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")], db: Db = None
+) -> None:
+    """Take over another database's results; what both hold is kept once, and effects are worked out anew."""
+    from ablate import store
+    from ablate.analysis import analyse
+    from ablate.store.merge import merge as join
+    from ablate.store.query import run
+
+    with store.open(other) as theirs, store.open(db, create=True) as ours:
+        brought = join(ours, theirs)
+        for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
+            analyse(ours, study)
+        print(f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs}, renewed: {brought.renewed}")
+
+
+def require(db: str | None) -> None:
+    """Refuse a database that does not exist, before it would be made."""
+    from ablate import store
+    from ablate.errors import AblateError
+
+    if not store.locate(db).exists():
+        raise AblateError(f"database {store.locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")

@@ -1,0 +1,143 @@
+"""`ablate new`: a study file from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.render import console, writing
+
+PLAIN = ("question", "metric", "design")
+START = {
+    "n_layer": 4,
+    "d_model": 128,
+    "n_head": 4,
+    "n_ctx": 256,
+    "corpus": "austen",
+    "tokenizer": "byte",
+    "tokens": "2M",
+    "lr": 1e-3,
+}
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The study's name; the file is studies/NAME.toml.")],
+    factor: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=LEVEL,LEVEL", help="What varies, the baseline first. May be repeated.", autocompletion=complete.levels
+        ),
+    ] = [],  # noqa: B006
+    within: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="A factor whose levels form strata. May be repeated.", autocompletion=complete.factors),
+    ] = [],  # noqa: B006
+    base: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=VALUE", help="What every run starts from. May be repeated.", autocompletion=complete.levels),
+    ] = [],  # noqa: B006
+    seeds: Annotated[int | None, typer.Option(help="Runs of each cell; by default 5.", show_default=False)] = None,
+    question: Annotated[str | None, typer.Option(help="The question that the report answers.", show_default=False)] = None,
+    metric: Annotated[str | None, typer.Option(help="The number that decides it; by default loss.", show_default=False)] = None,
+    design: Annotated[str | None, typer.Option(help="grid, one-factor, …; by default grid.", show_default=False)] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STUDY", help="A study to start from.", show_default=False, autocompletion=complete.studies
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it.", show_default=False)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a commented study file, checked before it is written.
+
+    ablate new depth --factor topology=1,2,5 --factor n_layer=4,12 --within n_layer --seeds 8
+    """
+    from ablate.errors import AblateError
+    from ablate.plan import plan
+    from ablate.study.parse import parse
+    from ablate.study.write import write
+
+    path = out or Path("studies") / f"{name}.toml"
+    if path.exists() and not force:
+        raise AblateError(f"{path} is there already; --force writes over it, --out FILE writes elsewhere")
+    raw = _start(origin)
+    raw["name"] = name
+    raw |= {key: given for key, given in zip(PLAIN, (question, metric, design), strict=True) if given is not None}
+    if seeds is not None:
+        raw["seeds"] = seeds
+    _vary(raw, factor)
+    _begin(raw, base)
+    if within:
+        raw["within"] = list(within)
+    raw.setdefault("question", _question(raw))
+    text = write(raw)
+    made = plan(parse(text, path))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    console().print(
+        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {path}", markup=False, soft_wrap=True
+    )
+
+
+def _start(origin: str | None) -> dict[str, Any]:
+    """The tables of the study to start from, or a small study of Austen without factors."""
+    import tomllib
+
+    from ablate.study import find, load
+
+    if origin is None:
+        return {"metric": "loss", "design": "grid", "seeds": 5, "base": dict(START), "factors": {}}
+    load(origin)  # refuses it where it is wrong
+    return tomllib.loads(find(origin).read_text(encoding="utf-8"))
+
+
+def _vary(raw: dict[str, Any], given: Sequence[str]) -> None:
+    """Put factors in, "topology=1,2,5"; what varies does not stand in [base]."""
+    from ablate.study.write import value
+
+    for text in given:
+        name, levels = _split("--factor", text)
+        raw["factors"][name] = [value(level.strip()) for level in levels.split(",")]
+        raw.get("base", {}).pop(name, None)
+        _one_budget(raw, name)
+
+
+def _begin(raw: dict[str, Any], given: Sequence[str]) -> None:
+    """Put values into [base], "d_model=256"; what stands there does not vary."""
+    from ablate.study.write import value
+
+    for text in given:
+        name, word = _split("--base", text)
+        raw.setdefault("base", {})[name] = value(word)
+        raw["factors"].pop(name, None)
+        _one_budget(raw, name)
+
+
+def _one_budget(raw: dict[str, Any], name: str) -> None:
+    """A new budget takes the place of the one in [base]."""
+    from ablate.study.values import BUDGETS
+
+    if name in BUDGETS:
+        for other in BUDGETS:
+            if other != name:
+                raw["base"].pop(other, None)
+
+
+def _split(option: str, text: str) -> tuple[str, str]:
+    from ablate.errors import AblateError
+
+    name, equals, rest = text.partition("=")
+    if not equals or not name.strip() or not rest.strip():
+        raise AblateError(f"{option} {text}: write {option} NAME=VALUE")
+    return name.strip(), rest.strip()
+
+
+def _question(raw: dict[str, Any]) -> str:
+    varied = [name for name in raw["factors"] if name not in raw.get("within", [])]
+    return f"Does {' or '.join(varied)} change the {raw.get('metric', 'loss')}?"

@@ -1,0 +1,309 @@
+"""Commands that come before a run: new, factors, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.power import existing_noise
+from ablate.cli.render import Db, console, duration, memory, quantity, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ablate.factors import Factor
+    from ablate.plan import Plan
+    from ablate.plan.price import Price
+    from ablate.study import Study
+
+StudyName = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A study file, or its name in studies/.", autocompletion=complete.studies)
+]
+Size = Annotated[
+    str | None,
+    typer.Option(
+        metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes
+    ),
+]
+
+
+def open_study(study: str, size: str | None) -> Study:
+    """The study in a file, shrunk where that is asked for. It can be planned: what means nothing is refused here."""
+    from ablate.errors import unknown
+    from ablate.plan import plan
+    from ablate.plan.tiny import tiny
+    from ablate.study import load
+
+    if size not in (None, "tiny"):
+        raise unknown("size", size, ["tiny"])
+    given = tiny(load(study)) if size else load(study)
+    plan(given)
+    return given
+
+
+def plan(
+    study: StudyName,
+    size: Size = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|cpu|cuda|mps", help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+        ),
+    ] = None,
+    flops: Annotated[
+        str | None, typer.Option(metavar="N", help="Reckon times with this speed instead, in FLOP/s: 5e12.", show_default=False)
+    ] = None,
+    db: Db = None,
+) -> None:
+    """Show what a study would train, what that would cost, and the smallest effect it could see."""
+    from ablate.errors import AblateError
+    from ablate.plan.price import price
+
+    if device and flops:
+        raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
+    speed = _given_speed(flops) if flops else None
+    made, done = _stage(open_study(study, size), db)
+    times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
+    out = console()
+    out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
+    out.print(_cells(made, times))
+    cost = price(made)
+    for line in (
+        *_comparisons(made),
+        *_stages(made, done),
+        *_costs(made, cost, times),
+        *_sight(made, cost, db),
+        *_confounds(made),
+    ):
+        out.print(line, markup=False)
+    out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)
+
+
+def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
+    """The plan with what the database holds of decisions, and the keys of its runs that have their result."""
+    from ablate.cli.database import existing
+    from ablate.plan import plan
+
+    if (database := existing(db)) is None:
+        return plan(study), frozenset()
+    from ablate import tune
+    from ablate.store import decisions
+
+    with database:
+        made = tune.learn(study, database).plan
+        return made, frozenset(decisions.values(database, [run.config.key for run in made.runs], study.metric))
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long training takes."""
+
+    seconds: dict[str, float]  # of one run of each cell, by its label
+    devices: int
+    how: str  # "on cuda:0, timed"
+
+
+def _given_speed(text: str) -> float:
+    from ablate.errors import AblateError
+    from ablate.study.values import number
+
+    speed = float(number("--flops", text))
+    if speed <= 0:
+        raise AblateError(f"--flops = {text}: a speed lies above 0")
+    return speed
+
+
+def _reckoned(plan: Plan, speed: float) -> Times:
+    from ablate import sizes
+
+    return Times({cell.label: sizes.train_flops(cell.config) / speed for cell in plan.cells}, 1, f"at {speed:.3g} FLOP/s")
+
+
+def _timed(plan: Plan, kind: str) -> Times:
+    """Trains every shape for a moment; the one thing in this command that loads torch."""
+    from rich.console import Console
+
+    from ablate.launch import devices, speed
+
+    found = devices.find(kind)
+    tokens = {cell.label: cell.config.tokens for cell in plan.cells}
+    seconds: dict[str, float] = {}
+    with Console(stderr=True).status(f"timing {len(tokens)} models on {found[0].name}") as status:
+        for label, tokens_per_second in speed.measure(plan, found[0]):
+            seconds[label] = tokens[label] / tokens_per_second
+            status.update(f"timing {len(tokens)} models on {found[0].name}: {len(seconds)} done")
+    many = f"{len(found)} devices such as " if len(found) > 1 else ""
+    return Times(seconds, len(found), f"on {many}{found[0].name}, as timed now")
+
+
+def _cells(plan: Plan, times: Times | None) -> Table:
+    from ablate import sizes
+
+    headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
+    rows = []
+    for cell in plan.cells:
+        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", quantity(cell.config.tokens)]
+        row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
+        row += [memory(sizes.memory_bytes(cell.config, 1))]
+        if times:
+            row += [quantity(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
+        rows.append(row)
+    headings += ["tokens/s", "time a run"] if times else []
+    return table(headings, rows, right=headings[1:])
+
+
+def _comparisons(plan: Plan) -> Iterator[str]:
+    """Strata, baselines, families, and what was matched."""
+    from ablate.plan.match import mismatch
+
+    baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
+    families = {contrast.family for contrast in plan.contrasts}
+    configs = {cell.label: cell.config for cell in plan.cells}
+    where = f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines" if plan.study.within else "Baseline"
+    yield f"{where}: {'; '.join(baselines)}"
+    grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
+    better = "lower" if plan.study.goal == "min" else "higher"
+    compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
+    yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
+    if match := plan.study.match:
+        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity, match.by)) for c in plan.contrasts)
+        what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]
+        yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
+    if plan.excluded:
+        yield f"Left out: {'; '.join(plan.excluded)}"
+
+
+def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
+    """What is found out on the way, what of it is known, and which runs come next."""
+    tune, two_stage = plan.study.tune, plan.study.two_stage
+    if tune:
+        number = f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
+        each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
+        yield (
+            f"Learning rates are to be tuned for {number}, each on its first cell, on seeds of its own: {tune.points} rates from "
+            f"{tune.low:g} to {tune.high:g}{each}, then two around the best"
+        )
+        configs = {cell.label: cell.config for cell in plan.cells}
+        for group in plan.groups:
+            if group not in plan.undecided:
+                yield f"  {group.label}: {configs[group.representative].lr:g}"
+    if two_stage:
+        yield (
+            f"Seeds: a pilot of {len(plan.study.seeds)}, then as many in each stratum as bring its 95% intervals within "
+            f"±{two_stage.resolution:g}, at most {two_stage.most}"
+        )
+    if tune or two_stage:
+        missing = {role: len({r.config.key for r in plan.runs if r.role == role} - done) for role in ("tune", "compare")}
+        what = [f"{number} runs that {role}" for role, number in missing.items() if number]
+        then = ", then those at the rates found" if plan.undecided else ""
+        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace("runs that compare", "runs to compare")
+
+
+def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
+    planned = (*plan.runs, *plan.later)
+    cells = {run.config.key: run.cell for run in planned}.values()
+    compared = sum(run.role == "compare" for run in planned)
+    shared = len(planned) - price.runs
+    total = sum(times.seconds[cell] for cell in cells) / times.devices if times else 0.0
+    each = f"{len(plan.cells)} cells × {price.pairs} seeds = " if compared == len(plan.cells) * price.pairs else ""
+    yield (
+        f"In all: {each}{compared} runs"
+        + (f" and {price.tuning} that tune" if price.tuning else "")
+        + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
+        + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
+        + (f", {duration(total)} {times.how}" if times else "")
+    )
+
+
+def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
+    """The smallest effect that the seeds can resolve."""
+    from ablate import metrics, stats
+
+    if price.pairs < 2:
+        yield "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or more"
+        return
+    single, corrected = stats.resolvable(price.pairs), stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family))
+    noise = existing_noise(plan.study.name, plan.study.metric, db)
+    unit = metrics.parse(plan.study.metric)[0].unit
+
+    def amount(effect: float) -> str:
+        return f"{effect:.2g}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
+
+    yield (
+        f"{price.pairs} seeds resolve {amount(single)} standard deviations of the paired difference at 80% power"
+        + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
+        + (f" (noise: {noise.whence})" if noise else "")
+    )
+
+
+def _confounds(plan: Plan) -> Iterator[str]:
+    if plan.confounds:
+        yield "Confounds:"
+    for confound in plan.confounds:
+        yield f"  {confound.cell}: {confound.text}" if confound.cell else f"  {confound.text}"
+
+
+def factors(
+    name: Annotated[
+        str | None, typer.Argument(help="One factor, in full.", show_default=False, autocompletion=complete.factors)
+    ] = None,
+) -> None:
+    """List what can vary, or the levels of one factor with their sources."""
+    from ablate.factors import factor
+
+    if name is None:
+        _catalogue()
+    else:
+        _one(factor(name))
+
+
+def _catalogue() -> None:
+    from ablate.factors import CATALOGUE
+    from ablate.study.values import BUDGETS, FOLLOWS
+
+    out = console()
+    for group in dict.fromkeys(row.group for row in CATALOGUE.values()):
+        rows = [row for row in CATALOGUE.values() if row.group == group and row.name not in FOLLOWS]
+        lines = [(row.name, ", ".join(row.names) or _default(row.name), row.meaning) for row in rows]
+        if group == "training":
+            lines += [(name, "", f"Budget: {meaning}.") for name, meaning in BUDGETS.items()]
+        out.print(table([group, "levels or default", "meaning"], lines, widths=(20, 44, None)))
+    out.print("`ablate factors NAME` shows the levels of one factor, with equations and sources.", markup=False)
+
+
+def _one(row: Factor) -> None:
+    from ablate.study.values import FOLLOWS
+
+    out = console()
+    out.print(f"{row.name}: {row.meaning}", style="bold", markup=False)
+    if row.name in FOLLOWS:
+        out.print(f"No key of a study file: {FOLLOWS[row.name]}.", markup=False)
+    if row.source:
+        out.print(f"Source: {row.source}", markup=False)
+    if row.needs:
+        out.print(f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False)
+    if row.levels:
+        lines = [
+            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
+            for level in row.levels
+        ]
+        out.print(table(["level", "or", "meaning", "source"], lines))
+    out.print(f"Default: {_default(row.name)}", markup=False)
+
+
+def _default(name: str) -> str:
+    """The default of a field as a person would say it."""
+    from ablate.config import RunConfig
+
+    ruled = {
+        "n_kv_head": "n_head",
+        "d_head": "d_model / n_head",
+        "d_mlp": "4·d_model; 8/3·d_model for swiglu",
+        "attention": "causal; full for masked models",
+    }
+    default = RunConfig.model_fields[name].default
+    return ruled.get(name) or (str(list(default)) if isinstance(default, tuple) else f"{default}")

@@ -1,0 +1,134 @@
+"""Commands around a run: run, status."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.planning import Size, StudyName, open_study
+from ablate.cli.render import Db, console, duration, quantity, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from ablate.launch.status import Working
+    from ablate.store import Database
+
+WATCH_SECONDS = 2.0
+
+
+def run(
+    study: StudyName,
+    size: Size = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to train.", autocompletion=complete.devices)
+    ] = "auto",
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
+    db: Db = None,
+) -> None:
+    """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
+    from ablate import store, tune
+    from ablate.analysis import analyse
+    from ablate.launch import devices
+
+    given = open_study(study, size)
+    devices.find(device)  # refuses a device that is not there before a database is made
+    out = console()
+    with store.open(db, create=True) as database:
+        for note in database.notes:
+            out.print(note, markup=False)
+        outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
+        analyse(database, given.name)
+    unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
+    out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
+    raise typer.Exit(outcome.exit_code)
+
+
+def status(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="One study, cell by cell.", show_default=False)] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")] = False,
+    db: Db = None,
+) -> None:
+    """Show how far studies are: runs by status, and what is running now."""
+    from ablate import store
+
+    with store.open(db) as database:
+        if not watch:
+            console().print(_status(database, study))
+            return
+        from rich.live import Live
+
+        with (
+            Live(_status(database, study), console=console(), auto_refresh=False) as live,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            while True:
+                time.sleep(WATCH_SECONDS)
+                live.update(_status(database, study), refresh=True)
+
+
+def _status(database: Database, study: str | None) -> RenderableType:
+    from rich.console import Group
+
+    from ablate.errors import unknown
+    from ablate.launch.status import studies
+
+    found = studies(database, study)
+    if study is not None and not found:
+        raise unknown("study in the database", study, [one.name for one in studies(database)])
+    lines = {one.name: one.survey.counts for one in found}
+    left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
+    parts = [_counts("study", lines, left)]
+    if study is not None:
+        parts.append(_counts("cell", _by_cell(database, study)))
+    if working := [run for one in found for run in one.working]:
+        parts.append(_working(working))
+    return Group(*parts)
+
+
+def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
+    from sqlalchemy import text
+
+    counts: dict[str, dict[str, int]] = {}
+    with database.read() as connection:
+        sql = "SELECT cell, status, count(*) FROM runs WHERE study = :study GROUP BY cell, status ORDER BY min(run)"
+        for cell, state, number in connection.execute(text(sql), {"study": study}):
+            counts.setdefault(cell, {})[state] = number
+    return counts
+
+
+def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
+    """One line a study or cell: how many of its runs have each status, and the time that is left."""
+    from ablate.store.schema import RUN_STATUS
+
+    shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
+    more = ["left"] if any(left) else []
+    rows = [
+        [name, str(sum(counts.values())), *(str(counts.get(state, "")) for state in shown), *left[n : n + len(more)]]
+        for n, (name, counts) in enumerate(lines.items())
+    ]
+    return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])
+
+
+def _working(runs: Sequence[Working]) -> Table:
+    headings = ["running", "cell", "seed", "device", "step", "loss", "tokens/s", "left"]
+    rows = [
+        [
+            str(run.run),
+            run.cell,
+            str(run.seed),
+            "gone: its launcher and worker have died" if run.dead else run.device or "starting",
+            f"{run.step:,}/{run.steps:,}",
+            "" if run.loss is None else f"{run.loss:.4f}",
+            "" if run.tokens_per_second is None else quantity(run.tokens_per_second),
+            "" if run.seconds_left is None else duration(run.seconds_left),
+        ]
+        for run in runs
+    ]
+    return table(headings, rows, right=["running", "seed", "step", "loss", "tokens/s", "left"])

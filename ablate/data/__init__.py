@@ -1,0 +1,1 @@
+"""From tokens to what a model sees: batches in their order, objectives, and passages for linear probes."""

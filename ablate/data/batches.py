@@ -1,0 +1,138 @@
+"""Which windows of the text a step trains on, and which are held out: pure functions of seed and length.
+
+A window is n_ctx + 1 tokens, whatever the objective, so that every arm of a seed reads the same text in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ablate.config import HELD_OUT_BLOCK
+from ablate.errors import AblateError
+
+
+def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
+    """Windows an epoch reads: as many as fit behind each other, whatever the epoch's offset; they share only end tokens."""
+    assert n_tokens > n_ctx
+    return max(1, (n_tokens - n_ctx) // n_ctx)
+
+
+def epochs(tokens: int, n_tokens: int, n_ctx: int) -> float:
+    """How often a run of `tokens` tokens reads a text of `n_tokens`."""
+    return tokens / n_ctx / windows_per_epoch(n_tokens, n_ctx)
+
+
+def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> np.ndarray:
+    """The start of every window that a run reads, [steps, B] int64.
+
+    Each epoch reads every window once, in an order and from an offset in [0, n_ctx) of its own, both drawn from
+    (seed, epoch). A longer run's order begins with a shorter one's.
+    """
+    per_epoch = windows_per_epoch(n_tokens, n_ctx)
+    slack = min(n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx)  # offsets that leave room for the last window
+    starts = np.empty(steps * batch_size, np.int64)
+    for epoch, first in enumerate(range(0, len(starts), per_epoch)):
+        words = _words(seed, epoch, per_epoch + 1)
+        chosen = np.argsort(words[1:], kind="stable")[: len(starts) - first]
+        starts[first : first + per_epoch] = int(words[0]) % slack + chosen * n_ctx
+    return starts.reshape(steps, batch_size)
+
+
+def _words(seed: int, epoch: int, n: int) -> np.ndarray:
+    """n random 64-bit words; numpy promises that a bit generator's raw words stay the same from version to version."""
+    key = np.frombuffer(hashlib.sha256(f"order:{seed}:{epoch}".encode()).digest()[:16], "<u8")
+    return np.random.Philox(key=key).random_raw(n)
+
+
+class Batches:
+    """The training text on a device, and the windows that K seeds read of it.
+
+    Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only what they read is moved.
+    """
+
+    def __init__(
+        self, train: np.ndarray, seeds: Sequence[int], n_ctx: int, batch_size: int, steps: int, device: torch.device | str
+    ):
+        starts = np.stack([order(seed, len(train), n_ctx, batch_size, steps) for seed in seeds])
+        self.windows_per_epoch = windows_per_epoch(len(train), n_ctx)
+        span = n_ctx + 1
+        if torch.device(device).type != "cpu" and starts.size * span < len(train):
+            train, starts = compact(train, starts, span)
+        self._tokens = on_device(train, device)
+        self._bits = (1 << 8 * train.itemsize) - 1
+        self._starts = torch.from_numpy(starts).to(device)
+        self._within = torch.arange(span, device=device)
+
+    def several(self, first: int, n: int) -> Tensor:
+        """The windows of steps `first` … `first + n − 1` at once, [n, K, B, n_ctx + 1] int64."""
+        starts = self._starts[:, first : first + n].transpose(0, 1)
+        return self._tokens[starts[..., None] + self._within].long() & self._bits
+
+    def epochs(self, step: int) -> float:
+        """How often the text has been read when `step` steps are done."""
+        return step * self._starts.shape[2] / self.windows_per_epoch
+
+
+def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """Only the windows of `span` tokens at `starts`, end to end, and where each is now."""
+    used, where = np.unique(starts, return_inverse=True)
+    return np.concatenate([tokens[start : start + span] for start in used]), where.reshape(starts.shape) * span
+
+
+def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
+    """Tokens on a device, on the CPU in place; those of 16 and 32 bits as signed integers, which every device can index."""
+    signed = tokens if tokens.itemsize == 1 else tokens.view(f"i{tokens.itemsize}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
+        return torch.from_numpy(signed).to(device)
+
+
+def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
+    """Windows that every arm is tested on, [W, n_ctx + 1] int64 on the CPU, W = tokens / n_ctx as far as the text reaches.
+
+    They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window, if that is longer).
+    """
+    per_block = max(1, HELD_OUT_BLOCK // n_ctx)
+    fit = (len(held_out) - 1) // n_ctx
+    wanted = max(1, min(tokens // n_ctx, fit))
+    if wanted >= fit // per_block * per_block:
+        chosen = np.arange(wanted)
+    else:
+        blocks = np.linspace(0, fit // per_block - 1, -(-wanted // per_block)).astype(np.int64)
+        chosen = (blocks[:, None] * per_block + np.arange(per_block)).ravel()[:wanted]
+    return gather(held_out, chosen * n_ctx, n_ctx + 1)
+
+
+def length_windows(held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int) -> Tensor:
+    """Windows for contexts of several lengths, [W, longest + 1] int64 on the CPU, longest = the largest factor × n_ctx.
+
+    A shorter context is the end of a longer one (`Example.last`), and of each the last `n_scored(n_ctx)` tokens are
+    scored, so that the same tokens are scored at every length. W = tokens / n_ctx as far as the text reaches.
+    Raises `AblateError` where the text or a factor is too short.
+    """
+    longest = round(max(factors) * n_ctx)
+    if round(min(factors) * n_ctx) < n_scored(n_ctx):
+        raise AblateError(f"eval.lengths: {min(factors):g} × n_ctx holds fewer than the {n_scored(n_ctx)} tokens that are scored")
+    if len(held_out) < longest + 1:
+        raise AblateError(
+            f"eval.lengths: {max(factors):g} × n_ctx = {longest} takes {longest + 1} held-out tokens; there are {len(held_out)}"
+        )
+    apart = (len(held_out) - longest - 1) // n_scored(n_ctx) + 1  # windows that score tokens of their own
+    starts = np.linspace(0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))).astype(np.int64)
+    return gather(held_out, starts, longest + 1)
+
+
+def n_scored(n_ctx: int) -> int:
+    """Tokens scored of a window of whatever length: the last quarter of n_ctx, so that three quarters stand before them."""
+    return max(1, n_ctx // 4)
+
+
+def gather(tokens: np.ndarray, starts: np.ndarray, span: int) -> Tensor:
+    """The windows of `span` tokens at `starts`, [W, span] int64 on the CPU."""
+    return torch.from_numpy(tokens[starts[:, None] + np.arange(span)].astype(np.int64))

@@ -1,0 +1,210 @@
+"""Objectives: from windows of text to inputs, targets, and which of them are scored.
+
+All draws are pure functions of (seed, stream, step, index), made by tensor operations without a wait for the device,
+so that a step can be captured in one CUDA graph. A mask at one ratio is part of the mask at every larger ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ablate import draws
+from ablate.config import Probe, RunConfig
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.text import Tokens
+
+_TRAIN, _TEST, _ALONE = (draws.stream(name) for name in ("mask", "mask held-out text", "mask one token"))
+_TEST_SEED = 0  # of every mask on held-out text, whatever the run's seed
+_SPAN_MEAN = 3
+_LONGEST_WORD = 16  # tokens; longer runs of letters (scripts without spaces, base64) are cut
+
+
+class Example(NamedTuple):
+    """What a model reads, what it should say, and where that counts; [K, B, T] each."""
+
+    inputs: Tensor  # int64
+    targets: Tensor  # int64
+    weights: Tensor  # float32: 1 where the target is scored, else 0
+
+    def last(self, length: int, scored: int) -> Example:
+        """The last `length` positions, of which only the last `scored` count."""
+        inputs, targets, weights = (part[..., -length:] for part in self)
+        counts = torch.arange(length, device=weights.device) >= length - scored
+        return Example(inputs, targets, weights * counts)
+
+
+class Objective(Protocol):
+    """What a pack of K runs is trained to predict."""
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        """Serve K other runs of the same shape; what differs between them stays at its address on the device."""
+
+    def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
+        """[K, B, T] of each from windows [K, B, T + 1], which are rows `row` and on of the step's batch."""
+
+    def test(self, windows: Tensor) -> Example:
+        """[K, W, T] of each from held-out windows [W, T + 1]: what is scored depends on no seed and no step."""
+
+
+class Causal:
+    """Each next token. Source: Radford et al. 2018."""
+
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
+        self._n_runs = len(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        assert len(configs) == self._n_runs
+
+    def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
+        inputs, targets = windows[..., :-1], windows[..., 1:]
+        return Example(inputs, targets, torch.ones_like(targets, dtype=torch.float32))
+
+    def test(self, windows: Tensor) -> Example:
+        return self.train(windows.expand(self._n_runs, *windows.shape), 0)
+
+
+class Masked:
+    """Tokens hidden from the input: `mask_ratio` of a sequence, of which `mask_mix` says how they are shown.
+
+    Reads the first T tokens of a window, so that it sees the text that `Causal` sees. Source: Devlin et al. 2019,
+    arXiv:1810.04805.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
+        first = configs[0]
+        assert first.n_vocab == tokens.n_vocab + 1, "the last token of a masked model's vocabulary is [MASK]"
+        self._n_vocab, self._mix = first.n_vocab, first.mask_mix
+        self._tokens, self._device = tokens, device
+        self._kind = self._mask(first.mask_kind)
+        self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
+        self._ratios = torch.zeros(len(configs), device=device)
+        self.load(configs)
+
+    def load(self, configs: Sequence[RunConfig]) -> None:
+        self._seeds.copy_(torch.tensor([config.seed for config in configs]))
+        self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
+
+    def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
+        texts = windows[..., :-1]
+        uniforms = draws.uniforms(self._seeds, _TRAIN, step, (*texts.shape[1:], 4), row)
+        return self._hide(texts, uniforms, self._kind, self._ratios, self._mix)
+
+    def test(self, windows: Tensor) -> Example:
+        return self._test(windows, self._kind, self._ratios, self._mix)
+
+    def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
+        """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was trained."""
+        ratios = torch.tensor([ratio], device=self._device)
+        return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
+
+    def alone(self, windows: Tensor, count: int) -> Example:
+        """[1, P, T] of each from held-out windows [W, T + 1]: P = `count` or fewer tokens, each the only one hidden.
+
+        exp of the mean loss over them is the pseudo-perplexity. Every window gets as many, drawn without replacement.
+        Source: Salazar et al. 2020, arXiv:1910.14659.
+        """
+        texts = windows[:, :-1].to(self._device)
+        each = max(1, min(count // len(texts), texts.shape[1]))
+        texts = texts[: max(1, count)]
+        seed = torch.tensor([_TEST_SEED], device=self._device)
+        chosen = draws.uniforms(seed, _ALONE, 0, texts.shape)[0].argsort(stable=True)[:, :each]
+        hidden = torch.zeros(len(texts), each, texts.shape[1], dtype=torch.bool, device=self._device)
+        hidden = hidden.scatter(2, chosen[..., None], True).flatten(0, 1)[None]
+        targets = texts.repeat_interleave(each, 0)[None]
+        return Example(targets.masked_fill(hidden, self._n_vocab - 1), targets, hidden.float())
+
+    def _mask(self, kind: str) -> MaskKind:
+        made: MaskKind = CATALOGUE["mask_kind"].load(kind)(self._tokens, self._device)
+        return made
+
+    def _test(self, windows: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]) -> Example:
+        texts = windows[None, :, :-1].to(self._device)
+        seed = torch.tensor([_TEST_SEED], device=self._device)
+        uniforms = draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], 4))
+        return self._hide(texts.expand(len(ratios), *texts.shape[1:]), uniforms, kind, ratios, mix)
+
+    def _hide(self, texts: Tensor, uniforms: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]) -> Example:
+        """Score a share of `texts` [K, B, T] by `uniforms` [K or 1, B, T, 4]: order, groups, mix, random token."""
+        order, groups, mixed, random = uniforms.unbind(-1)
+        scored = choose(order, kind.starts(texts, groups), ratios)
+        as_mask, as_random, _ = mix
+        other = (random * (self._n_vocab - 1)).long()
+        shown = torch.where(mixed < as_mask + as_random, other, texts)
+        shown = torch.where(mixed < as_mask, self._n_vocab - 1, shown)
+        return Example(torch.where(scored, shown, texts), texts, scored.float())
+
+
+def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
+    """Which positions of each sequence are masked, [K, B, T] bool.
+
+    `order` [K or 1, B, T] ranks what is masked first, by the number at a group's start; `starts` [K, B, T] says where
+    groups start, None that each position is one; `ratios` [K]. A group is masked whole or not at all; groups are taken
+    in order while half of the next one still fits, and at least one is. A larger ratio takes the same and more.
+    """
+    length = order.shape[-1]
+    counts = (ratios * length).round().clamp(1, length).long()[:, None, None]
+    if starts is None:
+        return _rank(order) < counts
+    index = torch.arange(length, device=order.device)
+    first = torch.where(starts | (index == 0), index, 0).cummax(-1).values
+    last = torch.where(starts, index, length).flip(-1).cummin(-1).values.flip(-1).roll(-1, -1)
+    last = torch.where(index == length - 1, length, last) - 1
+    rank = _rank(order.expand_as(first).gather(-1, first))
+    from_rank, to_rank = rank.gather(-1, first), rank.gather(-1, last)
+    return (from_rank + to_rank < 2 * counts) | (from_rank == 0)
+
+
+def _rank(values: Tensor) -> Tensor:
+    """Each value's place in ascending order along the last axis; of equal values the first comes first."""
+    return values.argsort(stable=True).argsort(-1)
+
+
+class MaskKind(Protocol):
+    """What is masked together."""
+
+    def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor | None:
+        """Where groups start, bool, from texts [K, B, T] and uniforms [K or 1, B, T]; None: everywhere."""
+
+
+class TokenMask:
+    """Each token on its own: exactly round(ratio · T) of a sequence."""
+
+    def __init__(self, tokens: Tokens, device: torch.device | str):
+        pass
+
+    def starts(self, texts: Tensor, uniforms: Tensor) -> None:
+        return None
+
+
+class SpanMask:
+    """Runs of tokens whose length is geometric with mean 3. Source: SpanBERT, Joshi et al. 2020, arXiv:1907.10529 (mean 3.8)."""
+
+    def __init__(self, tokens: Tokens, device: torch.device | str):
+        pass
+
+    def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor:
+        return (uniforms < 1 / _SPAN_MEAN).expand_as(texts)
+
+
+class WordMask:
+    """All tokens of a word, as far as the window shows it; words as in `Tokens.word_edges`."""
+
+    def __init__(self, tokens: Tokens, device: torch.device | str):
+        edges = tokens.word_edges
+        if edges is None:
+            raise AblateError("mask_kind = 'whole-word' needs a tokenizer whose tokens spell text; 'tokens' does not")
+        at, behind = (torch.from_numpy(edge) for edge in edges)
+        one = torch.ones(1, dtype=torch.bool)
+        self._at, self._behind = (torch.cat([edge, one]).to(device) for edge in (at, behind))  # [MASK] is a word
+
+    def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor:
+        behind = self._behind[texts]
+        begins = self._at[texts] | behind.roll(1, -1)
+        index = torch.arange(texts.shape[-1], device=texts.device)
+        first = torch.where(begins, index, 0).cummax(-1).values
+        return begins | ((index - first) % _LONGEST_WORD == 0)

@@ -1,0 +1,26 @@
+"""Frames → matplotlib Axes: one function a figure. Colour-blind-safe, at the width of a paper's column, units on the axes.
+
+Every function takes a tidy frame, draws on `ax` or on a figure of its own, and returns the Axes.
+"""
+
+from ablate.figures.compare import effects, heat, ordered
+from ablate.figures.cost import pareto, scaling
+from ablate.figures.rates import rates
+from ablate.figures.style import inline, save, theme
+from ablate.figures.training import blocks, curves, gaps, positions
+
+__all__ = [
+    "blocks",
+    "curves",
+    "effects",
+    "gaps",
+    "heat",
+    "inline",
+    "ordered",
+    "pareto",
+    "positions",
+    "rates",
+    "save",
+    "scaling",
+    "theme",
+]

@@ -1,0 +1,223 @@
+"""Figures that compare levels: effects by stratum, the metric over an ordered factor, a heat map of two factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
+
+from ablate import stats
+from ablate.figures import style
+
+
+def effects(
+    effects: pd.DataFrame, pairs: pd.DataFrame, *, label: str = "difference", goal: str = "min", ax: Axes | None = None
+) -> Axes:
+    """Every level against its baseline, one row each, under the heading of its family.
+
+    effects: `ablate.effects(study)`.
+    pairs: `ablate.results.pairs(study)`, columns family, cell, seed, difference; each pair is a faint point.
+    A thick line is the 95% t-interval; a filled mark is told from zero after Holm's correction, a hollow one is not.
+    """
+    with style.theme():
+        groups = _groups(effects.assign(place=effects["arm"].cat.codes))
+        ax = style.canvas(ax, 0.75 + 0.19 * sum(len(group.rows) + 1.35 for group in groups))
+        low, high = _window(effects, pairs)
+        y, places, names = 0.0, [], []
+        for group in groups:
+            _heading(ax, y, group.heading)
+            for name, row in group.rows:
+                y -= 1
+                places.append(y)
+                names.append(style.plain(name, 22))
+                _row(ax, y, row, pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])], low, high)
+            y -= 1.35
+        ax.set_yticks(places, names)
+        ax.tick_params(axis="y", length=0, pad=4)
+        ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
+        ax.set_xlim(low, high)
+        ax.set_ylim(y + 0.65, 0.7)
+        style.ticks(ax, "x", style.signed)
+        ax.grid(axis="x")
+        ax.spines["left"].set_visible(False)
+        better = "←\u00a0better\u2003\u2003worse\u00a0→" if goal == "min" else "←\u00a0worse\u2003\u2003better\u00a0→"
+        ax.set_xlabel(style.plain(label).replace(" (", "\n(", 1) + f"\n{better}")
+        return ax
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows of the effect plot under one heading."""
+
+    heading: str
+    rows: list[tuple[str, pd.Series]]  # label, effect
+
+
+def _groups(effects: pd.DataFrame) -> list[_Group]:
+    """The families; where each has one level only, they stand together."""
+    families = [part for _, part in effects.groupby("family", sort=False)]
+    strata, factors = effects["stratum"].nunique(), effects["factor"].nunique()
+    if len(families) > 1 and all(len(part) == 1 for part in families):
+        return _together(effects, strata, factors)
+    groups = []
+    for part in families:
+        first = part.iloc[0]
+        where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [first["stratum"]] * bool(first["stratum"])
+        heading = f"{', '.join(where)}: against {first['baseline_level']}"
+        groups.append(_Group(heading, [(row["level"], row) for _, row in part.iterrows()]))
+    return groups
+
+
+def _together(effects: pd.DataFrame, strata: int, factors: int) -> list[_Group]:
+    def label(row: pd.Series) -> str:
+        level = f"{row['factor']}={row['level']}" if factors > 1 else row["level"]
+        return ", ".join([level] * (factors > 1 or not row["stratum"]) + [row["stratum"]] * (strata > 1))
+
+    same = factors == 1 and effects["level"].nunique() == effects["baseline_level"].nunique() == 1
+    first = effects.iloc[0]
+    heading = f"{first['level']} against {first['baseline_level']}" if same else "against the baseline"
+    return [_Group(heading, [(label(row), row) for _, row in effects.iterrows()])]
+
+
+def _heading(ax: Axes, y: float, text: str) -> None:
+    heading = ax.annotate(
+        style.plain(text, 54), (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
+        va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
+    )  # fmt: skip
+    heading.set_in_layout(False)  # it stands in the margin that the names below it need
+
+
+def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
+    """The range of the axis: everything, but for levels so far out that the others could not be told apart."""
+    reach = effects[["lo", "hi", "mean"]].abs().max(axis=1)
+    keep = effects[style.near(list(reach))]
+    if keep.empty:
+        return -1.0, 1.0
+    spots = pairs.merge(keep[["family", "cell"]], on=["family", "cell"])["difference"]
+    spots = spots[np.isfinite(spots)]
+    values = pd.concat([keep[["lo", "hi", "mean"]].stack(), spots])
+    low, high = min(values.min(), 0.0), max(values.max(), 0.0)
+    room = 0.08 * (high - low or 1.0)
+    return low - room, high + room
+
+
+def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
+    """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond the axis."""
+    shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
+    beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
+    if row["n"] == 0:
+        ax.annotate("no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside)
+    elif mean > high:
+        style.tip(ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **beside), f"{name}: mean {mean:+.4g}")
+    elif mean < low:
+        style.tip(ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **beside), f"{name}: mean {mean:+.4g}")
+    else:
+        for _, pair in pairs[np.isfinite(pairs["difference"])].iterrows():
+            dot = ax.plot(pair["difference"], y, "o", color=shade, alpha=0.35, markersize=2.6, markeredgewidth=0)[0]
+            style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
+        if math.isfinite(row["lo"]):
+            line = ax.plot([row["lo"], row["hi"]], [y, y], color=shade, linewidth=1.8, solid_capstyle="butt", zorder=3)[0]
+            style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
+        face = shade if row["resolved"] else style.PAPER
+        mark = ax.plot(mean, y, style.marker(row["place"]), color=shade, markerfacecolor=face, markersize=4.5, zorder=4)[0]
+        style.tip(mark, f"{name}: mean {mean:+.4g} over {row['n']} pairs")
+
+
+def ordered(
+    frame: pd.DataFrame, *, x: str, y: str = "metric", hue: str | None = None, label: str = "metric", ax: Axes | None = None
+) -> Axes:
+    """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
+
+    frame: one row a run, numeric columns x and y. A mark is the mean over seeds with its 95% t-interval, a faint point a run.
+    """
+    with style.theme():
+        whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
+        groups = [("", 0, whole)] if hue is None else list(style.arms(whole, hue))
+        names = [style.plain(name, 30) for name, *_ in groups] if hue is not None else []
+        ax = style.canvas(ax, 2.2, names)
+        lines = []
+        log = _spans_decades(whole[x].astype(float))
+        for name, index, part in groups:
+            lines.append(_ordered_line(ax, part, x, y, name, index))
+        style.ticks(ax, "x", log=log)
+        if whole[x].nunique() <= 8:
+            values = sorted(whole[x].astype(float).unique())
+            ax.set_xticks(values, [style.decimal(value) for value in values])
+            ax.minorticks_off()
+        style.ticks(ax, "y")
+        ax.grid(axis="y")
+        style.labels(ax, x, label)
+        if names:
+            style.legend_below(ax, lines, names)
+        return ax
+
+
+def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int) -> Line2D:
+    look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.5}
+    ax.plot(part[x].astype(float), part[y].astype(float), "o", color=look["color"], alpha=0.3, markersize=2.6, markeredgewidth=0)
+    levels = [(float(value), stats.paired(runs[y].to_numpy(float))) for value, runs in part.groupby(x)]  # type: ignore[arg-type]
+    for value, found in levels:  # `paired` of the values themselves: their mean and its t-interval
+        if math.isfinite(found.lo):
+            ax.plot([value, value], [found.lo, found.hi], color=look["color"], linewidth=1.4, solid_capstyle="butt")
+        mark = ax.plot([value], [found.mean], **look)[0]
+        style.tip(mark, f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over {found.n} runs")
+    return ax.plot(
+        [v for v, _ in levels], [f.mean for _, f in levels], linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
+    )[0]
+
+
+def _spans_decades(values: pd.Series) -> bool:
+    return bool(len(values)) and values.min() > 0 and values.max() / values.min() >= 8
+
+
+def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: str = "metric", ax: Axes | None = None) -> Axes:
+    """The mean of `value` in every combination of two factors; empty where no run counts.
+
+    frame: one row a run. The colours tell apart the cells near each other; one far out has the colour of the end, and its number.
+    """
+    with style.theme():
+        table = frame.pivot_table(index=y, columns=x, values=value, aggfunc="mean", observed=False, dropna=False)
+        ax = style.canvas(ax, 1.55 + 0.26 * len(table))
+        numbers = table.to_numpy(float)
+        written = table.map(lambda number: f"{number:.{_digits(numbers)}f}".replace("-", "−") if math.isfinite(number) else "")
+        low, high = _middle(numbers)
+        sns.heatmap(
+            table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
+            linecolor=style.PAPER,
+            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": FuncFormatter(_tick)},
+        )  # fmt: skip
+        ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
+        for spine in ax.spines.values():
+            spine.set_visible(False)
+        ax.set_xticklabels([style.plain(name, 18) for name in table.columns], rotation=30, ha="left", rotation_mode="anchor")
+        ax.set_yticklabels([style.plain(name, 20) for name in table.index], rotation=0)
+        ax.tick_params(length=0, labeltop=True, labelbottom=False)
+        ax.set_xlabel("")
+        ax.set_ylabel(style.plain(y))
+        return ax
+
+
+def _tick(value: float, _: object) -> str:
+    return style.decimal(value)
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    """The range of the cells that lie near their median."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return 0.0, 1.0
+    kept = finite[style.near(list(np.abs(finite - np.median(finite))))]
+    return float(kept.min()), float(kept.max())
+
+
+def _digits(values: np.ndarray) -> int:
+    """Decimals that tell the cells near each other apart: two digits of their range, at most five decimals."""
+    low, high = _middle(values)
+    return min(5, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3

@@ -1,0 +1,54 @@
+"""The figure of a search for learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ablate.figures import style
+
+
+def rates(
+    frame: pd.DataFrame, chosen: Mapping[str, float], *, y: str = "metric", hue: str = "arm", label: str = "metric",
+    goal: str = "min", ax: Axes | None = None,
+) -> Axes:  # fmt: skip
+    """A metric over the learning rates that were tried, a line for each value of `hue`, with a ring about the chosen rate.
+
+    frame: one row a run that ended, columns lr, status, y, `hue`. A mark is the mean over seeds; a cross at the edge of the axis
+    is a rate at which a run diverged. The y axis fits the values near the best.
+    """
+    with style.theme():
+        groups = list(style.arms(frame, hue))
+        names = [style.plain(name, 30) for name, *_ in groups]
+        ax = style.canvas(ax, 2.2, names)
+        lines, shown = [], []
+        for name, index, part in groups:
+            means = part.groupby("lr")[y].agg(lambda values: values.astype(float).mean(skipna=False))
+            lost = sorted(set(part.loc[part["status"] == "diverged", "lr"]))
+            good = means[~means.index.isin(lost) & means.notna()]
+            look = {"color": style.color(index), "marker": style.marker(index), "markersize": 3.5}
+            lines.append(ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)[0])  # type: ignore[arg-type]
+            for rate in lost:
+                edge = 0.97 - 0.05 * (index % 3) if goal == "min" else 0.03 + 0.05 * (index % 3)
+                cross = ax.plot([rate], [edge], "x", color=look["color"], markersize=4, transform=ax.get_xaxis_transform())[0]
+                style.tip(cross, f"{name}: diverged at {style.decimal(rate)}")
+            if chosen.get(name) in good.index:
+                rate = chosen[name]
+                ring = ax.plot(
+                    [rate], [good[rate]], "o", color=look["color"], markersize=9, markerfacecolor="none", gid="chosen"
+                )[0]
+                style.tip(ring, f"{name}: chosen {style.decimal(rate)}, {good[rate]:.4g}")
+            shown += list(good)
+        if shown:
+            values = np.array(shown)
+            best = values.min() if goal == "min" else values.max()
+            style.fit(ax, values[style.near(list(np.abs(values - best)))])
+        style.ticks(ax, "x", log=True)
+        style.ticks(ax, "y")
+        ax.grid(axis="y")
+        style.labels(ax, "learning rate", label)
+        style.legend_below(ax, lines, names)
+        return ax

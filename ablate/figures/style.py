@@ -1,0 +1,284 @@
+"""What every figure shares: size, colours, fonts, ways to write numbers and names, and saving without a date."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+WIDTH = 3.4  # inches: a column of a two-column paper
+INK = "#232629"  # text, axes, the baseline
+RULE = "#d5d8dc"  # grid and other quiet lines
+PAPER = "#fefefe"  # the inside of hollow marks
+PALETTE: tuple[str, ...] = tuple(sns.color_palette("colorblind", 7).as_hex())
+MARKERS = "osD^vP*X"
+DASHES: tuple[object, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.5, 1.5)))
+
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": 8.0,
+    "axes.labelsize": 8.0,
+    "axes.titlesize": 8.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.title_fontsize": 7.5,
+    "legend.frameon": False,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": RULE,
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "text.hinting": "none",  # words as wide at every resolution: the three files share one layout
+    "svg.fonttype": "none",  # words stay words: they can be searched, copied and read aloud
+    "svg.hashsalt": "ablate",
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """The look of the figures; matplotlib's own settings come back afterwards."""
+    with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
+        mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
+        yield
+
+
+def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
+    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a legend below takes."""
+    if ax is None:
+        height += 0.17 * -(-len(legend) // _columns(legend))
+        ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return ax
+
+
+def color(index: int) -> str:
+    """The colour of the index-th arm. The baseline, index 0, has the colour of the text."""
+    return INK if index == 0 else PALETTE[(index - 1) % len(PALETTE)]
+
+
+def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """The arms that have rows: name, index of colour and dash (the same in every figure of an ordered categorical), rows."""
+    column = frame[hue]
+    order = list(column.cat.categories) if isinstance(column.dtype, pd.CategoricalDtype) else list(pd.unique(column))
+    for index, name in enumerate(order):
+        part = frame[column == name]
+        if len(part):
+            yield str(name), index, part
+
+
+def marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]
+
+
+def dash(index: int) -> object:
+    """Solid for the first two arms, then in turn: arms of equal colour never share a dash."""
+    return DASHES[0] if index == 0 else DASHES[((index - 1) // 2) % len(DASHES)]
+
+
+# -- words and numbers ---------------------------------------------------------------------------------------------
+
+_FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def visible(text: object) -> str:
+    """`text` on one line, without the characters that XML forbids."""
+    return _FORBIDDEN.sub("�", " ".join(str(text).split()))
+
+
+def plain(text: object, width: int | None = None) -> str:
+    """`text` as matplotlib prints it as it is, on one line: dollars hold no mathematics.
+
+    With `width`, what is longer is cut in its middle.
+    """
+    shown = visible(text)
+    if width and len(shown) > width:
+        shown = f"{shown[: width // 2]}…{shown[len(shown) - (width - width // 2 - 1) :]}"
+    return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def count(value: float) -> str:
+    """A number of parameters, tokens or steps: 950, 12k, 3.4M, 1.2B.
+
+    >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9)]
+    ['0', '950', '12.3k', '3.4M', '20M', '1.25B']
+    """
+    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 0.9995:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def power(value: float) -> str:
+    """A number with a power of ten: 3×10¹⁴.
+
+    >>> power(3.04e14), power(1e15), power(0)
+    ('3.04×10¹⁴', '10¹⁵', '0')
+    """
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    ten = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
+    return ten if mantissa == "1" else f"{mantissa}×{ten}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 0.4 s, 12 s, 3.5 min, 2.1 h, 4.2 days.
+
+    >>> [duration(s) for s in (0.42, 12, 210, 7500, 400_000)]
+    ['0.42 s', '12 s', '3.5 min', '2.1 h', '4.6 days']
+    """
+    for size, unit in ((86400 * 2, "days"), (3600 * 1.5, "h"), (90, "min")):
+        if seconds >= size:
+            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.2g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def decimal(value: float) -> str:
+    """A tick: no trailing zeros, a real minus sign."""
+    return f"{value:.6g}".replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """A difference: with its sign, and a real minus."""
+    return ("+" if value > 0 else "") + decimal(value)
+
+
+def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, most: int = 5) -> None:
+    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits."""
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    if log:
+        (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+        low, high = sorted(axis.get_view_interval())
+        decades = math.log10(high / low) if low > 0 else 1
+        subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+        if decades < 0.5:
+            axis.set_major_locator(MaxNLocator(4))
+        axis.set_minor_formatter(NullFormatter())
+        if decades < 1:
+            axis.minorticks_off()
+    else:
+        axis.set_major_locator(MaxNLocator(most))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))  # type: ignore[operator]
+
+
+FAR = 6.0  # an arm this many times as far out as the middle of them would flatten what the others show
+
+
+def near(distances: Sequence[float]) -> list[bool]:
+    """Which of several distances from a common point are not far beyond the others. All, where there are only two."""
+    known = sorted(distance for distance in distances if math.isfinite(distance))
+    if len(known) < 3:
+        return [math.isfinite(distance) for distance in distances]
+    limit = FAR * known[(len(known) - 1) // 2]
+    return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
+
+
+def fit(ax: Axes, values: np.ndarray) -> None:
+    """Fit the y axis to `values`, with a little room."""
+    if len(values) and np.ptp(values) > 0:
+        room = 0.05 * float(np.ptp(values))
+        ax.set_ylim(values.min() - room, values.max() + room)
+
+
+def tip(artist: Artist, text: str) -> None:
+    """Give `artist` a text to show where a reader points at it."""
+    artist.set_gid(f"tip:{visible(text)}")
+
+
+def labels(ax: Axes, x: str, y: str) -> None:
+    """Name both axes; on the short y axis the unit takes a line of its own where it must."""
+    ax.set_xlabel(plain(x))
+    ax.set_ylabel(plain(y).replace(" (", "\n(", 1) if len(y) > 26 else plain(y))
+
+
+def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
+    """A legend under the axes, in as many columns as the longest name allows."""
+    if ax.figure.axes == [ax]:
+        ax.figure.legend(
+            handles, names, loc="outside lower center", ncols=_columns(names),
+            handlelength=2.2, columnspacing=1.2, handletextpad=0.5,
+        )  # fmt: skip
+    else:
+        ax.legend(handles, names)
+
+
+def _columns(names: Sequence[str]) -> int:
+    longest = max(map(len, names), default=0)
+    return max(1, min(len(names), 4, 54 // (longest + 8)))
+
+
+# -- saving --------------------------------------------------------------------------------------------------------
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """`stem`.svg, .pdf and .png; the same frame gives the same bytes. Returns the paths."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "pdf", "png")]
+    with theme(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in scripts that the font lacks; an SVG shows them still
+        figure.draw_without_rendering()  # once; the three files share the layout
+        figure.set_layout_engine("none")
+        files[0].write_text(_titled(_svg(figure)), encoding="utf-8")
+        figure.savefig(files[1], metadata={"CreationDate": None})
+        figure.savefig(files[2], dpi=200, metadata={"Software": None})
+    return files
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    return text.getvalue()
+
+
+_TIP = re.compile(r'<g id="tip:([^"]*)">')
+
+
+def _titled(svg: str) -> str:
+    """Artists with a `tip` get a `<title>`: browsers show it under the pointer without any script."""
+    return _TIP.sub(lambda match: f'<g class="tip"><title>{match[1]}</title>', svg)
+
+
+def inline(svg: str, prefix: str, label: str) -> str:
+    """The text of an SVG file made fit to stand inside HTML, where colours follow the page and ids are its own.
+
+    prefix: put before every id, so that two figures of a page share none. label: escaped text, for screen readers.
+    """
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    body = re.sub(r'href="#', f'href="#{prefix}-', body)
+    body = re.sub(r"url\(#", f"url(#{prefix}-", body)
+    body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)").replace(PAPER, "var(--paper)")
+    return body.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -1,0 +1,157 @@
+"""Figures of what happens in a run: learning curves, and the residual stream block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from ablate.figures import style
+
+AXES = {  # column of the frame → label of the axis, how its ticks are written
+    "tokens": ("training tokens", style.count),
+    "flops": ("training FLOPs", style.power),
+    "seconds": ("training time (s)", style.decimal),
+    "step": ("optimiser step", style.count),
+}
+EARLY = 0.2  # the share of a run whose steep fall may leave the picture
+
+
+def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
+    """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest seed.
+
+    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and
+    band are of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis
+    fits the last four fifths of the arms near each other; the legend gives the last value of one that is not in the picture.
+    """
+    with style.theme():
+        arms = _arms(frame, x, hue)
+        ends = [arm.end for arm in arms]
+        shown = style.near([abs(end - np.median(ends)) for end in ends])
+        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        ax = style.canvas(ax, 2.2, names)
+        lines = [_draw(ax, arm, x) for arm in arms]
+        text, write = AXES[x]
+        style.labels(ax, text, label)
+        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x)
+        style.ticks(ax, "x", write)
+        style.ticks(ax, "y")
+        ax.grid(axis="y")
+        style.legend_below(ax, lines, names)
+        return ax
+
+
+def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "difference", ax: Axes | None = None) -> Axes:
+    """How far each arm is from its baseline over training: the mean of the paired differences, in a band from lowest to highest.
+
+    frame: columns as for `curves`, where value is the run's minus that of the baseline's run of the same seed.
+    """
+    with style.theme():
+        arms = _arms(frame, x, hue)
+        shown = style.near([abs(arm.end) for arm in arms])
+        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        ax = style.canvas(ax, 2.2, names)
+        lines = [_draw(ax, arm, x) for arm in arms]
+        ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
+        text, write = AXES[x]
+        style.labels(ax, text, label)
+        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x, also=0.0)
+        style.ticks(ax, "x", write)
+        style.ticks(ax, "y", style.signed)
+        ax.grid(axis="y")
+        style.legend_below(ax, lines, names)
+        return ax
+
+
+def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the residual stream", ax: Axes | None = None) -> Axes:
+    """A final value along the residual stream, the mean over seeds, in a band from the lowest to the highest seed.
+
+    frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis is logarithmic where it spans
+    decades, as that of `stream_rms` may.
+    """
+    with style.theme():
+        ax = _profile(frame, "block", hue, ax)
+        values = frame["value"][np.isfinite(frame["value"].astype(float))]
+        decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
+        style.ticks(ax, "y", style.power if decades > 3 else style.decimal, log=decades > 1.3)
+        style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
+        style.labels(ax, "after block (0: the embeddings)", label)
+        return ax
+
+
+def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
+    """The loss over the place of the predicted token in its context, drawn as `blocks`.
+
+    frame: columns position, value, run, `hue`.
+    """
+    with style.theme():
+        ax = _profile(frame, "position", hue, ax)
+        style.ticks(ax, "x", style.count, log=bool(len(frame)) and frame["position"].min() > 0)
+        style.ticks(ax, "y")
+        style.labels(ax, "position in the context", label)
+        return ax
+
+
+def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
+    arms = _arms(frame.assign(step=frame[x]), x, hue)
+    names = [style.plain(arm.name, 24) for arm in arms]
+    ax = style.canvas(ax, 2.2, names)
+    lines = [_draw(ax, arm, x) for arm in arms]
+    ax.grid(axis="y")
+    style.legend_below(ax, lines, names)
+    return ax
+
+
+@dataclass(frozen=True)
+class _Arm:
+    name: str
+    index: int
+    points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
+    short: tuple[pd.DataFrame, ...]  # runs that ended earlier
+
+    @property
+    def end(self) -> float:
+        return float(self.points["mean"].iloc[-1])
+
+
+def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
+    whole = frame[np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))].sort_values("step")
+    found = []
+    for name, index, part in style.arms(whole, hue):
+        last = part.groupby("run")["step"].transform("max")
+        furthest = part[last == last.max()]
+        points = furthest.groupby("step").agg(x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"))
+        short = tuple(run for _, run in part[last < last.max()].groupby("run"))
+        found.append(_Arm(name, index, points, short))
+    return found
+
+
+def _named(arm: _Arm, inside: bool) -> str:
+    return style.plain(arm.name, 24) + ("" if inside else f" (ends at {style.decimal(round(arm.end, 3))})")
+
+
+def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
+    shade, points = style.color(arm.index), arm.points
+    ax.fill_between(points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0)
+    line = ax.plot(points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3)[0]
+    if len(points) <= 16:
+        line.set(marker=style.marker(arm.index), markersize=3.5)
+    style.tip(line, f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last")
+    for run in arm.short:
+        ax.plot(run[x], run["value"], color=shade, linewidth=0.7, alpha=0.8)
+        last = run.iloc[-1]
+        if pd.notna(last.get("diverged_at")):
+            cross = ax.plot([last[x]], [last["value"]], "x", color=shade, markersize=5, markeredgewidth=1.4, zorder=5)[0]
+            style.tip(cross, f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}")
+    return line
+
+
+def _fit(ax: Axes, arms: list[_Arm], x: str, also: float | None = None) -> None:
+    """Fit the y axis to what `arms` do after their first fifth."""
+    late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
+    style.fit(
+        ax, np.array([value for part in late for value in (*part["low"], *part["high"])] + ([] if also is None else [also]))
+    )

@@ -1,0 +1,103 @@
+"""The devices a study can run on, found without importing torch in this process."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate.errors import AblateError, unknown
+
+KINDS = ("auto", "cpu", "cuda", "mps")
+WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text
+
+_ASK = """
+import json, torch
+cuda = [["cuda:%d" % k, torch.cuda.get_device_properties(k).total_memory] for k in range(torch.cuda.device_count())]
+mps = [["mps", torch.mps.recommended_max_memory()]] if torch.backends.mps.is_available() else []
+print(json.dumps({"cuda": cuda, "mps": mps, "torch": torch.__version__}))
+"""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where one worker trains."""
+
+    name: str  # as torch calls it: "cpu", "cuda:1", "mps"
+    memory: int  # bytes in all
+    threads: int  # CPU threads of its worker
+
+
+def find(kind: str) -> list[Device]:
+    """The devices of a kind (`auto`: the GPUs, or the CPU where there is none).
+
+    CUDA devices are those that CUDA_VISIBLE_DEVICES leaves. `AblateError` for an unknown kind, or where there is none.
+    """
+    if kind not in KINDS:
+        raise unknown("device", kind, KINDS)
+    cpu = Device("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cpu_threads())
+    if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
+        return [cpu]
+    asked = _ask_torch()
+    for name in ("cuda", "mps"):
+        if kind in (name, "auto") and asked[name]:
+            threads = max(1, cpu.threads // len(asked[name]))
+            return [Device(device, memory, threads) for device, memory in asked[name]]
+    if kind == "auto":
+        return [cpu]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = f", with CUDA_VISIBLE_DEVICES = {visible!r}" if kind == "cuda" and visible is not None else ""
+    raise AblateError(f"device = {kind!r}: torch {asked['torch']} finds no such device{hidden}; choose --device cpu")
+
+
+def seats(found: list[Device], n_runs: int, run_bytes: int) -> list[Device]:
+    """A device for each worker of a study of `n_runs`, the largest of which takes `run_bytes`: one a GPU, on a CPU one a run.
+
+    Small runs gain little by a second thread, and where something else keeps a core busy they lose by it (a quickstart run on
+    2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2): so as many run side by side as there are cores and memory.
+    """
+    if [device.name for device in found] != ["cpu"]:
+        return found
+    (cpu,) = found
+    fitting = cpu.memory // (WORKER_BYTES + run_bytes)
+    n = max(1, min(cpu.threads, n_runs, fitting))
+    return [Device("cpu", cpu.memory // n, cpu.threads // n)] * n
+
+
+def cpu_threads() -> int:
+    """OMP_NUM_THREADS, or the physical cores this process may use."""
+    if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given):
+        return int(given)
+    if sys.platform == "darwin":
+        return int(subprocess.run(["sysctl", "-n", "hw.physicalcpu"], capture_output=True, text=True, check=True).stdout)
+    return min(_cores(os.sched_getaffinity(0)), _quota())
+
+
+def _cores(processors: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Physical cores behind the logical processors: those with the same siblings share one."""
+    siblings = [root / f"cpu{k}/topology/thread_siblings_list" for k in processors]
+    return len({path.read_text() if path.exists() else path for path in siblings})
+
+
+def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Processors that a container's quota pays for, rounded up."""
+    quota, period = file.read_text().split() if file.exists() else ("max", "1")
+    return sys.maxsize if quota == "max" else -(-int(quota) // int(period))
+
+
+def _accelerator_possible() -> bool:
+    return sys.platform == "darwin" or any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+
+
+@functools.cache
+def _ask_torch() -> dict:
+    """What a process of its own says of torch's devices; takes seconds."""
+    answer = subprocess.run([sys.executable, "-P", "-c", _ASK], capture_output=True, text=True)
+    if answer.returncode:
+        raise AblateError(f"torch does not start: {(answer.stderr.strip() or 'no output').splitlines()[-1]}")
+    return json.loads(answer.stdout.splitlines()[-1])

@@ -1,0 +1,82 @@
+"""What a worker needs of torch: set a device up, train a job on it, and tell what kind of failure came back."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ablate import text
+from ablate.config import Evaluation, RunConfig
+from ablate.train import engine
+
+
+def setup(device: str, threads: int) -> dict[str, Any]:
+    """Set the thread count and take hold of the device. What an attempt records of both."""
+    torch.set_num_threads(threads)
+    torch.zeros(1, device=device)
+    return {
+        "device_name": _name(device),
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
+    }
+
+
+def train(
+    configs: Sequence[RunConfig],
+    evaluation: Evaluation,
+    sources: dict[str, str],
+    *,
+    device: str,
+    emit: Sequence[Callable[..., None]],
+    checkpoint: Path,
+    stop: Callable[[], bool],
+    resume: bool,
+    micro_batch: int,
+) -> None:
+    """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
+    tokens = text.load(configs[0], sources)
+    engine.train(
+        configs,
+        evaluation,
+        tokens,
+        device=device,
+        emit=emit,
+        checkpoint=checkpoint,
+        stop=stop,
+        resume=resume,
+        micro_batch=micro_batch,
+    )
+
+
+def status(error: Exception) -> str:
+    """How an attempt that `error` ended is recorded: `oom` or `failed`."""
+    host_memory = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return "oom" if host_memory or isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
+
+
+def usable(device: str) -> bool:
+    """Whether the device still computes. After a device error no call of the same process succeeds."""
+    try:
+        return torch.ones(1, device=device).add_(1).item() == 2
+    except RuntimeError:
+        return False
+
+
+def peak_bytes(device: str) -> int:
+    """The most memory held so far: allocated on a CUDA device, resident otherwise."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resident if sys.platform == "darwin" else resident * 1024
+
+
+def _name(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()

@@ -1,0 +1,74 @@
+"""What a worker is to do next: runs of the study, claimed together, as one job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.config import RunConfig
+from ablate.launch import packs, status
+from ablate.launch.devices import Device
+from ablate.plan import Plan
+from ablate.store import Database
+from ablate.store.owners import fallen
+from ablate.store.runs import Claim, Owner, claim
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pack of runs to train together."""
+
+    claims: list[Claim]
+    message: dict[str, Any]  # to the worker: see `ablate.launch.worker`
+    squeezed: int  # how often its shape had run out of memory before
+
+
+class Jobs:
+    """The jobs of a study for one launcher. They become smaller where memory runs out."""
+
+    def __init__(self, plan: Plan, db: Database, study_id: int, owner: Owner):
+        self._plan, self._db, self._study_id, self._owner = plan, db, study_id, owner
+        self._squeezed: dict[str, int] = {}  # shape → how often it ran out of memory
+
+    def next(self, device: Device, idle: int) -> Job | None:
+        """Claim the next job for one of `idle` devices; None when there is nothing to claim now.
+
+        Its runs are of one shape. Those that left a checkpoint together go on together.
+        """
+        fallen(self._db, self._owner, self._study_id)  # what the dead wrote is read before their checkpoints are looked for
+        checkpoints = status.checkpoints(self._db, self._study_id)
+
+        def checkpoint(config: RunConfig) -> str | None:
+            return checkpoints.get(config.key) if checkpoints and packs.shape(config) not in self._squeezed else None
+
+        def limit(first: RunConfig, waiting: int) -> int:
+            return waiting if checkpoint(first) else packs.share(waiting, self._size(first, device)[0], idle)
+
+        claims = claim(
+            self._db,
+            self._study_id,
+            self._owner,
+            limit,
+            alike=lambda config: (packs.shape(config), checkpoint(config)),
+        )
+        if not claims:
+            return None
+        first = claims[0].config
+        old = checkpoint(first)
+        message = {
+            "job": claims[0].attempt_id,
+            "runs": [{"config": claim.config.model_dump(mode="json"), "journal": str(claim.journal)} for claim in claims],
+            "evaluation": claims[0].evaluation.model_dump(mode="json"),
+            "sources": self._plan.sources,
+            "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),
+            "resume": old is not None,
+            "micro_batch": self._size(first, device)[1],
+        }
+        return Job(claims, message, self._squeezed.get(packs.shape(first), 0))
+
+    def too_large(self, job: Job) -> None:
+        """The job ran out of memory: the next of its shape is to be smaller."""
+        self._squeezed[packs.shape(job.claims[0].config)] = job.squeezed + 1
+
+    def _size(self, config: RunConfig, device: Device) -> tuple[int, int]:
+        return packs.size(config, device, self._squeezed.get(packs.shape(config), 0))

@@ -1,0 +1,291 @@
+"""Runs a study: claims its runs, feeds them to one worker a device, reads what they write into the database."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from ablate import sizes
+from ablate.errors import AblateError
+from ablate.launch import devices, status
+from ablate.launch.devices import Device
+from ablate.launch.jobs import Job, Jobs
+from ablate.launch.process import WorkerProcess
+from ablate.launch.progress import Display, Running, Tally
+from ablate.launch.signals import Signals
+from ablate.plan import Plan
+from ablate.store import Database
+from ablate.store.ingest import ingest
+from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
+from ablate.store.schema import ACCEPTED
+
+GRACE = 10.0  # seconds that running jobs have to checkpoint when the launcher stops
+ECHO = 1.0  # seconds in which a second signal is the first one's echo: `timeout` sends to its child and to the group
+LISTEN = 0.2  # seconds between two looks at signals and the display
+INGEST = 1.0  # seconds between two readings of the journals
+BEAT = 5.0  # seconds between two heartbeats
+POLL = 1.0  # seconds between two claims while others hold the remaining runs
+FAILED_STARTS = 3  # workers in a row that do not get their device to work, before it is given up
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a study was left: its runs by status, and the exit code of the command.
+
+    0: every run has its result (a diverged run is one); 1: runs failed; 130: Ctrl-C; 143: SIGTERM.
+    """
+
+    counts: dict[str, int]
+    exit_code: int
+
+
+@dataclass
+class Seat:
+    """A device, its worker, the job that this has, and those of its runs that have not ended."""
+
+    device: Device
+    process: WorkerProcess | None = None
+    job: Job | None = None
+    claims: list[Claim] = field(default_factory=list)
+    failed_starts: int = 0
+
+
+def run(
+    plan: Plan,
+    db: Database,
+    *,
+    device: str = "auto",
+    fail_fast: bool = False,
+    console: Console | None = None,
+    then: Callable[[], Plan] | None = None,
+) -> Outcome:
+    """Do what is missing of a plan, and show progress. Several processes may run the same study at once.
+
+    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. With `fail_fast` the
+    first run that fails ends it. `AblateError` for a device that is not there (before anything is written), and where no worker
+    starts.
+    """
+    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
+    largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
+    places = devices.seats(devices.find(device), len(configs), largest)
+    study_id = register(db, plan)
+    with Owner.here(db) as owner, Signals() as signals:
+        return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals, then).run()
+
+
+class Launcher:
+    """One thread: it alone talks to the workers, and writes the database."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        db: Database,
+        study_id: int,
+        owner: Owner,
+        places: list[Device],
+        fail_fast: bool,
+        console: Console,
+        signals: Signals,
+        then: Callable[[], Plan] | None = None,
+    ):
+        self._plan, self._then = plan, then
+        self._db, self._study_id, self._owner = db, study_id, owner
+        self._jobs = Jobs(plan, db, study_id, owner)
+        self._seats = [Seat(device) for device in places]
+        self._fail_fast, self._signals = fail_fast, signals
+        self._tally = Tally()
+        self._name = plan.study.name
+        self._display = Display(console, self._name, self._tally)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(signals, selectors.EVENT_READ)
+        self._in_vain: dict[int, int] = {}  # run → attempts whose worker died or had too little memory
+        self._deadline: float | None = None  # by which everything must have ended, once it is to stop
+        self._heeded = 0  # signals
+        self._first_signal = 0.0
+        self._next: dict[str, float] = {}  # what is done every few seconds → when again
+
+    def run(self) -> Outcome:
+        with self._display:
+            try:
+                while self._turn() or self._go_on():
+                    pass
+            finally:
+                deadline = time.monotonic() + GRACE
+                for seat in self._seats:
+                    if seat.process:
+                        seat.process.close()
+                for seat in self._seats:
+                    if seat.process:
+                        seat.process.release(max(0.0, deadline - time.monotonic()))
+                self._selector.close()
+        after = counts(self._db, self._study_id)
+        self._display.say(f"{self._name}: {', '.join(f'{number} {status}' for status, number in sorted(after.items()))}")
+        if self._signals.received:
+            return Outcome(after, 128 + self._signals.received[0])
+        return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
+
+    def _turn(self) -> bool:
+        """Look after everything once. False when there is nothing left to do or to wait for."""
+        self._heed_signals()
+        more = False
+        if self._deadline is None:
+            more = self._feed()
+        elif time.monotonic() > self._deadline:
+            self._kill()
+        if not more and not any(seat.job for seat in self._seats):
+            return False
+        self._listen()
+        if self._due("ingest", INGEST):
+            self._ingest_all()
+        if self._due("beat", BEAT):
+            self._beat()
+        self._display.refresh()
+        return True
+
+    def _go_on(self) -> bool:
+        """Take up the plan that follows from what was done, where there is one."""
+        if self._then is None or self._deadline is not None or (plan := self._then()).runs == self._plan.runs:
+            return False
+        self._plan = plan
+        register(self._db, plan)
+        self._next["feed"] = 0.0
+        return True
+
+    def _due(self, what: str, every: float) -> bool:
+        now = time.monotonic()
+        if now < self._next.get(what, 0.0):
+            return False
+        self._next[what] = now + every
+        return True
+
+    # -- giving work ----------------------------------------------------------------------------------------------
+
+    def _feed(self) -> bool:
+        """Give every idle worker a job. Whether, apart from the jobs at work, more may come."""
+        idle = [seat for seat in self._seats if not seat.job]
+        if not idle or not self._due("feed", POLL):
+            return True
+        for k, seat in enumerate(idle):
+            study = status.survey(self._db, self._study_id)
+            self._tally.update(study)
+            if not (job := self._jobs.next(seat.device, len(idle) - k)):
+                return study.running > 0
+            self._assign(seat, job)
+        return True
+
+    def _assign(self, seat: Seat, job: Job) -> None:
+        if seat.process is None:
+            seat.process = WorkerProcess(seat.device)
+            self._selector.register(seat.process, selectors.EVENT_READ, seat)
+        seat.process.send(job.message)
+        seat.job, seat.claims = job, list(job.claims)
+        for claim in job.claims:
+            config = claim.config
+            label = f"{claim.cell}, seed {config.seed}" + (f", lr {config.lr:g}" if claim.role == "tune" else "")
+            self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, sizes.train_flops(config)))
+
+    # -- listening ------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Wait a moment for workers and signals, and take in what the workers say."""
+        for key, _ in self._selector.select(LISTEN):
+            seat = key.data
+            if seat is None:
+                self._signals.drain()
+            elif (finished := seat.process.finished()) is None:
+                self._bury(seat)
+            elif finished:  # not before it says so is it free, though its runs have ended in their journals
+                assert seat.job and finished == [seat.job.message["job"]]
+                self._settle(seat, "dead", "the worker said that it was done, and its journal does not")
+
+    def _settle(self, seat: Seat, otherwise: str, why: str) -> None:
+        """The seat's job is over: read its journals to their end; runs that have not ended there end as `otherwise`."""
+        for claim in list(seat.claims):
+            self._ingest(seat, claim)
+        for claim in list(seat.claims):
+            finish(self._db, claim.attempt_id, otherwise, why)
+            self._ended(seat, claim, otherwise, why)
+        seat.job = None
+        self._next["feed"] = 0.0
+
+    def _bury(self, seat: Seat) -> None:
+        """A worker has ended, by itself or not."""
+        assert seat.process
+        self._selector.unregister(seat.process)
+        why = seat.process.obituary()
+        ready = seat.process.ready
+        seat.process.release(0.0)
+        seat.process = None
+        if self._deadline is not None:
+            self._settle(seat, "stopped", "it was stopped before it could write a checkpoint")
+        elif ready:
+            self._settle(seat, "dead", why)
+        else:  # not the run's fault
+            self._settle(seat, "stopped", why)
+        seat.failed_starts = 0 if ready else seat.failed_starts + 1
+        if seat.failed_starts == FAILED_STARTS:
+            self._seats.remove(seat)
+            last = why.splitlines()[-1]
+            if not self._seats:
+                raise AblateError(f"no worker starts on {seat.device.name}: {last}")
+            self._display.say(f"{seat.device.name} is given up, as no worker starts on it: {last}")
+
+    def _ingest_all(self) -> None:
+        begun = time.monotonic()
+        for seat in self._seats:
+            for claim in list(seat.claims):
+                self._ingest(seat, claim)
+        self._next["ingest"] = time.monotonic() + max(INGEST, 4 * (time.monotonic() - begun))
+
+    def _ingest(self, seat: Seat, claim: Claim) -> None:
+        for event in ingest(self._db, claim.attempt_id):
+            self._tally.see(claim.config.key, event)
+            if event["event"] == "end":
+                self._ended(seat, claim, event["status"], event.get("error") or "")
+
+    def _ended(self, seat: Seat, claim: Claim, how: str, error: str) -> None:
+        seat.claims.remove(claim)
+        if how in ("dead", "oom"):
+            self._in_vain[claim.run_id] = self._in_vain.get(claim.run_id, 0) + 1
+        lost = how == "failed" or self._in_vain.get(claim.run_id) == RETRIES
+        run = self._tally.end(claim.config.key, done=lost or how in ACCEPTED)
+        self._display.ended(run, how, error)
+        if how == "oom":
+            assert seat.job
+            self._jobs.too_large(seat.job)
+        if lost and self._fail_fast and self._deadline is None:
+            self._stop()
+
+    def _beat(self) -> None:
+        """Show that this launcher lives. A worker whose run somebody else took over is of no more use."""
+        ours = heartbeat(self._db, self._owner)
+        for seat in self._seats:
+            if seat.process and any(claim.attempt_id not in ours for claim in seat.claims):
+                seat.process.kill()
+
+    # -- stopping -------------------------------------------------------------------------------------------------
+
+    def _heed_signals(self) -> None:
+        new = len(self._signals.received) - self._heeded
+        self._heeded += new
+        if new and self._deadline is None:
+            self._first_signal = time.monotonic()
+            self._display.say("stopping: jobs at work write a checkpoint; once more to kill them")
+            self._stop()
+        elif new and time.monotonic() - self._first_signal > ECHO:
+            self._kill()
+
+    def _stop(self) -> None:
+        self._deadline = time.monotonic() + GRACE
+        for seat in self._seats:
+            if seat.process:
+                seat.process.close()
+
+    def _kill(self) -> None:
+        for seat in self._seats:
+            if seat.process:
+                seat.process.kill()

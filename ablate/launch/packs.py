@@ -1,0 +1,52 @@
+"""Which runs train together: those that differ only in what leaves the compiled step unchanged, as many as profit."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.launch.devices import Device
+
+MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which the members of a pack may differ
+
+LARGEST = 32
+SATURATION = 4e12  # FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32 (H200)
+MEMORY_SHARE = 0.8  # of a device's memory that a pack may be estimated to take
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def shape(config: RunConfig) -> str:
+    """Equal for runs that can train in one pack."""
+    fields = config.model_dump(mode="json", exclude_defaults=True, exclude=set(MEMBER_FIELDS))
+    return json.dumps(fields, sort_keys=True)
+
+
+def capacity(config: RunConfig, device: Device) -> int:
+    """Runs of this shape that train together on the device: until its memory is full or its throughput grows no more."""
+    if not device.name.startswith("cuda"):
+        return 1
+    wanted = min(LARGEST, max(1, round(SATURATION * config.steps / sizes.train_flops(config))))
+    fits = (k for k in range(wanted, 1, -1) if sizes.memory_bytes(config, k) <= MEMORY_SHARE * device.memory)
+    return next(fits, 1)
+
+
+def size(config: RunConfig, device: Device, squeezed: int) -> tuple[int, int]:
+    """(runs in a pack, sequences of each in memory at once; 0 for its whole batch), after running out of memory `squeezed` times.
+
+    First the pack shrinks to a quarter, then each run is alone and accumulates the gradient of its batch.
+    """
+    full = capacity(config, device)
+    smaller = [(full, 0)] + ([(-(-full // 4), 0)] if full > 1 else [])
+    smaller += [(1, -(-config.batch_size // 4)), (1, -(-config.batch_size // 16))]
+    return smaller[min(squeezed, len(smaller) - 1)]
+
+
+def share(waiting: int, capacity: int, idle: int) -> int:
+    """Runs of the next pack, of those `waiting` that are alike: what fits, but the other idle devices get their part.
+
+    Packs are of one size as far as they can be, for each size is compiled anew.
+    """
+    fits = max(1, min(capacity, -(-waiting // idle)))
+    return -(-waiting // -(-waiting // fits))

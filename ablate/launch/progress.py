@@ -1,0 +1,185 @@
+"""What a study's progress looks like: bars on a terminal, plain lines at a readable rate elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+from rich import progress
+from rich.console import Console
+from rich.markup import escape
+
+from ablate.launch.status import Survey
+
+ROWS = 8  # runs at work that a terminal shows
+PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
+PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
+
+
+@dataclass
+class Running:
+    """A run at work, as far as its journal has been read."""
+
+    label: str
+    steps: int  # of the whole schedule
+    step_tokens: int
+    flops: float  # of the whole run
+    step: int = 0
+    began_at: int = 0  # the step of the checkpoint it resumed from
+    loss: float | None = None  # training loss
+    held_out: float | None = None  # held-out loss at the end
+    speed: float | None = None  # tokens a second
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        """Take in an event of its journal."""
+        if event["event"] == "start":
+            self.began_at = self.step = event["step"]
+        elif event["event"] == "metrics":
+            self.step = event["steps"][-1]
+            self.loss = event["series"].get("train_loss", [self.loss])[-1]
+            self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
+        elif event["event"] == "final":
+            self.held_out = next((value for name, _, value in event["values"] if name == "loss"), None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.steps - self.step) * self.step_tokens / self.speed if self.speed else None
+
+    def __str__(self) -> str:
+        parts = [f"step {self.step}/{self.steps}"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.speed:
+            parts.append(f"{quantity(self.speed)} tokens/s")
+        if self.seconds_left is not None:
+            parts.append(f"{duration(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+@dataclass
+class Tally:
+    """The whole study: what is done, what is at work here, and how long the rest takes at the rate seen so far."""
+
+    total: int = 0  # runs
+    done: int = 0  # runs that have a result, or failed
+    flops_left: float = 0.0  # of the runs not done
+    running: dict[str, Running] = field(default_factory=dict)  # by run key
+    flops_done: float = 0.0  # since `since`, by runs no longer at work
+    since: float | None = None  # when the first run began to train
+    clock: Callable[[], float] = time.monotonic
+
+    def update(self, study: Survey) -> None:
+        self.total, self.done, self.flops_left = study.total, study.done, study.flops_left
+
+    def begin(self, key: str, run: Running) -> None:
+        self.running[key] = run
+
+    def see(self, key: str, event: Mapping[str, Any]) -> None:
+        self.since = self.clock() if self.since is None else self.since
+        self.running[key].see(event)
+
+    def end(self, key: str, *, done: bool) -> Running:
+        """Take a run out; `done` unless it will be tried again."""
+        run = self.running.pop(key)
+        self.flops_done += run.flops * (run.step - run.began_at) / run.steps
+        if done:
+            self.done += 1
+            self.flops_left -= run.flops
+        return run
+
+    @property
+    def seconds_left(self) -> float | None:
+        at_work = self.running.values()
+        here = self.flops_done + sum(run.flops * (run.step - run.began_at) / run.steps for run in at_work)
+        if not here or self.since is None:
+            return None
+        left = self.flops_left - sum(run.flops * run.step / run.steps for run in at_work)
+        return max(0.0, left) * (self.clock() - self.since) / here
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.running)} running"] if self.running else []
+        if speed := sum(run.speed or 0.0 for run in self.running.values()):
+            parts.append(f"{quantity(speed)} tokens/s")
+        if self.done < self.total and self.seconds_left is not None:
+            parts.append(f"about {duration(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+class Display:
+    """Shows a tally. A context manager: the bars are taken down at its end."""
+
+    def __init__(self, console: Console, study: str, tally: Tally):
+        self._console, self._study, self._tally = console, study, tally
+        self._bars: progress.Progress | None = None
+        self._rows: dict[str, progress.TaskID] = {}
+        self._last_ended = self._last_running = -math.inf
+        if console.is_terminal:
+            columns = ("{task.description}", progress.BarColumn(20), progress.MofNCompleteColumn(), "{task.fields[facts]}")
+            self._bars = progress.Progress(*columns, console=console, auto_refresh=False, transient=True)
+            self._rows[""] = self._bars.add_task(escape(study), total=tally.total, facts="")
+
+    def __enter__(self) -> Self:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def ended(self, run: Running, status: str, error: str = "") -> None:
+        """A run has ended; one that failed always gets its line, with the last of its error."""
+        now = time.monotonic()
+        fine = status in ("complete", "diverged")
+        if fine and (self._bars or now - self._last_ended < PLAIN_EVERY):
+            return
+        self._last_ended = now
+        why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
+        facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
+        loss = f", held-out loss {run.held_out:.4g}" if status == "complete" and run.held_out is not None else ""
+        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{loss}{why}{facts}")
+
+    def refresh(self) -> None:
+        """Draw the present state; to be called a few times a second."""
+        if not self._bars:
+            now = time.monotonic()
+            if now - max(self._last_running, self._last_ended) >= PLAIN_RUNNING_EVERY:
+                for run in self._tally.running.values():
+                    if run.step:
+                        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {run}")
+                self._last_running = now
+            return
+        shown = dict(islice(self._tally.running.items(), ROWS))
+        for key in self._rows.keys() - shown.keys() - {""}:
+            self._bars.remove_task(self._rows.pop(key))
+        for key, run in shown.items():
+            if key not in self._rows:
+                self._rows[key] = self._bars.add_task(f"  {escape(run.label)}", total=run.steps, facts="")
+            facts = str(run).split(", ", 1)
+            self._bars.update(self._rows[key], completed=run.step, facts=escape(facts[1] if len(facts) > 1 else ""))
+        self._bars.update(self._rows[""], completed=self._tally.done, facts=escape(str(self._tally)))
+        self._bars.refresh()
+
+
+def duration(seconds: float) -> str:
+    """`0:42`, `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def quantity(number: float) -> str:
+    """Three digits with a suffix: `948`, `12.3k`, `1.25M`."""
+    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale:
+            return f"{number / scale:.3g}{suffix}"
+    return f"{number:.3g}"

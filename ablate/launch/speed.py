@@ -1,0 +1,52 @@
+"""How fast a plan's models train on a device, by training each shape for a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ablate import text
+from ablate.config import Evaluation, RunConfig
+from ablate.launch import engine, packs
+from ablate.launch.devices import Device
+from ablate.plan import Plan
+from ablate.train.engine import train
+
+SECONDS = 2.0  # of training a shape; set-up comes on top
+STEPS = 200  # at most, so that every step is reported
+EVALUATION = Evaluation(points=1, tokens=1)
+
+
+def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
+    """(cell's label, tokens a second on the device) of every cell, in packs as the launcher would make them.
+
+    Cells of one shape are timed once. Loads torch into this process, and sets its threads.
+    """
+    engine.setup(device.name, device.threads)
+    known: dict[str, float] = {}
+    for cell in plan.cells:
+        shape = packs.shape(cell.config)
+        if shape not in known:
+            size = min(len(plan.study.seeds), packs.capacity(cell.config, device))
+            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in range(size)], plan.sources, device)
+        yield cell.label, known[shape]
+
+
+def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device) -> float:
+    """Tokens a second of a pack, all members together, in the last stretch that was timed."""
+    shortened = [config.model_copy(update={"steps": min(STEPS, config.steps)}) for config in configs]
+    speeds = [0.0]
+
+    def emit(event: str, **values: Any) -> None:
+        speeds.extend(values.get("series", {}).get("tokens_per_second", ()))
+
+    tokens = text.load(shortened[0], sources)
+    begun: list[float] = []
+
+    def stop() -> bool:
+        begun.append(time.monotonic())
+        return len(begun) > 2 and begun[-1] - begun[1] > SECONDS  # the first step sets up
+
+    train(shortened, EVALUATION, tokens, device=device.name, emit=[emit] * len(configs), stop=stop)
+    return speeds[-1] * len(configs)

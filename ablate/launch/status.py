@@ -1,0 +1,132 @@
+"""How a study stands, from the database alone: nothing here writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from ablate.store import Database
+from ablate.store.runs import dead
+
+UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that have no result, and may get one
+_OF_STUDY = "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study AND active)"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A study's runs in numbers. FLOPs are those of whole trainings."""
+
+    counts: dict[str, int]  # by status
+    flops_left: float  # of the runs without a result
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def running(self) -> int:
+        return self.counts.get("running", 0)
+
+    @property
+    def done(self) -> int:
+        return self.total - sum(self.counts.get(status, 0) for status in UNFINISHED)
+
+
+@dataclass(frozen=True)
+class Working:
+    """A run that the database says is running, as far as its journal was read."""
+
+    run: int
+    cell: str
+    seed: int
+    attempt: int
+    owner: str  # host:pid:token of the launcher
+    device: str | None  # None until its worker has begun
+    step: int
+    steps: int
+    loss: float | None  # training loss
+    tokens_per_second: float | None
+    seconds_left: float | None
+    dead: bool  # its launcher and its worker, on this host, are gone: the next `ablate run` does it again
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """A study's runs by status, those at work, and how long the rest takes at their speed."""
+
+    name: str
+    survey: Survey
+    working: list[Working]
+    seconds_left: float | None
+
+
+def survey(db: Database, study_id: int) -> Survey:
+    """Count the runs of a study."""
+    rows = _rows(
+        db,
+        f"SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE {_OF_STUDY} GROUP BY status",
+        study=study_id,
+    )
+    return Survey({row.status: row.number for row in rows}, sum(row.flops for row in rows if row.status in UNFINISHED))
+
+
+def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
+    """The study of that name, or all, in the order in which they came."""
+    found = _rows(db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name)
+    return [_status(db, row.id, row.name) for row in found]
+
+
+def checkpoints(db: Database, study_id: int) -> dict[str, str]:
+    """Key → path of the newest checkpoint that is there, of the study's runs that have no result."""
+    rows = _rows(
+        db,
+        "SELECT run.key, artifact.path FROM run JOIN artifact ON artifact.run_id = run.id AND artifact.kind = 'checkpoint' "
+        f"WHERE {_OF_STUDY} AND run.status <> 'complete'",
+        study=study_id,
+    )
+    files = [(row.key, db.checkpoints / Path(row.path).name) for row in rows]  # where the database is now
+    there = [(file.stat().st_mtime, key, str(file)) for key, file in files if file.exists()]
+    return {key: path for _, key, path in sorted(there)}
+
+
+def _status(db: Database, study_id: int, name: str) -> StudyStatus:
+    counted, gone = survey(db, study_id), dead(db, study_id)
+    rows = _rows(db, _WORKING, study=study_id)
+    working = [_working(row, row.run in gone) for row in rows]
+    speed = left = 0.0  # FLOP/s, FLOPs
+    for row, run in zip(rows, working, strict=True):
+        left -= (row.flops or 0) * run.step / run.steps
+        if run.tokens_per_second and not run.dead:
+            speed += run.tokens_per_second * (row.flops or 0) / row.tokens
+    return StudyStatus(name, counted, working, max(0.0, counted.flops_left + left) / speed if speed else None)
+
+
+def _last(series: str, what: str) -> str:
+    """The newest point of a run's series, found through the primary key."""
+    points = f"metric WHERE run_id = run.id AND series_id = (SELECT id FROM series WHERE name = '{series}')"
+    return f"(SELECT metric.{what} FROM {points} ORDER BY step DESC LIMIT 1)"
+
+
+_WORKING = f"""
+SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.batch_tokens, run.tokens, run.flops,
+       attempt.n, attempt.owner, attempt.device, coalesce({_last("train_loss", "step")}, attempt.resumed_step, 0) AS step,
+       {_last("train_loss", "value")} AS loss, {_last("tokens_per_second", "value")} AS speed
+FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+     JOIN attempt ON attempt.run_id = run.id AND attempt.status = 'running'
+WHERE cell.study_id = :study AND cell.active GROUP BY run.id ORDER BY min(member.ordinal)
+"""
+
+
+def _working(row: Any, gone: bool) -> Working:
+    left = (row.steps - row.step) * row.batch_tokens / row.speed if row.speed and not gone else None
+    return Working(
+        row.run, row.cell, row.seed, row.n, row.owner, row.device, row.step, row.steps, row.loss, row.speed, left, gone
+    )
+
+
+def _rows(db: Database, sql: str, **values: object) -> list[Any]:
+    with db.read() as connection:
+        return list(connection.execute(text(sql), values))

@@ -1,0 +1,161 @@
+"""Attention: how queries, keys and values are made, compared, and how heads become one output.
+
+Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value heads, D = d_head, N = K·B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.config import RunConfig
+from ablate.factors import factor
+from ablate.model.layers import Linear, side_by_side
+from ablate.model.position import NoPosition
+
+
+class Attention(nn.Module):
+    """[K, B, T, C] → [K, B, T, C], with what `bias` [1 or K, H, T, T] adds to the scores."""
+
+    def __init__(self, config: RunConfig, pack: int, position: NoPosition) -> None:
+        super().__init__()
+        projection = factor("qkv").load(config.qkv)
+        norm = factor("qk_norm").load(config.qk_norm)
+        bias = config.bias == "all"
+        self.d_head = config.d_head
+        self.query = projection(config, config.n_head * config.d_head, pack)
+        self.key = projection(config, config.n_kv_head * config.d_head, pack)
+        self.value = projection(config, config.n_kv_head * config.d_head, pack)
+        self.project = projection.together
+        self.query_norm = norm(config.d_head, bias=bias, pack=pack)
+        self.key_norm = norm(config.d_head, bias=bias, pack=pack)
+        self.rotate = position.rotate  # a bound method: the module, and its parameters, belong to the transformer
+        self.score = factor("score").load(config.score)(config, pack)
+        self.output = factor("head_combine").load(config.head_combine)(config, pack)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        query, key, value = (self._heads(made) for made in self.project(x, (self.query, self.key, self.value)))
+        query, key = self.query_norm(query), self.key_norm(key)
+        mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
+        return self.output(mixed.unflatten(0, x.shape[:2]).transpose(2, 3)).to(x.dtype)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[K, B, T, H·D] → [K, B, T, H, D]."""
+        return x.unflatten(-1, (-1, self.d_head))
+
+
+class LinearProjection(Linear):
+    """One matrix: C → width."""
+
+    def __init__(self, config: RunConfig, width: int, pack: int) -> None:
+        super().__init__(config.d_model, width, bias=config.bias == "all", pack=pack)
+
+    together = staticmethod(side_by_side)
+
+
+class MlpProjection(nn.Module):
+    """Two matrices with a ReLU between, hidden width C: C → C → width."""
+
+    def __init__(self, config: RunConfig, width: int, pack: int) -> None:
+        super().__init__()
+        self.hidden = Linear(config.d_model, config.d_model, bias=config.bias == "all", pack=pack)
+        self.output = Linear(config.d_model, width, bias=config.bias == "all", pack=pack)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(F.relu(self.hidden(x)))
+
+    @staticmethod
+    def together(x: Tensor, maps: Sequence[MlpProjection]) -> tuple[Tensor, ...]:
+        """`[m(x) for m in maps]`."""
+        hidden = side_by_side(x, [m.hidden for m in maps])
+        return tuple(m.output(F.relu(h)) for m, h in zip(maps, hidden, strict=True))
+
+
+class DotScore(nn.Module):
+    """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D]."""
+
+    def __init__(self, config: RunConfig, pack: int) -> None:
+        super().__init__()
+        self.causal = config.attention == "causal"
+        self.grouped = config.n_kv_head != config.n_head
+        self.scale = config.d_head**-0.5 if config.attention_scale == "sqrt" else 1.0
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(
+            query.to(value.dtype),
+            key.to(value.dtype),
+            value,
+            attn_mask=None if bias is None else _each(bias, len(query)).to(value.dtype),
+            is_causal=self.causal and bias is None,
+            scale=self.scale,
+            enable_gqa=self.grouped,
+        )
+
+
+class AdditiveScore(nn.Module):
+    """softmax(vᵀ tanh(q + k) + bias) V with one v [K, H, D] a head; shapes as for `DotScore`, memory O(T²·D)."""
+
+    def __init__(self, config: RunConfig, pack: int) -> None:
+        super().__init__()
+        self.causal = config.attention == "causal"
+        self.group = config.n_head // config.n_kv_head
+        self.fan_in = config.d_head
+        self.vector = nn.Parameter(torch.full((pack, config.n_head, config.d_head), torch.nan))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        key, value = (x.repeat_interleave(self.group, 1) for x in (key, value))
+        compared = torch.tanh(query.contiguous()[:, :, :, None] + key.contiguous()[:, :, None])  # [N, H, T, T, D]
+        scores = (compared.flatten(2, 3) @ _each(self.vector, len(query))[..., None]).view(compared.shape[:-1])
+        if bias is not None:
+            scores = scores + _each(bias, len(query))
+        elif self.causal:
+            scores = scores.masked_fill(future(query.shape[2], query.device), -torch.inf)
+        return scores.softmax(-1).to(value.dtype) @ value
+
+
+class Concatenate(Linear):
+    """W_O [head_1; …; head_H]: [K, B, T, H, D] → [K, B, T, C]."""
+
+    def __init__(self, config: RunConfig, pack: int) -> None:
+        width = config.n_head * config.d_head
+        super().__init__(width, config.d_model, bias=config.bias == "all", pack=pack, ends_branch=True)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return super().forward(heads.flatten(-2))
+
+
+class Sum(Linear):
+    """W_O Σ_h head_h with one W_O: D → C: [K, B, T, H, D] → [K, B, T, C]. Its fan-in counts every head."""
+
+    def __init__(self, config: RunConfig, pack: int) -> None:
+        super().__init__(
+            config.d_head,
+            config.d_model,
+            bias=config.bias == "all",
+            pack=pack,
+            fan_in=config.n_head * config.d_head,
+            ends_branch=True,
+        )
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return super().forward(heads.sum(-2))
+
+
+def future(length: int, device: torch.device) -> Tensor:
+    """True where a key stands after its query, [T, T]."""
+    place = torch.arange(length, device=device)
+    return place > place[:, None]
+
+
+def _fold(x: Tensor) -> Tensor:
+    """[K, B, T, H, D] → [K·B, H, T, D]."""
+    return x.flatten(0, 1).transpose(1, 2)
+
+
+def _each(shared: Tensor, n: int) -> Tensor:
+    """[1 or K, …] → [N, …]: every member's for each sequence of its batch."""
+    shared = shared[:, None]
+    return shared.expand(-1, n // len(shared), *shared.shape[2:]).flatten(0, 1)

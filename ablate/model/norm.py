@@ -1,0 +1,59 @@
+"""Norms over the last axis, computed in the parameters' precision: [K, …, width] → [K, …, width]."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPSILON = 1e-5
+
+
+class NoNorm(nn.Module):
+    """The identity, wherever a norm could stand."""
+
+    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class LayerNorm(nn.Module):
+    """gain · (x − mean) / √(variance + 1e-5) + bias, gain and bias [K, width]."""
+
+    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(pack, width))
+        self.bias = nn.Parameter(torch.zeros(pack, width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
+        return y if self.bias is None else y + _across(self.bias, x)
+
+
+class RMSNorm(nn.Module):
+    """gain · x / √(mean of squares + 1e-5), gain [K, width]."""
+
+    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(pack, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
+
+
+class ScalarLayerNorm(nn.Module):
+    """LayerNorm with one gain [K, 1] for all channels and no bias."""
+
+    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(pack, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
+
+
+def _across(parameter: Tensor, x: Tensor) -> Tensor:
+    """[K, width] as [K, 1, …, width], so that it meets every vector of x."""
+    return parameter.view(len(parameter), *[1] * (x.ndim - 2), -1)

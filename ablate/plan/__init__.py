@@ -1,0 +1,77 @@
+"""(`Study`, decisions) → the ordered runs, strata, contrasts and prices of a study. A pure function."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from ablate.errors import AblateError
+from ablate.plan.cells import build
+from ablate.plan.check import check
+from ablate.plan.compare import confounds, contrasts
+from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
+from ablate.plan.tuning import Tuning, groups
+from ablate.study import Study
+
+__all__ = ["Cell", "Confound", "Contrast", "Decision", "Group", "Plan", "PlannedRun", "plan"]
+
+
+def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, Sequence[float]] = {}) -> Plan:
+    """Everything that `study` means, resolved, with what was decided so far.
+
+    tried: a group's representative → the learning rates that were tried there, or are to be tried next; where a group is not
+    named these are the ladder's. Raises `AblateError`, naming the cell, where the study means nothing.
+    """
+    cells, excluded, sources = build(study)
+    _known(cells, decisions)
+    rates = {decision.cell: decision.value for decision in decisions if decision.name == "lr"}
+    tuning = Tuning(study, groups(study, cells), rates, tried)
+    cells = tuning.cells(cells)
+    compared = contrasts(study, cells)
+    check(study, cells, compared)
+    waiting = {label for group in tuning.undecided for label in group.cells}
+    runs = list(_compare(study, cells, decisions))
+    return Plan(
+        study=study,
+        cells=cells,
+        contrasts=compared,
+        runs=(*tuning.runs(cells), *(run for run in runs if run.cell not in waiting)),
+        later=(*tuning.later(cells), *(run for run in runs if run.cell in waiting)),
+        groups=tuning.groups,
+        undecided=tuning.undecided,
+        sources=sources,
+        confounds=confounds(study, cells, compared, tuning.groups),
+        excluded=excluded,
+        hash=_hash(study, cells),
+    )
+
+
+def _known(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:
+    labels = {cell.label for cell in cells}
+    for decision in decisions:
+        if decision.cell not in labels:
+            raise AblateError(f"a decision on {decision.name} is for cell {decision.cell!r}, which the study no longer has")
+
+
+def _compare(study: Study, cells: Sequence[Cell], decisions: Sequence[Decision]) -> Iterator[PlannedRun]:
+    """The runs that are compared: seed after seed, so that pairs are complete early."""
+    stratum = {cell.label: cell.stratum for cell in cells}
+    wanted = {stratum[decision.cell]: int(decision.value) for decision in decisions if decision.name == "seeds"}
+    more = range(len(study.seeds), max(wanted.values(), default=0))
+    for place, seed in enumerate((*study.seeds, *more)):
+        for cell in cells:
+            if place < wanted.get(cell.stratum, len(study.seeds)):
+                yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
+
+
+def _hash(study: Study, cells: tuple[Cell, ...]) -> str:
+    """SHA-256 of what decides the study's results and their comparison."""
+    content = {
+        "metric": study.metric,
+        "goal": study.goal,
+        "seeds": study.seeds,
+        "evaluation": study.evaluation.model_dump(mode="json"),
+        "cells": [[cell.label, cell.levels, cell.stratum, cell.config.key] for cell in cells],
+    }
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""The cells of a study: its design's combinations, less what is excluded or has no meaning, resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.plan.model import Cell
+from ablate.plan.resolve import Resolver
+from ablate.study import Study
+from ablate.study.design import Combination, combinations
+from ablate.study.source import Source
+
+
+def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, str]]:
+    """The cells, stratum after stratum with its baseline first; the labels of the excluded; content hash → location.
+
+    A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of their `levels`.
+    """
+    resolver = Resolver(study)
+    cells: dict[str, Cell] = {}
+    excluded = []
+    unused = list(study.exclude)
+    baselines: dict[str, RunConfig] = {}  # of each stratum: its first cell
+    for chosen, levels in _distinct(study, resolver):
+        label = _label(study, levels)
+        if rules := [rule for rule in study.exclude if rule.items() <= levels.items()]:
+            excluded.append(label)
+            unused = [rule for rule in unused if rule not in rules]
+            continue
+        if label in cells:
+            raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
+        try:
+            stratum = _stratum(study, levels)
+            config, epochs = resolver.config(chosen, baselines.get(stratum))
+        except AblateError as error:
+            if str(error).startswith(str(study.path)):
+                raise
+            raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
+        baselines.setdefault(stratum, config)
+        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs)
+    if unused:
+        place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
+        raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")
+    return tuple(cells.values()), tuple(excluded), resolver.sources
+
+
+def baseline_levels(study: Study) -> Combination:
+    """Each factor's first level."""
+    return {factor: next(iter(levels)) for factor, levels in study.factors.items()}
+
+
+def _distinct(study: Study, resolver: Resolver) -> Iterator[tuple[Combination, Combination]]:
+    """(the combination, its levels that have a meaning), each of the latter once."""
+    seen = set()
+    names = {factor: list(levels) for factor, levels in study.factors.items()}
+    for chosen in combinations(study.design, names, study.within, study.interactions):
+        levels = resolver.levels(chosen)
+        if (identity := tuple(levels.items())) not in seen:
+            seen.add(identity)
+            yield chosen, levels
+
+
+def _stratum(study: Study, levels: Combination) -> str:
+    return _text({factor: level for factor, level in levels.items() if factor in study.within})
+
+
+def _label(study: Study, levels: Combination) -> str:
+    """All levels in a grid; elsewhere the stratum and what differs from the baseline."""
+    varied = [factor for factor in study.factors if factor not in study.within]
+    if study.design == "grid" or len(varied) == 1:
+        return _text(levels)
+    first = baseline_levels(study)
+    told = {factor: level for factor, level in levels.items() if factor in study.within or level != first[factor]}
+    if any(factor in varied for factor in told):
+        return _text(told)
+    return ", ".join(part for part in (_text(told), "baseline") if part)
+
+
+def _text(levels: Combination) -> str:
+    return ", ".join(f"{factor}={level}" for factor, level in levels.items())

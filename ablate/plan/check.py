@@ -1,0 +1,106 @@
+"""What can only be told once all cells stand: keys without meaning, numbers that cannot be compared, texts too short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from ablate import metrics
+from ablate.config import Evaluation
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.plan.model import Cell, Contrast
+from ablate.plan.resolve import meaningful
+from ablate.study import Study
+from ablate.study.source import Source
+from ablate.text import labels
+
+_MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind")
+_TOKENS = ("tokenizer_hash",)
+COMPARABLE = {  # metric → fields that two cells must share for the comparison to mean anything
+    "loss": (*_MASKING, *_TOKENS),
+    "bits_per_byte": _MASKING,
+    "accuracy": (*_MASKING, *_TOKENS),
+    "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
+    "probe_loss": _TOKENS,
+    "probe_accuracy": _TOKENS,
+}
+
+
+def check(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
+    """Raises `AblateError` with the line of the first thing that would do nothing, or mislead."""
+    source = Source(study.path, study.toml)
+    if not cells:
+        raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
+    for complaint in chain(
+        _idle(study, cells, source), _incomparable(study, cells, compared, source), _too_long(study, cells, source)
+    ):
+        raise AblateError(complaint)
+
+
+def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Keys that change no run."""
+    for name in study.base:
+        if not any(meaningful(name, dict(cell.config)) for cell in cells):
+            other, levels = CATALOGUE[name].needs or ("", ())
+            needs = f"{other} = {' or '.join(map(repr, levels))}"
+            yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
+    for factor, named in study.factors.items():
+        reached = {cell.levels[factor] for cell in cells if factor in cell.levels}
+        for level in named:
+            if level not in reached:
+                place = source.where("factors", factor, level)
+                why = "it has no meaning beside the others, or is excluded"
+                yield f"{place}: level {level!r} of {factor} occurs in no cell: {why}"
+    evaluation, default = study.evaluation, Evaluation()
+    if evaluation.probe != default.probe and not any(cell.config.objective == "masked" for cell in cells):
+        yield f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective = 'masked'"
+    for cell in cells:
+        for length in evaluation.lengths:
+            context = length * cell.config.n_ctx
+            if context != int(context) or context < 2:
+                place = source.where("eval", "lengths")
+                yield f"{place}: {length:g} × n_ctx = {cell.config.n_ctx} is {context:g}, no context length"
+
+
+def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source) -> Iterator[str]:
+    """Metrics that are not measured in every cell, or that differ in more than the models do."""
+    name = metrics.parse(study.metric)[0].name
+    place = source.where("metric") or str(study.path)
+    if name.startswith("probe_"):
+        for cell in cells:
+            if cell.config.objective != "masked":
+                yield f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}: its objective is not 'masked'"
+    for probe in study.evaluation.downstream:
+        for cell in cells:
+            try:
+                labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
+            except AblateError as error:
+                yield f"{source.where('eval', 'downstream')}: cell {cell.label!r}: {error}"
+    by_label = {cell.label: cell for cell in cells}
+    for contrast in compared:
+        one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
+        for field in COMPARABLE.get(name, ()):
+            if getattr(one, field) != getattr(other, field):
+                varied = field.removesuffix("_hash")
+                yield (
+                    f"{place}: metric {study.metric!r} cannot be compared where {varied} varies ({contrast.cell!r} against "
+                    f"{contrast.baseline!r}); {_instead(varied)}, or put the factor in within"
+                )
+
+
+def _instead(varied: str) -> str:
+    if varied == "tokenizer":
+        return "use metric = 'bits_per_byte'"
+    if varied in ("mask_ratio", "mask_mix", "mask_kind"):
+        return "name a probe or a downstream metric, such as 'probe_loss@0.15' or 'era_accuracy'"
+    return "name a metric that both measure alike"
+
+
+def _too_long(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    for cell in cells:
+        if study.max_epochs is not None and cell.epochs > study.max_epochs:
+            yield (
+                f"{source.where('base', 'max_epochs')}: cell {cell.label!r} reads its text {cell.epochs:.2f} times, "
+                f"more than max_epochs = {study.max_epochs:g}; lower the budget or take a larger corpus"
+            )

@@ -1,0 +1,60 @@
+"""[match]: a cell brought to the parameters or FLOPs of its baseline by the width of its MLP, or by its steps."""
+
+from __future__ import annotations
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+
+CLOSE = 0.005  # relative distance at which a cell is left as it is, and a round width is good enough
+
+
+def measure(config: RunConfig, quantity: str) -> int:
+    """What [match] calls "body" or "total" (parameters), or "flops" (forward, a token)."""
+    counted = sizes.count(config)
+    return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[quantity]
+
+
+def mismatch(config: RunConfig, baseline: RunConfig, quantity: str, by: str) -> float:
+    """How far a matched cell remains from its baseline, relatively."""
+    if by == "steps":
+        return sizes.train_flops(config) / sizes.train_flops(baseline) - 1
+    return measure(config, quantity) / measure(baseline, quantity) - 1
+
+
+def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> RunConfig:
+    """`config` with the d_mlp that gives it the baseline's parameters or FLOPs. `AblateError` where none does."""
+    target = measure(baseline, quantity)
+    if abs(measure(config, quantity) / target - 1) <= CLOSE:
+        return config
+    fitted = fit_d_mlp(config, target, quantity)
+    if fitted is None:
+        least = measure(with_d_mlp(config, 1), quantity)
+        raise AblateError(
+            f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}: d_mlp cannot match them"
+        )
+    return fitted
+
+
+def matched_by_steps(config: RunConfig, baseline: RunConfig) -> RunConfig:
+    """`config` with the number of steps whose training FLOPs come nearest to the baseline's."""
+    steps = round(sizes.train_flops(baseline) / (3 * sizes.count(config).flops_per_token * config.batch_tokens))
+    return config.model_copy(update={"steps": max(1, steps)})
+
+
+def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | None:
+    """`config` with the d_mlp at which `quantity` comes nearest to `target`: a multiple of 8, 4 or 2 where that is close.
+
+    Parameters and FLOPs are linear in d_mlp. None where it would have to be below 1.
+    """
+    first = measure(with_d_mlp(config, 1), quantity)
+    exact = 1 + (target - first) / (measure(with_d_mlp(config, 2), quantity) - first)
+    for step in (8, 4, 2):
+        fitted = with_d_mlp(config, max(step, step * round(exact / step)))
+        if abs(measure(fitted, quantity) / target - 1) <= CLOSE:
+            return fitted
+    return with_d_mlp(config, round(exact)) if round(exact) >= 1 else None
+
+
+def with_d_mlp(config: RunConfig, d_mlp: int) -> RunConfig:
+    return config.model_copy(update={"d_mlp": d_mlp})

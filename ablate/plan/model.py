@@ -1,0 +1,96 @@
+"""What a plan consists of: cells, contrasts, runs, confounds, decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate.config import RunConfig
+from ablate.sizes import Sizes
+from ablate.study import Study
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of levels: everything but the seed."""
+
+    label: str  # "topology=parallel, n_layer=12"; unique in its study
+    levels: dict[str, str]  # factor → level's label; without factors that have no meaning beside the others
+    stratum: str  # the levels of the `within` factors, "n_layer=12"; "" without
+    config: RunConfig  # with seed 0
+    sizes: Sizes
+    epochs: float  # passes over the training text; estimated where the tokenizer is not a byte's
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A cell against the baseline of its stratum. `factor` names what differs, joined by " × " where several do."""
+
+    family: str  # the contrasts that are corrected together: one factor in one stratum
+    stratum: str
+    factor: str
+    level: str
+    cell: str  # labels
+    baseline: str
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the plan: a cell with one of its seeds."""
+
+    cell: str
+    config: RunConfig
+    role: str = "compare"  # "compare" | "tune" | "parent"
+
+
+@dataclass(frozen=True)
+class Confound:
+    """Something besides the factor that a comparison cannot tell apart from it."""
+
+    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "learning rate" | "same configuration"
+    cell: str  # label; "" for all
+    text: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share a learning rate: it is tuned on the first of them."""
+
+    label: str  # "topology=serial, n_layer=4"; "all cells"
+    cells: tuple[str, ...]  # labels
+
+    @property
+    def representative(self) -> str:
+        return self.cells[0]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Something the study learnt while running.
+
+    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds the cells of the stratum
+    get whose baseline it is.
+    """
+
+    cell: str
+    name: str  # "lr" | "seeds"
+    value: float
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, as JSON holds it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study will do, in the order in which it is done: seed after seed, so that pairs are complete early."""
+
+    study: Study
+    cells: tuple[Cell, ...]
+    contrasts: tuple[Contrast, ...]
+    runs: tuple[PlannedRun, ...]  # cells of one configuration share a key: such a run is trained once
+    later: tuple[PlannedRun, ...] = ()  # runs that wait for a learning rate, at a supposed one: only good for their price
+    groups: tuple[Group, ...] = ()  # of cells that share a tuned learning rate
+    undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
+    sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
+    confounds: tuple[Confound, ...] = ()
+    excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
+    hash: str = ""  # SHA-256 of all that decides the results and their comparison

@@ -1,0 +1,140 @@
+"""One combination of levels → its configuration: text, size ladder, conditional factors, budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate import config as configuration
+from ablate import sizes, text
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.plan.ladder import solve
+from ablate.plan.match import matched_by_d_mlp, matched_by_steps
+from ablate.study import Fields, Study
+from ablate.study.source import Source, located
+from ablate.study.values import BUDGETS
+from ablate.text import corpora, tokenizers
+
+BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate epochs beforehand
+
+
+def meaningful(name: str, fields: Fields) -> bool:
+    """Whether field `name` has a meaning beside the other fields (`Factor.needs`)."""
+    row = CATALOGUE.get(name)
+    if row is None or row.needs is None:
+        return True
+    other, levels = row.needs
+    return fields.get(other, RunConfig.model_fields[other].default) in levels
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus with its tokenizer."""
+
+    corpus: corpora.Corpus
+    tokenizer: tokenizers.TokenizerInfo
+    train_tokens: float  # estimated where nothing depends on it and counting would take long
+
+
+@dataclass
+class Resolver:
+    """Resolves the cells of one study; texts and ladder steps are looked up once."""
+
+    study: Study
+    sources: dict[str, str] = field(default_factory=dict)  # content hash → location, as found so far
+    _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
+    _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
+
+    def levels(self, chosen: dict[str, str]) -> dict[str, str]:
+        """`chosen` without the factors that have no meaning beside the other levels."""
+        fields = self.fields(chosen)
+        return {
+            factor: level
+            for factor, level in chosen.items()
+            if any(meaningful(name, fields) for name in self.study.factors[factor][level])
+        }
+
+    def fields(self, chosen: dict[str, str]) -> Fields:
+        """What [base] and the chosen levels set, as written: budgets and ladder steps not yet resolved."""
+        fields = dict(self.study.base)
+        for factor, level in chosen.items():
+            fields |= self.study.factors[factor][level]
+        return fields
+
+    def config(self, chosen: dict[str, str], baseline: RunConfig | None) -> tuple[RunConfig, float]:
+        """The configuration (seed 0) of a combination, and its passes over the training text.
+
+        `baseline` is what [match] matches it to; None for a baseline itself.
+        """
+        fields = self.fields(chosen)
+        budgets = {name: fields.pop(name) for name in BUDGETS if name in fields}
+        if len(budgets) != 1:
+            found = " and ".join(budgets) or "none"
+            raise AblateError(f"a run has exactly one budget of {', '.join(BUDGETS)}; here: {found}")
+        read = self._text(fields.get("corpus"), fields.get("tokenizer"))
+        fields |= {
+            "corpus": read.corpus.name,
+            "corpus_hash": read.corpus.hash,
+            "tokenizer": read.tokenizer.name,
+            "tokenizer_hash": read.tokenizer.hash,
+            "n_vocab": read.tokenizer.n_vocab + (fields.get("objective") == "masked"),  # [MASK] is the last one
+        }
+        if "params" in fields:
+            fields |= self._geometry(fields)
+        config = configuration.resolve(fields)
+        match = self.study.match if baseline else None
+        if match and baseline and match.by == "d_mlp":
+            config = matched_by_d_mlp(config, baseline, match.quantity)
+        config = config.model_copy(update={"steps": _steps(config, *budgets.popitem())})
+        if match and baseline and match.by == "steps":
+            config = matched_by_steps(config, baseline)
+        text.check(read.corpus, read.tokenizer, config.n_ctx)
+        return config, config.tokens / read.train_tokens
+
+    def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
+        """The text that two fields name; where a budget is limited to some epochs, its tokens are counted."""
+        corpus = corpus or RunConfig.model_fields["corpus"].default
+        tokenizer = tokenizer or RunConfig.model_fields["tokenizer"].default
+        if (corpus, tokenizer) not in self._texts:
+            source, root = Source(self.study.path, self.study.toml), self.study.path.parent
+            with located(source, "base" if "corpus" in self.study.base else "factors", "corpus"):
+                found = corpora.find(corpus, root)
+            with located(source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"):
+                info = tokenizers.describe(tokenizer, found, root)
+            self.sources |= {found.hash: found.location, info.hash: info.location}
+            known = self.study.max_epochs is not None or info.location in ("byte", "tokens")
+            train_tokens = text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
+            self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
+        return self._texts[corpus, tokenizer]
+
+    def _geometry(self, fields: Fields) -> Fields:
+        """Takes a step of the size ladder out of `fields` and gives what it is solved to, the same beside every level
+        of other factors but the activation, whose rule decides the width of the MLP."""
+        params, aspect, d_head = (fields.pop(name) for name in ("params", "aspect", "d_head"))
+        reference = dict(self.study.base)
+        if "activation" in fields:
+            reference["activation"] = fields["activation"]
+        step = (params, aspect, d_head, reference.get("activation"))
+        if step not in self._geometries:
+            self._geometries[step] = solve(params, aspect, d_head, {k: v for k, v in reference.items() if k not in BUDGETS})
+        return self._geometries[step]
+
+
+def _steps(config: RunConfig, budget: str, amount: float) -> int:
+    """Optimiser steps that come nearest to the budget. `AblateError` for a budget below one step."""
+    counted = sizes.count(config)
+    tokens = {
+        "tokens": lambda: amount,
+        "tokens_per_param": lambda: amount * counted.params,
+        "flops": lambda: amount / (3 * counted.flops_per_token),
+    }[budget]()
+    steps = round(tokens / config.batch_tokens)
+    if steps < 1:
+        raise AblateError(
+            f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens}; raise one or lower the other"
+        )
+    if steps >= 1 << 38:
+        raise AblateError(f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many")
+    return steps

@@ -1,0 +1,97 @@
+"""What [tune] asks for before anything is known: groups of cells, a ladder of learning rates, seeds that are not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ablate.plan.model import Cell, Group, PlannedRun
+from ablate.study import Study, Tune
+
+LAST_SEED = (1 << 31) - 1
+WIDEST = 4  # steps beyond each end of the ladder to which an optimum at its edge may lead
+
+
+def rate(tune: Tune, place: float) -> float:
+    """The learning rate at a place of the ladder, to three digits: 0 is the lowest, points − 1 the highest.
+
+    Halves lie between two neighbours, places below 0 and from `points` on beyond the ends.
+    """
+    return float(f"{tune.low * (tune.high / tune.low) ** (place / (tune.points - 1)):.3g}")
+
+
+def ladder(tune: Tune) -> tuple[float, ...]:
+    """The learning rates that every group begins with."""
+    return tuple(rate(tune, place) for place in range(tune.points))
+
+
+def seeds(study: Study) -> tuple[int, ...]:
+    """The seeds that tune: the last ones there are but for those of the file. A pilot adds seeds from 0 on, far below."""
+    assert study.tune
+    return tuple(islice((seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds), study.tune.seeds))
+
+
+def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
+    """The cells that share the levels of [tune] per; none without [tune]."""
+    if not study.tune:
+        return ()
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        levels = {factor: level for factor, level in cell.levels.items() if factor in study.tune.per}
+        label = ", ".join(f"{factor}={level}" for factor, level in levels.items())
+        found.setdefault(label, []).append(cell.label)
+    return tuple(Group(label or "all cells", tuple(labels)) for label, labels in found.items())
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The learning rates of a study, as far as they are decided."""
+
+    study: Study
+    groups: tuple[Group, ...]
+    rates: Mapping[str, float]  # representative → its chosen rate
+    tried: Mapping[str, Sequence[float]]  # representative → rates tried and to be tried; the ladder where it is not named
+
+    @property
+    def undecided(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group.representative not in self.rates)
+
+    def cells(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+        """`cells` with the rate of their group; a supposed one where that is not decided."""
+        if not self.study.tune:
+            return tuple(cells)
+        middle = rate(self.study.tune, (self.study.tune.points - 1) // 2)
+        by_cell = {label: self.rates.get(group.representative, middle) for group in self.groups for label in group.cells}
+        return tuple(replace(cell, config=cell.config.model_copy(update={"lr": by_cell[cell.label]})) for cell in cells)
+
+    def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
+        """The runs of every group's representative that tune."""
+        return self._runs(cells, lambda group: self.tried.get(group.representative) or ladder(self._table))
+
+    def later(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
+        """Two runs around the best rate, supposed to be the middle one, for each group that has not come so far."""
+        return self._runs(cells, self._refinement)
+
+    def _refinement(self, group: Group) -> tuple[float, ...]:
+        tune = self._table
+        steps = {rate(tune, place) for place in range(-WIDEST, tune.points + WIDEST)}
+        if group.representative in self.rates or not steps.issuperset(self.tried.get(group.representative, ())):
+            return ()
+        middle = (tune.points - 1) // 2
+        return rate(tune, middle - 0.5), rate(tune, middle + 0.5)
+
+    @property
+    def _table(self) -> Tune:
+        assert self.study.tune
+        return self.study.tune
+
+    def _runs(self, cells: Sequence[Cell], rates: Callable[[Group], Sequence[float]]) -> tuple[PlannedRun, ...]:
+        configs = {cell.label: cell.config for cell in cells}
+        return tuple(
+            PlannedRun(label, configs[label].model_copy(update={"lr": lr, "seed": seed}), "tune")
+            for group in self.groups
+            for label in [group.representative]
+            for seed in seeds(self.study)
+            for lr in rates(group)
+        )

@@ -1,0 +1,150 @@
+"""A study's answer as one HTML page, as Markdown, LaTeX and CSV, with every figure as SVG, PDF and PNG.
+
+`write` makes the files, `answer` the lines that the command line prints, `index` a page over several reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from ablate import __version__
+from ablate.report import answers, pictures, record, tables, tuned
+from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
+from ablate.report.material import Material, gather
+from ablate.report.method import paragraphs
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+
+__all__ = ["answer", "index", "write"]
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One line of an index: a study and where its page is."""
+
+    name: str
+    question: str
+    state: str
+    page: Path
+
+
+def write(db: Database, study: str, out: Path) -> Path:
+    """Write the report on `study` into the folder `out` and return the path of its page.
+
+    `out` gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png. A study that is not finished is
+    reported as far as it is. Raises `AblateError` for a study that the database does not know.
+    """
+    material = gather(db, study)
+    out.mkdir(parents=True, exist_ok=True)
+    effects, *sections = _sections(material, out / "figures")
+    for table in [table for section in (effects, *sections) for table in section.tables]:
+        _save(out / "tables" / f"{table.name}.csv", to_csv(table))
+        _save(out / "tables" / f"{table.name}.tex", to_latex(table))
+    content = {
+        "study": material.study,
+        "effects": effects,
+        "state": answers.state(material),
+        "lead": answers.lead(material),
+        "families": answers.families(material) + answers.changes(material),
+        "fairness": answers.fairness(material),
+        "sections": sections,
+    }
+    _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
+    _save(out / PAGE, _templates(True).get_template("report.html.j2").render(content))
+    return out / PAGE
+
+
+def answer(db: Database, study: str) -> str:
+    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on."""
+    material = gather(db, study)
+    lines = [material.study.question, answers.state(material), *answers.lead(material)]
+    for family in answers.families(material):
+        lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
+    for family in answers.changes(material):
+        lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
+        lines += [f"  {family.summary}"] if family.summary else []
+    return "\n".join([*lines, "", *answers.fairness(material)])
+
+
+def index(db: Database, studies: Sequence[str], out: Path) -> Path:
+    """Write the reports on several studies into folders of `out`, and index.html over them; the path of that page."""
+    written = []
+    for name in studies:
+        page = write(db, name, out / pictures.slug(name))
+        material = gather(db, name)
+        written.append(Written(name, material.study.question, answers.state(material), page.relative_to(out)))
+    _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
+    return out / "index.html"
+
+
+def _sections(material: Material, folder: Path) -> list[Section]:
+    """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
+    gallery = pictures.Gallery(folder)
+    scaling, fits = pictures.scaling(gallery, material)
+    effects = Section(
+        "effects",
+        "Effects",
+        pictures=pictures.effects(gallery, material),
+        tables=_full(tables.effects(material), tables.changes(material)),
+    )
+    sections = [
+        Section(
+            "cells", "What was compared",
+            pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material), tables.factors(material)),
+        ),
+        Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
+        Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
+        Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
+        Section("size", "Size", pictures=scaling, tables=_full(tables.fits(fits))),
+        Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
+        Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
+        Section(
+            "tuning", "Learning rates",
+            paragraphs=tuned.paragraphs(material), pictures=pictures.tuning(gallery, material),
+            tables=_full(tuned.rates(material), tuned.changed(material)),
+        ),
+        Section("cost", "What the study cost", tables=_full(record.cost(material))),
+        Section("setting", "How it was run", tables=_full(record.setting(material))),
+        Section(
+            "troubles", "Failed, diverged and excluded runs",
+            paragraphs=record.excluded(material), tables=_full(record.unstable(material), record.troubles(material)),
+        ),
+        Section("method", "Method", paragraphs=paragraphs(material)),
+        Section("runs", "All runs", tables=_full(record.runs(material))),
+    ]  # fmt: skip
+    return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
+
+
+def _full(*given: Table) -> list[Table]:
+    return [table for table in given if table.rows]
+
+
+def _save(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+
+def _templates(escape: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ablate.report"),
+        autoescape=escape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"md": markdown, "shown": shown}
+    environment.globals |= {"shown": shown, "sort_key": _sort_key, "version": __version__}
+    return environment
+
+
+def _sort_key(cell: Any) -> str:
+    value = exported(cell)
+    return "" if value is None or value != value else str(value)

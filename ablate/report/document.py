@@ -1,0 +1,129 @@
+"""What a report consists of, before it becomes HTML, Markdown, LaTeX or CSV: sections of text, tables and pictures."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Value:
+    """A cell whose text is not its value: shown as `text`, sorted by and exported as `value`."""
+
+    text: str
+    value: float | int | str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with what it says, and the SQL on the views that gives its numbers."""
+
+    name: str  # file name of its exports
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | Value, ...], ...]
+    sql: str = ""
+    folded: bool = False  # long: shown on request
+    data: pd.DataFrame | None = None  # what the CSV holds, where that is more than is shown
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, and stand to the right."""
+        return tuple(
+            bool(column) and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
+            for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))
+        )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that was saved as svg, pdf and png under `name`."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with paragraphs, then pictures, then tables."""
+
+    id: str
+    title: str
+    paragraphs: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+
+
+def shown(cell: str | Value) -> str:
+    return cell.text if isinstance(cell, Value) else cell
+
+
+def exported(cell: str | Value) -> object:
+    return cell.value if isinstance(cell, Value) else cell
+
+
+def missing(value: object) -> bool:
+    return value is None or value != value
+
+
+def to_csv(table: Table) -> str:
+    """The table's values, not rounded. What is not known is empty, and so is NaN; ±Inf are "inf" and "-inf"."""
+    if table.data is not None:
+        return table.data.to_csv(index=False, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows([["" if missing(exported(cell)) else exported(cell) for cell in row] for row in table.rows])
+    return text.getvalue()
+
+
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$",
+    "∞": r"$\infty$", "“": "``", "”": "''", "<": "$<$", ">": "$>$", "\n": " ",
+}  # fmt: skip
+_TEX |= {digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", ("0123456789-"), strict=True)}
+
+
+def tex(text: str) -> str:
+    """`text` as LaTeX prints it."""
+    joined = "".join(_TEX.get(character, character) for character in text)
+    return joined.replace("}$$^{", "")  # neighbouring superscripts are one
+
+
+def to_latex(table: Table) -> str:
+    """A table for a paper, in the style of the package booktabs."""
+    align = "".join("r" if numeric else "l" for numeric in table.numeric)
+    lines = [" & ".join(tex(shown(cell)) for cell in row) + r" \\" for row in table.rows]
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{tex(table.caption)}}}",
+            rf"\label{{tab:{re.sub('[^a-z0-9-]', '-', table.name)}}}",
+            rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
+            r"\toprule",
+            " & ".join(map(tex, table.columns)) + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown prints it, on one line: no markup, no HTML, no end of a table's cell."""
+    escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(text, quote=False))
+    return " ".join(escaped.split())

@@ -1,0 +1,92 @@
+"""Everything a report is made of, read from the database once."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ablate import analysis, results
+from ablate.report.words import MetricWords, metric_words
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+
+
+@dataclass(frozen=True)
+class Material:
+    """A study's frames, as `ablate.results` and `ablate.analysis` give them, and its file."""
+
+    study: results.StudyRow
+    runs: pd.DataFrame  # every member, all roles
+    arms: pd.DataFrame
+    pairs: pd.DataFrame
+    effects: pd.DataFrame
+    changes: pd.DataFrame  # of the effects, from the first stratum to each other
+    decisions: pd.DataFrame
+    finals: pd.DataFrame  # of compared runs
+    attempts: pd.DataFrame
+    curves: pd.DataFrame  # held-out and training loss of compared runs
+    levels: dict[str, dict[str, str]]  # cell → factor → level
+    orders: dict[str, list[str]]  # factor → its levels, baseline first
+
+    @cached_property
+    def words(self) -> MetricWords:
+        return metric_words(self.study.metric, self.study.goal)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The study file's tables; empty where the database holds no readable one."""
+        try:
+            return tomllib.loads(self.study.toml)
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """The runs that are compared, not those that tuned something."""
+        return self.runs[self.runs["role"] == "compare"].reset_index(drop=True)
+
+    @cached_property
+    def good(self) -> pd.DataFrame:
+        """Compared runs whose metric counts."""
+        whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
+        return self.compared[whole].reset_index(drop=True)
+
+    @property
+    def factors(self) -> list[str]:
+        return list(self.orders)
+
+    @property
+    def strata(self) -> list[str]:
+        return list(dict.fromkeys(self.arms["stratum"]))
+
+
+def gather(db: Database, study: str) -> Material:
+    """Read all that the report on `study` needs."""
+    runs = results.load(study, db)
+    seconds = results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
+    runs["seconds"] = runs["run"].map(seconds).astype(float)
+    arms = results.arms(study, db)
+    strata = list(dict.fromkeys(arms["stratum"]))
+    arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
+    finals = results.finals(study, db=db)
+    curves = results.curves(study, ["loss", "train_loss"], db)
+    pairs = results.pairs(study, db)
+    return Material(
+        study=results.study(study, db),
+        runs=runs,
+        arms=arms,
+        pairs=pairs,
+        effects=analysis.effects(study, db),
+        changes=analysis.changes(pairs),
+        decisions=results.decisions(study, db),
+        finals=finals[finals["role"] == "compare"],
+        attempts=results.attempts(study, db),
+        curves=curves[curves["role"] == "compare"],
+        levels=results.levels(study, db),
+        orders=results.orders(study, db),
+    )

@@ -1,0 +1,89 @@
+"""The methods paragraphs: what was done, in words that a paper can take over."""
+
+from __future__ import annotations
+
+from ablate.figures.style import count
+from ablate.report import tuned
+from ablate.report.material import Material
+from ablate.report.words import listed, plural
+
+SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
+
+
+def paragraphs(material: Material) -> list[str]:
+    """Training, comparison, statistics, and where the numbers are; from what the study and its runs are."""
+    if material.compared.empty:
+        return []
+    return [_training(material), *_tuning(material), _comparison(material), _statistics(material), _provenance(material)]
+
+
+def _training(material: Material) -> str:
+    runs = material.compared
+    said = {
+        name: listed(sorted(set(runs[name])), "or")
+        for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
+    }
+    tokens = sorted(set(runs["tokens"]))
+    amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
+    batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
+    return (
+        f"Transformers with {said['objective']} language modelling were trained on {amount} tokens of {said['corpus']} "
+        f"({said['tokenizer']} tokens, {said['n_ctx']} a sequence, {batch} a step) by AdamW with a {said['schedule']} schedule, "
+        f"in {said['precision']}. Held-out text is the last tenth of each document, or every tenth document where there are 50 "
+        "or more; it is never trained on."
+    )
+
+
+def _tuning(material: Material) -> list[str]:
+    if not tuned.found(material):
+        return []
+    return [
+        "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is even on a log scale, a step "
+        "more while the best was at its edge, then the two rates half a step around the best; a rate at which a run diverged "
+        "counts as infinitely bad. A chosen rate was stored before any compared run used it."
+    ]
+
+
+def _comparison(material: Material) -> str:
+    counts = material.compared.groupby("cell")["seed"].nunique()
+    least, most = int(counts.min()), int(counts.max())
+    seeds = f"the same {plural(most, 'seed')}" if least == most else f"the seeds of its stratum, {least} to {most} of them"
+    return (
+        f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start of "
+        "every weight by its name and shape, so that a cell and its baseline are compared pair by pair. The metric is "
+        f"{material.words.axis} at the end of the whole schedule; no checkpoint was chosen."
+    )
+
+
+def _statistics(material: Material) -> str:
+    most = int(material.effects["n"].max()) if len(material.effects) else 0
+    check = (
+        f" With {plural(most, 'pair')} that test cannot reach p < 0.05, for which it takes {SIGN_FLIP_FROM}: the result rests on "
+        "the t-test's assumption of normal differences."
+        if 0 < most < SIGN_FLIP_FROM
+        else ""
+    )
+    return (
+        "An effect is the mean of the paired differences, with the interval and the two-sided p of Student's t on one degree of "
+        "freedom less than there are pairs. Within a family, which is the levels of one factor in one stratum, p is corrected by "
+        "Holm's method (1979) and the family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most "
+        f"0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise only.{check} A pair one of "
+        "whose runs diverged, failed, or ended without a finite value is lost: it is counted and named, never imputed. What a "
+        "study can see is the smallest true effect that a t-test, on so many pairs of the noise found and with the family's "
+        "correction, finds in four of five studies."
+    )
+
+
+def _stages(material: Material) -> str:
+    if "two-stage t" not in set(material.effects["method"]):
+        return ""
+    return (
+        " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p therefore take the standard "
+        "deviation and the degrees of freedom of the pilot alone, which keeps their coverage whatever it asked for."
+    )
+
+
+def _provenance(material: Material) -> str:
+    hashes = listed(sorted({str(value)[:12] for value in material.effects["input_hash"]}))
+    inputs = f" SHA-256 of all values that went into a family's effects: {hashes}." if hashes else ""
+    return f"All numbers are in the study's database: study {material.study.name}, revision {material.study.revision}.{inputs}"

@@ -1,0 +1,311 @@
+"""Which figures a study gets, from what it varies, with captions that say all a reader needs."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ablate import figures
+from ablate.errors import AblateError
+from ablate.report import tuned
+from ablate.report.document import Picture
+from ablate.report.material import Material
+from ablate.report.words import sentence
+from ablate.scaling.fit import Fit, fit
+
+SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
+MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs."
+BAND = "Line: mean over seeds; band: lowest to highest seed."
+SHORT = "A thin line is a run that ended early, with a cross where it diverged."
+GROWS = 1.1  # sizes nearer than this ratio are not a factor of size
+
+
+class Gallery:
+    """Draws figures into a folder, one after the other, and keeps none in memory."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.names: set[str] = set()
+
+    def hang(self, name: str, title: str, caption: str, draw: Callable[..., Axes], *frames: Any, **options: Any) -> Picture:
+        """`draw(*frames, **options)`, saved as svg, pdf and png."""
+        assert name not in self.names, name
+        self.names.add(name)
+        ax = draw(*frames, **options)
+        figure = ax.figure
+        assert isinstance(figure, Figure)
+        files = figures.save(figure, self.folder / name)
+        plt.close(figure)
+        return Picture(name, title, caption, figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title)))
+
+
+def effects(gallery: Gallery, material: Material) -> list[Picture]:
+    """The effect plot; none without a contrast."""
+    if material.effects.empty:
+        return []
+    caption = (
+        "Each level minus its baseline. Mark: mean of the paired differences, filled where it is told from zero after Holm's "
+        "correction; line: 95% t-interval; faint points: single pairs, one a seed. An arrow stands for what lies beyond the axis."
+    )
+    words = material.words
+    frames = material.effects, material.pairs
+    title = f"Effects on {words.phrase}"
+    return [gallery.hang("effects", title, caption, figures.effects, *frames, label=words.difference, goal=words.goal)]
+
+
+def curves(gallery: Gallery, material: Material) -> list[Picture]:
+    """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs and by seconds.
+
+    By FLOPs only where the arms spend different FLOPs a token: the curves are those by tokens otherwise.
+    """
+    frame = _points(material)
+    pictures = []
+    for number, stratum in enumerate(material.strata):
+        part = frame[frame["stratum"] == stratum]
+        if part.empty:
+            continue
+        at = f" at {stratum}" if stratum else ""
+        series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
+        label = f"{series} (nats per token)"
+        comparable = material.compared["mask_ratio"].nunique() == 1
+        short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
+        short += "" if comparable else " Each arm at the masking ratio it trains with: across ratios the values do not compare."
+        over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
+        price = part["flops"] / part["tokens"]
+        if not price.max() > 1.01 * price.min():
+            del over["flops"]
+        if part["seconds"].isna().all():
+            del over["seconds"]
+        for x, words in over.items():
+            title = f"{sentence(series)} over {words}{at}"
+            pictures.append(gallery.hang(f"curves-{x}-{number}", title, BAND + short, figures.curves, part, x=x, label=label))
+        apart = _gaps(part, material)
+        if len(apart) and comparable:
+            title = f"Difference from the baseline over training{at}"
+            caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
+            gap = gallery.hang(f"gaps-{number}", title, caption, figures.gaps, apart, label=f"difference in {label}")
+            pictures.insert(len(pictures) - len(over) + 1, gap)
+    return pictures
+
+
+def _points(material: Material) -> pd.DataFrame:
+    """Points of held-out loss, or of training loss where held-out loss was seen only once a run, with what the axes need."""
+    frame = material.curves
+    held_out = frame[frame["series"] == "loss"]
+    enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
+    frame = held_out if enough else frame[frame["series"] == "train_loss"]
+    runs = material.compared.drop_duplicates("run").set_index("run")
+    frame = _with_arms(frame.drop_duplicates(["cell", "run", "step"]), material)
+    frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
+    share = frame["tokens"] / frame["run"].map(runs["tokens"])
+    return frame.assign(flops=share * frame["run"].map(runs["flops"]), seconds=share * frame["run"].map(runs["seconds"]))
+
+
+def _gaps(part: pd.DataFrame, material: Material) -> pd.DataFrame:
+    """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
+    base = material.arms.loc[material.arms["is_baseline"], "cell"]
+    mine = part["cell"].isin(base)
+    baseline = part[mine].drop_duplicates(["seed", "step"]).set_index(["seed", "step"])["value"].rename("baseline")
+    joined = part[~mine].join(baseline, on=["seed", "step"], how="inner")
+    return joined.assign(value=joined["value"] - joined["baseline"])
+
+
+def ordered(gallery: Gallery, material: Material) -> list[Picture]:
+    """The metric over each factor that has three numbers or more as levels, a line for each combination of the others."""
+    pictures = []
+    words = material.words
+    for factor in material.factors:
+        levels = pd.to_numeric(_level(material.good, material, factor), errors="coerce")
+        if levels.nunique() < 3 or levels.isna().any():
+            continue
+        others = _others(material.good, material, {factor})
+        frame = pd.DataFrame({factor: levels, "metric": material.good["metric"], "others": others})
+        hue = "others" if frame["others"].nunique() > 1 else None
+        title = f"{sentence(words.phrase)} over {factor}"
+        look = {"x": factor, "hue": hue, "label": words.axis}
+        pictures.append(gallery.hang(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look))
+    return pictures
+
+
+def heat(gallery: Gallery, material: Material) -> list[Picture]:
+    """The metric over two factors, where the study has two."""
+    if len(material.factors) != 2 or material.good.empty:
+        return []
+    x, y = sorted(material.factors, key=lambda factor: -len(material.orders[factor]))
+    frame = pd.DataFrame(
+        {
+            factor: pd.Categorical(_level(material.good, material, factor), categories=material.orders[factor], ordered=True)
+            for factor in (x, y)
+        }
+    ).assign(metric=material.good["metric"])
+    words = material.words
+    title = f"{sentence(words.phrase)} over {x} and {y}"
+    caption = "Mean over the seeds that completed; empty where none did. A cell far from the others has the colour of the end."
+    return [gallery.hang("heat", title, caption, figures.heat, frame, x=x, y=y, label=words.axis)]
+
+
+def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[str, Fit]]:
+    """The metric over size, an arm for each combination of the other factors, with a power law where sizes are enough."""
+    sizes = [factor for factor in material.factors if _grows(material, factor)]
+    if not sizes:
+        return [], {}
+    frame = material.good.assign(others=_others(material.good, material, set(sizes)))
+    fits: dict[str, Fit] = {}
+    for name, part in frame.groupby("others", observed=True):
+        with contextlib.suppress(AblateError):  # too few sizes: the figure has no line, and the page no constants
+            size, metric = part["n_params_body"].to_numpy(float), part["metric"].to_numpy(float)
+            fits[str(name)] = fit(metric, "n", rng=np.random.default_rng(0), n=size)
+    words = material.words
+    caption = "Mark: mean over seeds; faint points: single runs. Both axes are logarithmic."
+    if fits:
+        caption += " Line: the fitted E + A/N^α with its 95% interval (bootstrap over runs)."
+    title = f"{sentence(words.phrase)} over size"
+    return [gallery.hang("scaling", title, caption, figures.scaling, frame, hue="others", label=words.axis, fits=fits)], fits
+
+
+def _grows(material: Material, factor: str) -> bool:
+    """Whether the factor has three levels or more and each has a number of parameters of its own, all else equal."""
+    good = material.good
+    frame = good.assign(level=_level(good, material, factor), others=_others(good, material, {factor}))
+    sizes = frame.groupby(["others", "level"], observed=True)["n_params_body"].first().groupby("others", observed=True)
+    apart = [np.diff(np.log(np.sort(group.to_numpy(float)))) for _, group in sizes]
+    return bool(apart) and all(len(steps) >= 2 and steps.min() > np.log(GROWS) for steps in apart)
+
+
+def pareto(gallery: Gallery, material: Material) -> list[Picture]:
+    """The metric against the seconds of a run, for each stratum whose arms differ in time."""
+    pictures = []
+    words = material.words
+    for number, stratum in enumerate(material.strata):
+        frame = material.good[(material.good["stratum"] == stratum) & material.good["seconds"].notna()]
+        means = frame.groupby("arm", observed=True)["seconds"].mean()
+        if len(means) < 2 or means.max() < SLOWER * means.min():
+            continue
+        title = f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else "")
+        caption = "Mark: mean over seeds; faint points: single runs. The grey line joins the arms that no other beats in both."
+        look = {"goal": words.goal, "label": words.axis}
+        pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
+    return pictures
+
+
+def blocks(gallery: Gallery, material: Material) -> list[Picture]:
+    """RMS of the residual stream and similarity of tokens, block by block, for each stratum: why a topology fails."""
+    kinds = {
+        "stream_rms": ("RMS of the residual stream", f"On held-out text, at the end of training. {BAND}"),
+        "token_similarity": (
+            "similarity of tokens",
+            f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
+        ),
+    }
+    pictures = []
+    for name, (label, caption) in kinds.items():
+        frame = material.finals[material.finals["name"] == name].rename(columns={"at": "block"})
+        frame = _with_arms(frame, material)
+        for number, stratum in enumerate(material.strata):
+            part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
+            if part["block"].nunique() < 2:
+                continue
+            title = sentence(label) + (f" at {stratum}" if stratum else "")
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, label=label))
+    return pictures
+
+
+def grids(gallery: Gallery, material: Material) -> list[Picture]:
+    """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
+    kinds = {
+        "loss_at_length": (
+            "context (× training context)",
+            "held-out loss (nats per token)",
+            "The same tokens are scored throughout. ",
+        ),
+        "probe_loss": ("probe ratio", "masked loss (nats per token)", "The same tokens are scored in every arm. "),
+        "probe_accuracy": ("probe ratio", "masked accuracy", "The same tokens are scored in every arm. "),
+    }
+    pictures = _positions(gallery, material)
+    for name, (x, label, caption) in kinds.items():
+        frame = _with_arms(material.finals[material.finals["name"] == name].rename(columns={"at": x}), material)
+        for number, stratum in enumerate(material.strata):
+            part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
+            if part[x].nunique() < 2:
+                continue
+            title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
+            look = {"x": x, "y": "value", "hue": "arm", "label": label}
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, figures.ordered, part, **look))
+    return pictures
+
+
+def _positions(gallery: Gallery, material: Material) -> list[Picture]:
+    finals = material.finals[material.finals["name"] == "loss_at_position"]
+    frame = _with_arms(finals.rename(columns={"at": "position"}), material)
+    pictures = []
+    for number, stratum in enumerate(material.strata):
+        part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
+        if part["position"].nunique() > 1:
+            title = "Held-out loss over the position in the context" + (f" at {stratum}" if stratum else "")
+            label = "held-out loss (nats per token)"
+            pictures.append(gallery.hang(f"positions-{number}", title, BAND, figures.positions, part, label=label))
+    return pictures
+
+
+def tuning(gallery: Gallery, material: Material) -> list[Picture]:
+    """The metric over the learning rates that were tried, from the runs whose role is to tune; the chosen ones are marked."""
+    tried = material.runs[(material.runs["role"] == "tune") & material.runs["status"].isin(["complete", "diverged"])]
+    frame = _with_arms(tried, material)
+    called = tuned.names(material)
+    named = [called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)]
+    arms = list(frame["arm"].cat.categories)
+    order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
+    frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
+    chosen = {row["cell"]: row["value"] for row in tuned.found(material)}
+    caption = (
+        "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen rate. A cross at the edge is "
+        "a rate at which a run diverged."
+    )
+    pictures = []
+    for number, stratum in enumerate(material.strata):
+        part = frame[frame["stratum"] == stratum]
+        if part["lr"].nunique() < 2:
+            continue
+        title = f"{sentence(material.words.phrase)} over the learning rate" + (f" at {stratum}" if stratum else "")
+        rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
+        look = {"hue": "group", "label": material.words.axis, "goal": material.words.goal}
+        pictures.append(gallery.hang(f"tuning-{number}", title, caption, figures.rates, part, rings, **look))
+    return pictures
+
+
+def slug(text: str) -> str:
+    """A name that every file system and every id takes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
+
+
+def _with_arms(frame: pd.DataFrame, material: Material) -> pd.DataFrame:
+    by_cell = material.arms.set_index("cell")
+    arms = material.arms["arm"].cat.categories
+    arm = pd.Categorical(frame["cell"].map(by_cell["arm"].astype(str)), categories=arms, ordered=True)
+    return frame.assign(arm=arm, stratum=frame["cell"].map(by_cell["stratum"]))
+
+
+def _level(frame: pd.DataFrame, material: Material, factor: str) -> pd.Series:
+    return frame["cell"].map({cell: levels.get(factor) for cell, levels in material.levels.items()})
+
+
+def _others(frame: pd.DataFrame, material: Material, without: set[str]) -> pd.Series:
+    """The levels of all factors but `without`, as one name: the level alone where one factor is left."""
+    rest = [factor for factor in material.factors if factor not in without]
+    named = {
+        cell: ", ".join(levels[factor] if len(rest) == 1 else f"{factor}={levels[factor]}" for factor in rest if factor in levels)
+        for cell, levels in material.levels.items()
+    }
+    order = list(dict.fromkeys(named.values()))
+    return pd.Series(pd.Categorical(frame["cell"].map(named), categories=order, ordered=True), index=frame.index)

@@ -1,0 +1,168 @@
+"""Tables of the record: what it cost, how it was run, what failed, all runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+
+from ablate import stats
+from ablate.figures.style import duration
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.tables import measured, plain, quoted
+from ablate.report.words import decimals, listed, percent, plural
+
+UNFINISHED = ("failed", "oom", "diverged", "stopped")
+
+
+def cost(material: Material) -> Table:
+    """Device time by role and by what became of the attempt."""
+    frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
+    frame = frame.drop_duplicates("id")
+    rows = []
+    for (role, status), part in frame.groupby(["role", "status"], sort=False):
+        seconds = float(part["device_seconds"].sum())
+        rows.append((str(role), str(status), Value(f"{len(part):,}", len(part)), _seconds(seconds)))
+    total = float(frame["device_seconds"].sum())
+    return Table(
+        "cost",
+        f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
+        ("role", "attempts that ended", "attempts", "device time"),
+        tuple(rows),
+        "SELECT role, status, count(*) AS runs, sum(device_seconds) AS device_seconds\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)}\nGROUP BY role, status;",
+    )
+
+
+def setting(material: Material) -> Table:
+    """On what, with which versions, from which commit the accepted attempts ran."""
+    frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
+    frame = frame.assign(device=frame["device_name"].fillna(frame["device"]))
+    keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
+    rows = []
+    for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
+        known: list[Any] = [None if value is None or value != value else value for value in values]
+        host, device, threads, pack, compiled, versions, commit, dirty = known
+        rows.append(
+            (
+                Value(f"{part['run'].nunique():,}", part["run"].nunique()),
+                _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
+                _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
+            )
+        )  # fmt: skip
+    return Table(
+        "setting",
+        "How the accepted runs were run.",
+        ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
+        tuple(rows),
+    )
+
+
+def _seconds(value: float) -> Value:
+    return Value("–" if math.isnan(value) else duration(value), value)
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) or value == "" else str(value)
+
+
+def _versions(value: Any) -> str:
+    try:
+        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version) or "–"
+    except (TypeError, ValueError, AttributeError):
+        return _text(value)
+
+
+def troubles(material: Material) -> Table:
+    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by name."""
+    last = material.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
+    rows = []
+    for run in material.runs[material.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records"):
+        error = last["error"].get(run["run"]) if len(last) else None
+        step = run["diverged_at"]
+        rows.append(
+            (
+                Value(f"{run['run']}", run["run"]),
+                run["cell"],
+                Value(f"{run['seed']}", run["seed"]),
+                run["role"],
+                "out of memory" if run["status"] == "oom" else run["status"],
+                Value("–" if pd.isna(step) else f"{int(step):,}", plain(step)),
+                Value(f"{run['attempts']}", run["attempts"]),
+                _last_line(error),
+            )
+        )
+    return Table(
+        "troubles",
+        "Runs that did not complete. A diverged run is a result: it stays in every count, and its pairs are lost, not left out.",
+        ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
+        tuple(rows),
+        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND status IN ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
+    )
+
+
+def unstable(material: Material) -> Table:
+    """Cells of which runs diverged, with the rate."""
+    rows: list[tuple[str | Value, ...]] = []
+    ended = material.compared[material.compared["status"].isin(["complete", "diverged"])]
+    for cell, part in ended.groupby("cell", sort=False):
+        diverged = int((part["status"] == "diverged").sum())
+        if diverged:
+            low, high = stats.wilson(diverged, len(part))
+            share = diverged / len(part)
+            interval = Value(f"{percent(low)} to {percent(high)}", low)
+            counted = Value(f"{diverged} of {len(part)}", diverged)
+            rows.append((str(cell), counted, Value(percent(share), share), interval))
+    return Table(
+        "unstable",
+        "Cells of which runs diverged, with the share of seeds that did and its 95% interval (Wilson 1927).",
+        ("cell", "diverged", "share", "95% interval"),
+        tuple(rows),
+        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status IN ('complete', 'diverged')\n"
+        "GROUP BY cell HAVING sum(status = 'diverged') > 0;",
+    )
+
+
+def _last_line(error: Any) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
+    return lines[-1][:200] if lines else "–"
+
+
+def runs(material: Material) -> Table:
+    """All runs, one row each."""
+    places = decimals(float(material.good["metric"].std()) / 10) if len(material.good) > 1 else 4
+    rows = tuple(
+        (
+            Value(f"{run['run']}", run["run"]),
+            run["cell"],
+            Value(f"{run['seed']}", run["seed"]),
+            run["role"],
+            run["status"],
+            measured(float(run["metric"]), places),
+            Value(f"{run['lr']:.3g}", run["lr"]),
+            _seconds(float(run["seconds"])),
+            Value(f"{run['attempts']}", run["attempts"]),
+        )
+        for run in material.runs.to_dict("records")
+    )
+    return Table(
+        "runs",
+        f"All {plural(len(rows), 'run')}.",
+        ("run", "cell", "seed", "role", "status", material.words.axis, "learning rate", "training time", "attempts"),
+        rows,
+        f"SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study = {quoted(material.study.name)};",
+        folded=True,
+        data=material.runs,
+    )
+
+
+def excluded(material: Material) -> list[str]:
+    """A sentence on what the study file leaves out."""
+    rules = material.settings.get("exclude") or []
+    named = [", ".join(f"{factor} = {level}" for factor, level in rule.items()) for rule in rules if isinstance(rule, dict)]
+    return [f"Left out by the study file: {'; '.join(named)}."] if named else []

@@ -1,0 +1,218 @@
+"""Tables of the result, each with the SQL on the views that gives its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ablate import stats
+from ablate.errors import AblateError
+from ablate.figures.style import count, power
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.words import decimals, number, p_digits, percent, signed
+from ablate.scaling.fit import Fit
+
+
+def quoted(text: str) -> str:
+    """`text` as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def measured(value: float, places: int) -> Value:
+    return Value(number(value, places), value)
+
+
+def effects(material: Material) -> Table:
+    """Every contrast: its effect with both intervals, the test, the pairs."""
+    several = {
+        "stratum": any(material.strata),
+        "factor": material.effects["factor"].nunique() > 1,
+        "baseline": material.effects["baseline_level"].nunique() > 1,
+    }
+    rows = []
+    for row in material.effects.rename(columns={"baseline": "baseline_cell", "baseline_level": "baseline"}).to_dict("records"):
+        places = decimals((row["hi"] - row["lo"]) / 2)
+        rows.append(
+            (
+                *(row[name] for name, wanted in several.items() if wanted and name != "baseline"),
+                row["level"],
+                *((row["baseline"],) if several["baseline"] else ()),
+                Value(f"{row['n']}" + (f" ({row['lost']} lost)" if row["lost"] else ""), row["n"]),
+                Value(signed(row["mean"], places), row["mean"]),
+                _interval(row["lo"], row["hi"], places),
+                _interval(row["family_lo"], row["family_hi"], places),
+                *(Value(p_digits(row[name]), row[name]) for name in ("p", "p_holm", "p_sign_flip")),
+                measured(row["correlation"], 2),
+                measured(row["standardised"], 2),
+                measured(row["resolvable"], places),
+            )
+        )
+    columns = (
+        *(name for name, wanted in several.items() if wanted and name != "baseline"), "level",
+        *(("baseline",) if several["baseline"] else ()),
+        "pairs", "effect", "95% interval", "family interval", "p", "Holm p", "sign-flip p", "r", "effect / sd", "can see",
+    )  # fmt: skip
+    name = quoted(material.study.name)
+    return Table(
+        "effects",
+        f"Effects on {material.words.axis}: the mean paired difference from the baseline. The family interval holds for all "
+        "levels of a family together; r is the correlation of the two arms over seeds; sd is that of the paired differences; "
+        "“can see” is the smallest true effect that so many pairs of this noise find four times in five, after correction.",
+        columns,
+        tuple(rows),
+        f"SELECT family, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
+        "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
+        "-- with interval and p, as last analysed\n"
+        f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
+        data=material.effects,
+    )
+
+
+def _interval(low: float, high: float, places: int) -> Value:
+    return Value("–" if math.isnan(low) else f"{signed(low, places)} to {signed(high, places)}", low)
+
+
+def cells(material: Material) -> Table:
+    """Every cell: what it is, what it costs, its metric, and its effect."""
+    effect = {row["cell"]: row for row in material.effects.to_dict("records")}
+    spread = material.good.groupby("cell")["metric"].std().median() if len(material.good) else math.nan
+    places = decimals(float(spread) / 2)
+    rows = [_cell(material, arm, effect.get(arm["cell"]), places) for arm in material.arms.to_dict("records")]
+    words = material.words
+    columns = (
+        *(("stratum",) if any(material.strata) else ()),
+        "arm", "runs", "parameters", "body", "FLOPs", "seconds", words.phrase, "sd", "effect", "95% interval",
+    )  # fmt: skip
+    return Table(
+        "cells",
+        "What was compared, and what a run of it costs. The body is what is left of the parameters without embeddings and head; "
+        f"{words.axis} is the mean over completed runs, and sd its standard deviation over seeds.",
+        columns,
+        tuple(rows),
+        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops, "
+        "avg(device_seconds) AS device_seconds,\n       avg(metric) AS metric\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete'\n"
+        "GROUP BY cell;",
+    )
+
+
+def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int) -> tuple[str | Value, ...]:
+    runs = material.compared[material.compared["cell"] == arm["cell"]]
+    good = material.good[material.good["cell"] == arm["cell"]]
+    first = runs.iloc[0] if len(runs) else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
+    change, interval = Value("baseline" if arm["is_baseline"] else "–", None), Value("", None)
+    if effect is not None and effect["n"]:
+        digits = decimals((effect["hi"] - effect["lo"]) / 2)
+        change, interval = Value(signed(effect["mean"], digits), effect["mean"]), _interval(effect["lo"], effect["hi"], digits)
+    return (
+        *((arm["stratum"],) if any(material.strata) else ()),
+        str(arm["arm"]),
+        Value(f"{len(good)} of {len(runs)}", len(good)),
+        *(_size(first[name], write) for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))),
+        _duration(float(good["seconds"].mean())),
+        measured(float(good["metric"].mean()), places),
+        measured(float(good["metric"].std()), places),
+        change,
+        interval,
+    )
+
+
+def _duration(seconds: float) -> Value:
+    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}", seconds)
+
+
+def _size(value: Any, write: Callable[[float], str]) -> Value:
+    return Value("–" if pd.isna(value) else write(float(value)), plain(value))
+
+
+def plain(value: Any) -> float | int | None:
+    return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
+
+
+def changes(material: Material) -> Table:
+    """How effects change from the first stratum to the others."""
+    rows = []
+    for row in material.changes.to_dict("records"):
+        places = decimals((row["hi"] - row["lo"]) / 2)
+        rows.append(
+            (
+                row["factor"],
+                row["level"],
+                row["stratum"],
+                Value(f"{row['n']}", row["n"]),
+                Value(signed(row["mean"], places), row["mean"]),
+                _interval(row["lo"], row["hi"], places),
+                Value(p_digits(row["p"]), row["p"]),
+                Value(p_digits(row["p_holm"]), row["p_holm"]),
+                measured(row["resolvable"], places),
+            )
+        )
+    first = material.changes["first"].iloc[0] if rows else ""
+    name = quoted(material.study.name)
+    return Table(
+        "changes",
+        f"How much larger an effect on {material.words.axis} is than at {first}: the mean, over the seeds whole in both strata, "
+        "of the one difference from the baseline minus the other. Holm's correction is over the levels of a stratum.",
+        ("factor", "level", "stratum", "seeds", "change", "95% interval", "p", "Holm p", "can see"),
+        tuple(rows),
+        "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n"
+        "       avg(b.difference - a.difference) AS change\n"
+        "FROM pairs a JOIN pairs b ON b.study = a.study AND b.factor = a.factor AND b.level = a.level AND b.seed = a.seed\n"
+        f"WHERE a.study = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n"
+        "      AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' "
+        "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
+        data=material.changes,
+    )
+
+
+def fits(fitted: Mapping[str, Fit]) -> Table:
+    """The constants of the power laws, and how well they foretold the largest size."""
+    rows: list[tuple[str | Value, ...]] = []
+    for name, one in fitted.items():
+        held_out = one.held_out
+        rows.append(
+            (
+                name,
+                *(
+                    Value(f"{constant.value:.4g} ({constant.lo:.4g} to {constant.hi:.4g})", constant.value)
+                    for constant in one.constants.values()
+                ),
+                Value(f"{one.runs}", one.runs),
+                "–" if held_out is None else f"{held_out.miss:+.2%}, expected {held_out.lo:+.2%} to {held_out.hi:+.2%}",
+            )
+        )
+    return Table(
+        "fits",
+        "Fitted curves E + A/N^α, N the parameters without embeddings and head, with 95% intervals by bootstrap over runs. The "
+        "last column says how far the largest size lies from a curve fitted without it.",
+        ("arm", "E", "A", "α", "runs", "miss at the largest size"),
+        tuple(rows),
+    )
+
+
+def factors(material: Material) -> Table:
+    """How much of the metric's variance each factor, and each pair of factors, of a grid explains."""
+    caption = (
+        "Share of the metric's variance that each term explains: least squares over all complete runs, with the seeds as blocks, "
+        "each term tested with the others in the model (type III)."
+    )
+    columns = ("term", "variance explained", "degrees of freedom", "F", "p")
+    if len(material.factors) < 2 or material.settings.get("design", "grid") != "grid" or material.good.empty:
+        return Table("factors", caption, columns, ())
+    runs = material.good.sort_values("cell", key=lambda cells: cells.map(list(material.levels).index), kind="stable")
+    named = {factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]] for factor in material.factors}
+    try:
+        found = stats.grid_effects(runs["metric"].to_numpy(float), named, list(runs["seed"]))
+    except AblateError:  # cells are missing: the terms cannot be told apart
+        return Table("factors", caption, columns, ())
+    rows = [
+        (term.name, Value(percent(term.explained), term.explained), Value(f"{term.df}", term.df),
+         Value(f"{term.f:,.3g}", term.f), Value(p_digits(term.p), term.p))
+        for term in found.terms
+    ]  # fmt: skip
+    rest = ("residual", Value(percent(found.residual), found.residual), Value(f"{found.df_residual}", found.df_residual))
+    return Table("factors", caption, columns, (*rows, (*rest, Value("", None), Value("", None))))

@@ -1,0 +1,228 @@
+"""What a study learnt on the way: its learning rates, what tuning them changed and cost, and how many seeds it took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ablate.figures.style import duration
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.tables import measured
+from ablate.report.words import decimals, listed, number, percent, plural, signed
+from ablate.tune import sensitivity
+
+Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
+
+
+def found(material: Material) -> list[dict[str, Any]]:
+    """The decisions on learning rates: the keys of their evidence, `cell`, `value`, and `curve` (rate → metric, NaN diverged)."""
+    rows = material.decisions[material.decisions["name"] == "lr"].to_dict("records")
+    order = {cell: place for place, cell in enumerate(material.arms["cell"])}
+    rows.sort(key=lambda row: order[row["cell"]])
+    return [{**row["evidence"], "cell": row["cell"], "value": row["value"], "curve": _curve(row["evidence"])} for row in rows]
+
+
+def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
+    values = [math.nan if value is None else value for value in evidence["values"]]
+    return dict(zip(evidence["rates"], values, strict=True))
+
+
+def names(material: Material) -> dict[str, str]:
+    """Representative → what a figure calls its group: the arm where the group's cells are of one arm, else the group's name."""
+    arm = material.arms.set_index("cell")["arm"].astype(str)
+    called = {}
+    for row in found(material):
+        own = {arm[cell] for cell in row["cells"] if cell in arm.index}
+        called[row["cell"]] = own.pop() if len(own) == 1 else row["group"]
+    return called
+
+
+def paragraphs(material: Material) -> list[str]:
+    """What was tuned on what, at what cost, and what it changed."""
+    rows = found(material)
+    said = [*_cost(material), *_shared_by(rows), *_edges(rows)]
+    for stratum in material.strata:
+        said += _changed(material, stratum, _against_shared(material, rows, stratum))
+    return said
+
+
+def _cost(material: Material) -> Iterator[str]:
+    seconds = material.attempts.drop_duplicates("id").groupby("role")["device_seconds"].sum()
+    if seconds.get("tune", 0) > 0:
+        tuning = material.runs[material.runs["role"] == "tune"]["run"].nunique()
+        share = percent(float(seconds["tune"] / seconds.sum()))
+        took = duration(float(seconds["tune"]))
+        yield f"Tuning took {plural(tuning, 'run')} and {took} of device time, {share} of the study's."
+
+
+def _shared_by(rows: list[dict[str, Any]]) -> Iterator[str]:
+    if any(len(row["cells"]) > 1 for row in rows):
+        yield (
+            "A learning rate was found on the first cell of its group and is shared by the group's other cells: one of them that "
+            "wants another rate loses by it."
+        )
+
+
+def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
+    hopeless = [row["group"] for row in rows if not np.isfinite(list(row["curve"].values())).any()]
+    edge = [row["group"] for row in rows if row["at_edge"] and row["group"] not in hopeless]
+    if hopeless:
+        yield f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is taken."
+    if edge:
+        yield f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie beyond."
+
+
+def rates(material: Material) -> Table:
+    """The chosen learning rates, what was tried for them, and how much the metric depends on them."""
+    called = names(material)
+    rows: list[tuple[str | Value, ...]] = []
+    for row in found(material):
+        finite = [value for value in row["curve"].values() if math.isfinite(value)]
+        diverged = len(row["curve"]) - len(finite)
+        best = row["curve"][row["value"]]
+        missed = _sensitivity(material, row)
+        rows.append(
+            (
+                row["group"] if row["group"] != "all cells" or len(called) == 1 else called[row["cell"]],
+                Value(f"{row['value']:.3g}" + (" (edge)" if row["at_edge"] else ""), row["value"]),
+                Value(f"{len(row['rates'])} from {row['rates'][0]:.3g} to {row['rates'][-1]:.3g}", len(row["rates"])),
+                Value(f"{diverged}" if diverged else "–", diverged),
+                measured(best, 4),
+                measured(missed, 3),
+                Value(f"{len(row['cells'])}", len(row["cells"])),
+            )
+        )
+    return Table(
+        "rates",
+        f"The learning rate of each group, chosen by {material.words.axis} on seeds that are not compared, before any compared "
+        "run used it. Sensitivity: the mean over the study file's rates of min(loss, ln n_vocab) less the least of them, in nats "
+        "per token (Wortsman et al. 2023).",
+        ("group", "chosen", "rates tried", "diverged", material.words.phrase, "sensitivity", "cells"),
+        tuple(rows),
+        data=material.decisions,
+    )
+
+
+def _sensitivity(material: Material, row: Found) -> float:
+    """Of the held-out loss, over the rates of the ladder. A model that knows nothing has the loss ln n_vocab."""
+    runs = material.runs[(material.runs["role"] == "tune") & (material.runs["cell"] == row["cell"])]
+    whole = runs["loss"].astype(float).where(runs["status"] == "complete")
+    by_rate = whole.groupby(runs["lr"]).agg(lambda losses: losses.mean(skipna=False))
+    ended = runs[runs["status"].isin(["complete", "diverged"])]["lr"]
+    ladder = [rate for rate in row["ladder"] if rate in set(ended)]
+    return (
+        sensitivity([float(by_rate[rate]) for rate in ladder], math.log(float(runs["n_vocab"].iloc[0]))) if ladder else math.nan
+    )
+
+
+# -- against one rate for all ------------------------------------------------------------------------------------------
+
+
+def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
+    """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty where there are not two.
+
+    Columns: arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the seeds that tuned.
+    """
+    cells = material.arms[material.arms["stratum"] == stratum]
+    mine = [row for row in rows if row["cell"] in set(cells["cell"])]
+    base = next((row for row in mine if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])), None)
+    if base is None or len(mine) < 2:
+        return pd.DataFrame()
+    common = [rate for rate in base["rates"] if all(rate in row["curve"] for row in mine) and np.isfinite(base["curve"][rate])]
+    if not common:
+        return pd.DataFrame()
+    sign = 1 if material.study.goal == "min" else -1
+    shared = min(common, key=lambda rate: (sign * base["curve"][rate], rate))
+    called = names(material)
+    return pd.DataFrame(
+        [
+            {"arm": called[row["cell"]], "shared": shared, "own": row["value"], "at_shared": row["curve"][shared],
+             "at_own": row["curve"][row["value"]]}
+            for row in [base, *(row for row in mine if row is not base)]
+        ]
+    )  # fmt: skip
+
+
+def changed(material: Material) -> Table:
+    """Every arm at the rate that is best for its baseline, and at its own."""
+    rows: list[tuple[str | Value, ...]] = []
+    several = any(material.strata)
+    for stratum in material.strata:
+        frame = _against_shared(material, found(material), stratum)
+        for row in frame.to_dict("records"):
+            base = frame.iloc[0]
+            rows.append(
+                (
+                    *((stratum,) if several else ()),
+                    row["arm"],
+                    Value(f"{row['shared']:.3g}", row["shared"]),
+                    Value(f"{row['own']:.3g}", row["own"]),
+                    Value("diverged" if math.isnan(row["at_shared"]) else number(row["at_shared"]), row["at_shared"]),
+                    Value("diverged" if math.isnan(row["at_own"]) else number(row["at_own"]), row["at_own"]),
+                    Value(signed(row["at_shared"] - base["at_shared"]), row["at_shared"] - base["at_shared"]),
+                    Value(signed(row["at_own"] - base["at_own"]), row["at_own"] - base["at_own"]),
+                )
+            )
+    return Table(
+        "tuning-changed",
+        f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline among those that every arm "
+        "was trained with, and at each arm's own rate; then the difference from the baseline at either. On the seeds that tuned, "
+        "which are few: no intervals.",
+        (*(("stratum",) if several else ()), "arm", "shared rate", "own rate", "at the shared", "at its own",
+         "difference, shared", "difference, own"),
+        tuple(rows),
+    )  # fmt: skip
+
+
+def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
+    """A sentence on the arm whose difference from the baseline tuning moved most, and on those that diverge without."""
+    if frame.empty:
+        return
+    base, others = frame.iloc[0], frame.iloc[1:]
+    where = f"At {stratum}, with" if stratum else "With"
+    begin = f"{where} one learning rate for all, {base['shared']:.3g}, the best of {base['arm']} among the rates that all share,"
+    lost = others[others["at_shared"].isna()]
+    if len(lost):
+        yield f"{begin} {listed(lost['arm'])} diverged."
+    whole = others.dropna(subset=["at_shared", "at_own"])
+    if len(whole):
+        untuned = (whole["at_shared"] - base["at_shared"]).to_numpy(float)
+        tuned = (whole["at_own"] - base["at_own"]).to_numpy(float)
+        most = int(np.argmax(np.abs(tuned - untuned)))
+        digits = decimals(max(min(abs(tuned[most]), abs(untuned[most])), 1e-3))
+        if tuned[most] == untuned[most]:
+            yield f"{begin} no difference from {base['arm']} would be another."
+        else:
+            yield (
+                f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by {signed(untuned[most], digits)}"
+                f"{material.words.after}, and by {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned: "
+                "no difference moved more."
+            )
+
+
+# -- seeds ---------------------------------------------------------------------------------------------------------------
+
+
+def seeds(material: Material) -> Iterator[str]:
+    """How many seeds each stratum got, and why."""
+    decided = material.decisions[material.decisions["name"] == "seeds"].to_dict("records")
+    for row in decided:
+        evidence = row["evidence"]
+        where = f"At {evidence['stratum']} the" if evidence["stratum"] else "The"
+        wanted = max((count for count in evidence["wanted"].values() if count), default=0)
+        capped = (
+            f"; the resolution asks for {wanted}, more than the study file allows, so that intervals may be wider"
+            if evidence["capped"]
+            else ""
+        )
+        blind = [cell for cell, count in evidence["wanted"].items() if count is None]
+        unseen = f" {listed(blind)} lost too many pairs of the pilot to be counted in." if blind else ""
+        yield (
+            f"{where} pilot of {plural(len(evidence['pilot']), 'seed')} decided on {int(row['value'])} seeds, for 95% intervals "
+            f"within ±{evidence['resolution']:g}{material.words.after}{capped}.{unseen}"
+        )

@@ -1,0 +1,132 @@
+"""How the report says numbers, names and lists: sensible digits, right plurals, units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ablate import metrics
+
+PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind "@"
+    "loss": "held-out loss",
+    "bits_per_byte": "held-out bits per byte",
+    "accuracy": "held-out accuracy",
+    "probe_loss": "masked loss at ratio {at}",
+    "probe_accuracy": "masked accuracy at ratio {at}",
+    "loss_at_length": "held-out loss at {at}× the context",
+    "era_accuracy": "era accuracy of a linear probe",
+    "novel_accuracy": "novel accuracy of a linear probe",
+}
+
+
+@dataclass(frozen=True)
+class MetricWords:
+    """A study's metric in words."""
+
+    phrase: str  # "held-out loss"
+    unit: str  # "nats per token"; "" where the phrase says it all
+    goal: str  # "min" | "max"
+
+    @property
+    def axis(self) -> str:
+        return f"{self.phrase} ({self.unit})" if self.unit else self.phrase
+
+    @property
+    def difference(self) -> str:
+        return f"difference in {self.axis}"
+
+    @property
+    def after(self) -> str:
+        """The unit as it follows a number: " nats per token"."""
+        return f" {self.unit}" if self.unit else ""
+
+    def better(self, difference: float) -> bool:
+        return difference < 0 if self.goal == "min" else difference > 0
+
+
+def metric_words(text: str, goal: str) -> MetricWords:
+    """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own name."""
+    name, _, at = text.partition("@")
+    row = metrics.METRICS.get(name)
+    unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
+    phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
+    return MetricWords(phrase, unit, goal)
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------
+
+MINUS = "−"
+
+
+def decimals(scale: float) -> int:
+    """How many decimals show a quantity whose uncertainty is `scale`: two digits of it, one to five.
+
+    >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan"))
+    (3, 2, 1, 4)
+    """
+    if not math.isfinite(scale) or scale <= 0:
+        return 4
+    return min(5, max(1, 1 - math.floor(math.log10(scale))))
+
+
+def number(value: float, places: int = 4) -> str:
+    """A value with `places` decimals and a real minus sign; "–" for NaN, ∞ as such."""
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    return f"{value:.{places}f}".replace("-", MINUS)
+
+
+def signed(value: float, places: int = 4) -> str:
+    """`number` with its sign, but for what rounds to zero."""
+    text = number(value, places)
+    if text.strip(f"{MINUS}0.") == "":
+        return text.lstrip(MINUS)
+    return f"+{text}" if value > 0 else text
+
+
+def p_value(p: float) -> str:
+    """ "p < 0.001" or "p = 0.013"; two digits."""
+    if math.isnan(p):
+        return "p unknown"
+    return "p < 0.001" if p < 0.001 else f"p = {p_digits(p)}"
+
+
+def p_digits(p: float) -> str:
+    if math.isnan(p):
+        return "–"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def percent(share: float) -> str:
+    """A share in percent, with a decimal below 10%.
+
+    >>> percent(0.375), percent(0.034), percent(1)
+    ('38%', '3.4%', '100%')
+    """
+    return f"{100 * share:.1f}%" if abs(share) < 0.0995 else f"{100 * share:.0f}%"
+
+
+# -- sentences -----------------------------------------------------------------------------------------------------
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A count with its noun: "1 pair", "3 pairs"."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
+    """ "a, b and c"; what is beyond `most` becomes a count."""
+    words = [str(item) for item in items]
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
+
+
+def sentence(text: str) -> str:
+    """With a capital letter, where it begins with one of the alphabet."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,5 @@
+"""The results database: schema, opening, registering and claiming runs, ingest of journals, questions."""
+
+from ablate.store.database import Database, locate, open
+
+__all__ = ["Database", "locate", "open"]

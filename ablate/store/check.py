@@ -1,0 +1,158 @@
+"""What is wrong with a database and its journals, and the repair of what can be repaired."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from ablate import journal
+from ablate.errors import AblateError
+from ablate.store import owners
+from ablate.store.database import Database
+from ablate.store.ingest import ingest
+
+_JOURNAL_NAME = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, and what was done about it: "" for nothing."""
+
+    text: str
+    repair: str = ""
+
+
+def check(db: Database, *, repair: bool = False) -> list[Finding]:
+    """Look for damage, rows that refer to nothing, doubled attempts, contradicting states, the dead, and stray journals.
+
+    With `repair`, put right what can be: no measured number of a run that the database knows is deleted.
+    """
+    with db.read() as connection:
+        damage = [line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check(20)") if line != "ok"]
+    if damage:  # nothing below can be trusted
+        return [Finding(f"the file is damaged: {line}; copy back a backup, the journals are beside it") for line in damage]
+    findings = []
+    if repair:
+        with db.begin() as connection:
+            findings += [finding for part in _PARTS for finding in part(connection, True)]
+    else:
+        with db.read() as connection:
+            findings += [finding for part in _PARTS for finding in part(connection, False)]
+    return [*findings, *_dead(db, repair), *_journals(db, repair), *_locks(db, repair)]
+
+
+def _references(connection: Connection, repair: bool) -> Iterator[Finding]:
+    rows = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    for table, parent in sorted({(row[0], row[2]) for row in rows}):
+        number = sum((row[0], row[2]) == (table, parent) for row in rows)
+        done = ""
+        if repair:
+            keys = connection.exec_driver_sql(f"PRAGMA foreign_key_list({table})").all()
+            column = {key[2]: (key[3], key[4] or "id") for key in keys}[parent]
+            connection.exec_driver_sql(
+                f"DELETE FROM {table} WHERE {column[0]} IS NOT NULL AND {column[0]} NOT IN (SELECT {column[1]} FROM {parent})"
+            )
+            done = "deleted"
+        yield Finding(f"{number} rows of {table} refer to a {parent} that is not there", done)
+
+
+def _points(connection: Connection, repair: bool) -> Iterator[Finding]:
+    for column, parent in (("run_id", "run"), ("series_id", "series")):
+        stray = f"FROM metric WHERE {column} NOT IN (SELECT id FROM {parent})"
+        if number := connection.exec_driver_sql(f"SELECT count(*) {stray}").scalar_one():
+            if repair:
+                connection.exec_driver_sql(f"DELETE {stray}")
+            yield Finding(f"{number} points belong to a {parent} that is not there", "deleted" if repair else "")
+
+
+def _doubled(connection: Connection, repair: bool) -> Iterator[Finding]:
+    for kind, statuses, instead in (("accepted", "'complete', 'diverged'", "superseded"), ("running", "'running'", "dead")):
+        doubled = connection.exec_driver_sql(
+            f"SELECT run_id, count(*), max(n) FROM attempt WHERE status IN ({statuses}) GROUP BY run_id HAVING count(*) > 1"
+        ).all()
+        for run_id, number, last in doubled:
+            if repair:
+                connection.exec_driver_sql(
+                    f"UPDATE attempt SET status = ? WHERE run_id = ? AND status IN ({statuses}) AND n < ?",
+                    (instead, run_id, last),
+                )
+            yield Finding(
+                f"run {run_id} has {number} {kind} attempts", f"the last one stays, the others are {instead}" if repair else ""
+            )
+
+
+def _states(connection: Connection, repair: bool) -> Iterator[Finding]:
+    for status in ("running", "complete", "diverged"):
+        lost = connection.exec_driver_sql(
+            "SELECT id FROM run WHERE status = ? "
+            "AND NOT EXISTS (SELECT 1 FROM attempt WHERE run_id = run.id AND status = run.status)",
+            (status,),
+        ).all()
+        for (run_id,) in lost:
+            if repair:
+                connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id = ?", (run_id,))
+            yield Finding(f"run {run_id} is {status}, but no attempt of it is", "planned again" if repair else "")
+
+
+_PARTS = (_references, _points, _doubled, _states)
+
+
+def _dead(db: Database, repair: bool) -> Iterator[Finding]:
+    for run_id in sorted(owners.bury_dead(db) if repair else owners.dead(db)):
+        yield Finding(f"run {run_id} is running, but its launcher and worker are gone", "planned again" if repair else "")
+
+
+def _journals(db: Database, repair: bool) -> Iterator[Finding]:
+    with db.read() as connection:
+        attempts = connection.exec_driver_sql("SELECT journal, journal_offset FROM attempt")
+        offsets = {row.journal: row.journal_offset for row in attempts}
+        keys = {key[:12]: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
+    for path in sorted(db.journals.glob("*.jsonl")):
+        if path.name in offsets:
+            if path.stat().st_size < offsets[path.name]:
+                yield Finding(f"journal {path.name} is shorter than what was read from it")
+            continue
+        named = _JOURNAL_NAME.fullmatch(path.name)
+        run_id = keys.get(named[1]) if named else None
+        if run_id is None:
+            yield Finding(f"journal {path.name} belongs to no run of this database")
+        elif not journal.alive(path):
+            yield Finding(
+                f"journal {path.name} of run {run_id} belongs to no attempt", _adopt(db, path.name, run_id) if repair else ""
+            )
+
+
+def _adopt(db: Database, name: str, run_id: int) -> str:
+    """Give an orphan journal an attempt: it counts where its run has no other, else it is history."""
+    with db.begin() as connection:
+        needed = connection.exec_driver_sql(
+            "SELECT status NOT IN ('complete', 'diverged', 'running') FROM run WHERE id = ?", (run_id,)
+        ).scalar_one()
+        attempt_id = connection.exec_driver_sql(
+            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
+            "SELECT ?, (SELECT coalesce(max(n), 0) + 1 FROM attempt WHERE run_id = ?), ?, '', 0, ?, 0, "
+            "coalesce((SELECT evaluation FROM study JOIN cell ON cell.study_id = study.id "
+            "JOIN member ON member.cell_id = cell.id WHERE member.run_id = ? LIMIT 1), '{}') RETURNING id",
+            (run_id, run_id, "running" if needed else "superseded", name, run_id),
+        ).scalar_one()
+    if not needed:
+        return "kept as a superseded attempt"
+    problem = ""
+    try:
+        ingest(db, attempt_id)
+    except AblateError as error:
+        problem = f": {error}"
+    with db.begin() as connection:
+        owners.bury(connection, attempt_id, f"its journal was found without an attempt{problem}")
+    return f"ingested{problem}"
+
+
+def _locks(db: Database, repair: bool) -> Iterator[Finding]:
+    for path in sorted(db.journals.glob("*.owner")):
+        if not journal.alive(path):
+            if repair:
+                path.unlink(missing_ok=True)
+            yield Finding(f"lock file {path.name} of a launcher that is gone", "deleted" if repair else "")

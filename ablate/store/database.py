@@ -1,0 +1,163 @@
+"""Opening a results database: the one place that does, and the two ways to use it, `begin` to write and `read`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from ablate.errors import AblateError
+from ablate.store import migrate, sqlite
+
+DEFAULT = Path("results/ablate.db")
+
+
+class Database:
+    """A results database of the newest schema. `notes` are lines for the user about how it was opened."""
+
+    def __init__(self, path: Path, *, owned: bool, notes: tuple[str, ...] = ()):
+        self.path = path
+        self.notes = notes
+        self.journals = path.with_name(path.name.removesuffix(".db") + ".journals")
+        self.checkpoints = path.with_name(path.name.removesuffix(".db") + ".checkpoints")
+        self.series_ids: dict[str, int] = {}  # name → id of the series known to be there
+        self._owned = owned  # opened by a writer, that puts it to rest again
+        self._writer = sqlite.writer(path)
+        self._reader = sqlite.reader(path, keep=owned)
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A connection inside BEGIN IMMEDIATE: commits at the end, rolls back on an exception."""
+        with self._explained(), self._writer.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection that cannot write and sees one state of the database throughout."""
+        with self._explained(), self._reader.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, sqlite3.Error) as error:
+            clear = sqlite.explain(error, self.path)
+            if clear is None:
+                raise
+            raise clear from error
+
+    def close(self) -> None:
+        """Let go of the file. The last writer leaves it in DELETE mode, one file without side files."""
+        self._reader.dispose()
+        self._writer.dispose()
+        if self._owned:
+            self._owned = False
+            sqlite.set_journal_mode(self.path, "DELETE")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def locate(url: str | None = None) -> Path:
+    """The file that `url` names: a path or an SQLAlchemy URL; without one $ABLATE_DB, else results/ablate.db."""
+    url = url or os.environ.get("ABLATE_DB") or str(DEFAULT)
+    if "://" not in url:
+        return Path(url)
+    try:
+        parts = make_url(url)
+    except ArgumentError:
+        raise AblateError(f"database {url!r} is no path and no SQLAlchemy URL, such as sqlite:///results/ablate.db") from None
+    if parts.get_backend_name() != "sqlite":
+        raise AblateError(f"database {url!r}: {parts.get_backend_name()} is not supported; give the path of a SQLite file")
+    if not parts.database or parts.database == ":memory:":
+        raise AblateError(f"database {url!r} names no file; other processes must be able to open it")
+    return Path(parts.database)
+
+
+def open(url: str | None = None, *, create: bool = False) -> Database:
+    """The database at `url` (see `locate`).
+
+    With `create` it is opened to be worked on: made where it is missing, upgraded (after a backup) where it is older,
+    both under a file lock. Without, it must be there and of this version: readers change nothing. `AblateError`, and
+    nothing touched, for a newer one, for a file that is something else, and for a folder that is absent or unwritable.
+    """
+    path = locate(url)
+    notes = []
+    try:
+        if create and path == DEFAULT:
+            path.parent.mkdir(exist_ok=True)
+        _check_place(path, create)
+        if create:
+            if _version(path) != migrate.HEAD:
+                with sqlite.locked(path):
+                    notes += _create_or_upgrade(path)
+            if kind := sqlite.network_filesystem(path):
+                notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
+            else:
+                sqlite.set_journal_mode(path, "WAL")
+        elif (found := _version(path)) is None:
+            raise AblateError(f"database {path} is empty: no study has been run in it")
+        elif found != migrate.HEAD:
+            raise AblateError(
+                f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
+            )
+    except OSError as error:
+        raise AblateError(f"database {path} cannot be opened: {error}") from error
+    except sqlite3.Error as error:
+        clear = sqlite.explain(error, path)
+        if clear is None:
+            raise
+        raise clear from error
+    return Database(path, owned=create, notes=tuple(notes))
+
+
+def _check_place(path: Path, create: bool) -> None:
+    if path.is_dir():
+        raise AblateError(f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}")
+    if not path.exists():
+        if not create:
+            raise AblateError(f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AblateError(f"database {path} cannot be made: folder {path.parent}: {error.strerror}") from None
+    elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
+        raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: no permission")
+    if create and not os.access(path.parent, os.W_OK):
+        raise AblateError(f"database {path} cannot be written: folder {path.parent} is not writable")
+
+
+def _version(path: Path) -> str | None:
+    """The schema's version, None where there is none yet; refuses what is newer, or not ours."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    found = migrate.version(path)
+    if found == "":
+        raise AblateError(f"database {path} holds tables of something else; name another file")
+    if found is not None and found > migrate.HEAD:
+        raise AblateError(f"database {path} is of a newer ablate (schema {found}, this one knows {migrate.HEAD}); upgrade ablate")
+    return found
+
+
+def _create_or_upgrade(path: Path) -> list[str]:
+    found = _version(path)
+    if found == migrate.HEAD:  # another process was quicker
+        return []
+    notes = []
+    if found is not None:
+        copy = migrate.backup(path, found)
+        notes.append(f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept as {copy}")
+    migrate.upgrade(path)
+    return notes

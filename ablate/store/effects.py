@@ -1,0 +1,64 @@
+"""The analysed contrasts of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from ablate.store import schema
+from ablate.store.database import Database
+from ablate.store.schema import to_db
+
+_NUMBERS = ("mean", "sd", "lo", "hi", "p", "p_holm")
+
+
+class EffectRow(Protocol):
+    """What an effect says: the contrast by its names, and the columns of the table."""
+
+    family: Any
+    stratum: Any
+    factor: Any
+    level: Any
+    cell: Any
+    baseline: Any
+    metric: Any
+    n: Any
+    lost: Any
+    mean: Any
+    sd: Any
+    lo: Any
+    hi: Any
+    p: Any
+    p_holm: Any
+    method: Any
+    input_hash: Any
+
+
+def write(db: Database, study_id: int, rows: Iterable[EffectRow]) -> None:
+    """Put `rows` in the place of all effects of the study. NaN is stored as NULL. Every row's contrast must be in the plan."""
+    with db.begin() as connection:
+        ids = {
+            tuple(row[1:]): row[0]
+            for row in connection.exec_driver_sql(
+                "SELECT x.id, x.family, x.stratum, x.factor, x.level, c.label, b.label FROM contrast AS x "
+                "JOIN cell AS c ON c.id = x.cell_id JOIN cell AS b ON b.id = x.baseline_id WHERE x.study_id = ?",
+                (study_id,),
+            )
+        }
+        values = [
+            {
+                "contrast_id": ids[row.family, row.stratum, row.factor, row.level, row.cell, row.baseline],
+                "metric": row.metric,
+                "method": row.method,
+                "n": int(row.n),
+                "lost": int(row.lost),
+                "input_hash": row.input_hash,
+                **{name: to_db(float(getattr(row, name))) for name in _NUMBERS},
+            }
+            for row in rows
+        ]
+        connection.exec_driver_sql(
+            "DELETE FROM effect WHERE contrast_id IN (SELECT id FROM contrast WHERE study_id = ?)", (study_id,)
+        )
+        if values:
+            connection.execute(schema.effect.insert(), values)

@@ -1,0 +1,253 @@
+"""The tables of a results database. What each means, and what NULL says in it, stands beside its column.
+
+The typed columns of `run` follow `RunConfig.model_fields`. A new field is one line in a new migration,
+`op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))`, and `HEAD` raised; then
+`python tests/test_store_migrations.py` keeps a database of that schema for the tests of all later ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+
+from ablate.config import RunConfig
+
+HEAD = "0001"  # the newest migration: the schema that this version of ablate reads and writes
+VERSION_TABLE = "ablate_version"
+
+RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
+ATTEMPT_STATUS = ("running", "complete", "diverged", "failed", "oom", "stopped", "dead", "superseded")
+ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
+
+FIELDS = tuple(RunConfig.model_fields)
+_TYPES: dict[Any, type[TypeEngine[Any]]] = {int: Integer, float: Float, str: Text}
+
+
+def field_column(name: str) -> Column[Any]:
+    """The column of `run` for a field of `RunConfig`: numbers and names as they are, tuples as JSON text."""
+    return Column(name, _TYPES.get(RunConfig.model_fields[name].annotation, Text), nullable=False)
+
+
+def field_values(config: RunConfig) -> dict[str, Any]:
+    """What the columns of `run` hold for `config`."""
+    values = {name: getattr(config, name) for name in FIELDS}
+    return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def to_db(value: float | None) -> float | None:
+    """A measured number as a column holds it: SQLite has no NaN, so NULL stands for it. ±Inf stay."""
+    return None if value is None or math.isnan(value) else value
+
+
+def from_db(value: float | None) -> float:
+    """A measured number back from a `value` column, where a row with NULL is NaN (and no row is "not measured")."""
+    return math.nan if value is None else value
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+
+def _refers(name: str, to: str, **options: Any) -> Column[Any]:
+    return Column(name, Integer, ForeignKey(to, ondelete="CASCADE"), **{"nullable": False, **options})
+
+
+study = Table(
+    "study",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("question", Text, nullable=False),
+    Column("metric", Text, nullable=False),  # a final's name, or name@at
+    Column("goal", Text, nullable=False),  # min, max
+    Column("revision", Integer, nullable=False),  # raised when the plan changes
+    Column("toml", Text, nullable=False),
+    Column("evaluation", Text, nullable=False),  # JSON of the study's [eval]
+    Column("plan_hash", Text, nullable=False),
+)
+
+cell = Table(
+    "cell",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _refers("study_id", "study.id"),
+    Column("label", Text, nullable=False),
+    Column("stratum", Text, nullable=False),
+    Column("active", Boolean, nullable=False),  # 0: a later revision of the study left it out
+    UniqueConstraint("study_id", "label"),
+)
+
+cell_level = Table(
+    "cell_level",
+    metadata,
+    _refers("cell_id", "cell.id", primary_key=True),
+    Column("factor", Text, primary_key=True),
+    Column("level", Text, nullable=False),
+    Column("ordinal", Integer, nullable=False),  # of the level among its factor's; the baseline is 0
+    sqlite_with_rowid=False,
+)
+
+contrast = Table(
+    "contrast",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _refers("study_id", "study.id"),
+    Column("family", Text, nullable=False),
+    Column("stratum", Text, nullable=False),
+    Column("factor", Text, nullable=False),
+    Column("level", Text, nullable=False),
+    _refers("cell_id", "cell.id", index=True),
+    _refers("baseline_id", "cell.id", index=True),
+    UniqueConstraint("study_id", "family", "stratum", "factor", "level", "cell_id", "baseline_id"),
+)
+
+run = Table(
+    "run",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("config", Text, nullable=False),  # JSON, every field
+    Column("status", Text, nullable=False),
+    Column("diverged_at", Integer),  # step
+    Column("parent_run_id", Integer, ForeignKey("run.id", ondelete="SET NULL")),
+    *(field_column(name) for name in FIELDS),
+    Column("tokens", Integer, nullable=False),
+    Column("n_params", Integer),
+    Column("n_params_body", Integer),  # without embeddings and head
+    Column("flops", Float),  # of the whole training; beyond 2^63 for large runs
+)
+
+member = Table(
+    "member",
+    metadata,
+    _refers("cell_id", "cell.id", primary_key=True),
+    _refers("run_id", "run.id", primary_key=True, index=True),
+    Column("role", Text, primary_key=True),  # compare, tune, parent
+    Column("ordinal", Integer, nullable=False),  # place in the plan
+    sqlite_with_rowid=False,
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _refers("run_id", "run.id"),
+    Column("n", Integer, nullable=False),  # 1, 2, … of its run
+    Column("status", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # host:pid:token of the launcher
+    Column("heartbeat", Integer, nullable=False),  # a counter, not a time: clocks differ
+    Column("host", Text),
+    Column("device", Text),
+    Column("device_name", Text),
+    Column("threads", Integer),
+    Column("pack_size", Integer),
+    Column("compile_mode", Text),
+    Column("versions", Text),  # JSON
+    Column("commit", Text),
+    Column("dirty", Boolean),
+    Column("started", Text),  # ISO 8601, UTC
+    Column("ended", Text),
+    Column("device_seconds", Float),
+    Column("peak_bytes", Integer),
+    Column("resumed_step", Integer),  # step it began at; 0 from scratch
+    Column("journal", Text, nullable=False, unique=True),  # file name in the journals' folder; its identity everywhere
+    Column("journal_offset", Integer, nullable=False),  # bytes of it that are in the tables
+    Column("evaluation", Text, nullable=False),  # JSON of the [eval] that its finals were measured by
+    Column("error", Text),
+    UniqueConstraint("run_id", "n"),
+    Index("ix_attempt_running", "run_id", unique=True, sqlite_where=text("status = 'running'")),
+    Index("ix_attempt_accepted", "run_id", unique=True, sqlite_where=text("status IN ('complete', 'diverged')")),
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("unit", Text, nullable=False),
+    Column("goal", Text, nullable=False),  # min, max, or empty where neither is better
+)
+
+# No foreign keys: checking them costs a third of the write rate. `ablate db check` looks for rows without a run.
+metric = Table(
+    "metric",
+    metadata,
+    Column("run_id", Integer, primary_key=True),
+    Column("series_id", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("value", Float),  # NULL is NaN
+    sqlite_with_rowid=False,
+)
+
+final = Table(
+    "final",
+    metadata,
+    _refers("run_id", "run.id", primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("at", Float, primary_key=True),  # length factor, probe ratio or block; else 0
+    Column("value", Float),  # NULL is NaN
+    sqlite_with_rowid=False,
+)
+
+decision = Table(
+    "decision",
+    metadata,
+    _refers("study_id", "study.id", primary_key=True),
+    _refers("cell_id", "cell.id", primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),  # JSON
+    Column("evidence", Text, nullable=False),  # JSON
+    sqlite_with_rowid=False,
+)
+
+effect = Table(
+    "effect",
+    metadata,
+    _refers("contrast_id", "contrast.id", primary_key=True),
+    Column("metric", Text, primary_key=True),
+    Column("method", Text, primary_key=True),
+    Column("n", Integer, nullable=False),  # pairs
+    Column("lost", Integer, nullable=False),  # pairs without a finite difference
+    Column("mean", Float),
+    Column("sd", Float),
+    Column("lo", Float),
+    Column("hi", Float),
+    Column("p", Float),
+    Column("p_holm", Float),
+    Column("input_hash", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+artifact = Table(
+    "artifact",
+    metadata,
+    _refers("run_id", "run.id", primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("path", Text, primary_key=True),  # relative to the database's folder
+    Column("sha256", Text),
+    sqlite_with_rowid=False,
+)
+
+assert len(run.columns) == len(FIELDS) + 10, "a field of RunConfig has the name of another column of run"

@@ -1,0 +1,119 @@
+"""All that is SQLite's own: connections, pragmas, locks, what its error codes mean. Another database is another such module.
+
+A database is in WAL mode while a writer has it open, so that no reader ever waits for a writer nor a writer for a
+reader, and in DELETE mode at rest, so that it is one file that can be committed, copied and read on read-only media.
+On a network file system, where WAL does not work, it stays in DELETE mode. No promise rests on the mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.pool import NullPool, QueuePool
+
+from ablate.errors import AblateError
+
+BUSY_SECONDS = 60.0  # how long a connection waits for another's lock
+
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs", "orangefs", "pvfs")
+
+
+def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """A driver connection that begins no transaction by itself. `mode`: "ro" reads, "rw" writes, "rwc" also creates."""
+    options = f"mode={mode}"
+    if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
+        options += "&immutable=1"  # a WAL database at rest in a folder where its side files cannot be made
+    uri = f"file:{quote(str(path.absolute()))}?{options}"
+    connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
+    connection.execute("PRAGMA cache_size = -32768")
+    if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+        connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
+    return connection
+
+
+def writer(path: Path) -> Engine:
+    """An engine whose every transaction begins with BEGIN IMMEDIATE: one that reads first would fail under others' writes."""
+    engine = create_engine("sqlite://", creator=lambda: connect(path, "rw"), poolclass=QueuePool, pool_size=1, max_overflow=8)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def reader(path: Path, keep: bool) -> Engine:
+    """An engine that cannot write; a transaction sees one state of the database throughout.
+
+    With `keep` it holds its connection between uses. A process that only looks must not: a WAL database that anyone
+    has open cannot be put to rest.
+    """
+    pool = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 8} if keep else {"poolclass": NullPool}
+    engine = create_engine("sqlite://", creator=lambda: connect(path, "ro"), **pool)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine
+
+
+def set_journal_mode(path: Path, mode: str) -> None:
+    """Change between WAL and DELETE where nobody else has the database open; leave it as it is otherwise."""
+    with contextlib.closing(connect(path, "rw", timeout=1.0)) as connection, contextlib.suppress(sqlite3.OperationalError):
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+
+
+def network_filesystem(path: Path) -> str | None:
+    """The type of the network file system that `path` is on; None on a local one, or where the system does not tell."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    best, kind = "", ""
+    resolved = str(path.resolve())
+    for line in mounts:
+        _, mount, type_, *_ = line.split(" ")
+        mount = mount.replace("\\040", " ")
+        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, type_
+    return kind if kind.startswith(_NETWORK) else None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file beside the database; it is gone afterwards."""
+    name = path.with_name(path.name + ".lock")
+    while True:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(fd).st_ino == name.stat().st_ino:  # else the holder before removed the file that we waited for
+                    try:
+                        yield
+                    finally:
+                        name.unlink()
+                    return
+        finally:
+            os.close(fd)
+
+
+_MEANING = {
+    sqlite3.SQLITE_BUSY: f"is locked: another process has held it for {BUSY_SECONDS:.0f} s",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_READONLY: "cannot be written: it, or its folder, is read-only",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: look at the permissions of the file and its folder",
+    sqlite3.SQLITE_PERM: "cannot be opened: no permission",
+    sqlite3.SQLITE_IOERR: "could not be read or written: the disk reports an error",
+    sqlite3.SQLITE_NOTADB: "is not a SQLite database",
+    sqlite3.SQLITE_CORRUPT: "is damaged; `ablate db check` says how",
+}
+
+
+def explain(error: BaseException, path: Path) -> AblateError | None:
+    """One line for what the user can put right; None for what is a mistake of ours."""
+    driver = getattr(error, "orig", error)
+    meaning = _MEANING.get(getattr(driver, "sqlite_errorcode", 0) & 0xFF)
+    return AblateError(f"database {path} {meaning} ({driver})") if meaning else None

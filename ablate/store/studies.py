@@ -1,0 +1,160 @@
+"""A study's part of a database as a value, by names and keys instead of ids: read, combined with another, written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ablate.store import schema
+
+_HEADER = ("revision", "plan_hash", "toml", "question", "metric", "goal", "evaluation")  # the first decide which is later
+_EFFECT = tuple(column.name for column in schema.effect.columns if column.name not in ("contrast_id", "metric", "method"))
+
+ContrastKey = tuple[str, str, str, str, str, str]  # family, stratum, factor, level, labels of cell and baseline
+
+
+@dataclass
+class CellContent:
+    stratum: str
+    active: bool
+    levels: dict[str, tuple[int, str]] = field(default_factory=dict)  # factor → ordinal, level
+    members: dict[tuple[str, str], int] = field(default_factory=dict)  # run's key, role → ordinal
+    decisions: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → value, evidence
+
+
+@dataclass
+class StudyContent:
+    header: tuple[Any, ...]  # values of `_HEADER`
+    cells: dict[str, CellContent] = field(default_factory=dict)
+    contrasts: dict[ContrastKey, dict[tuple[str, str], tuple[Any, ...]]] = field(default_factory=dict)  # → effects
+
+
+def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
+    """An order for tuples in which some values may be None."""
+    return tuple((value is not None, value) for value in values)
+
+
+def read(connection: Connection) -> dict[str, StudyContent]:
+    """Every study by its name."""
+    studies: dict[int, StudyContent] = {}
+    names: dict[int, str] = {}
+    for study_id, name, *header in connection.exec_driver_sql(f"SELECT id, name, {', '.join(_HEADER)} FROM study ORDER BY id"):
+        studies[study_id], names[study_id] = StudyContent(tuple(header)), name
+    cells: dict[int, CellContent] = {}
+    labels: dict[int, str] = {}
+    for cell_id, study_id, label, stratum, active in connection.exec_driver_sql(
+        "SELECT id, study_id, label, stratum, active FROM cell ORDER BY id"
+    ):
+        cells[cell_id] = studies[study_id].cells[label] = CellContent(stratum, bool(active))
+        labels[cell_id] = label
+    for cell_id, factor, level, ordinal in connection.exec_driver_sql("SELECT cell_id, factor, level, ordinal FROM cell_level"):
+        cells[cell_id].levels[factor] = (ordinal, level)
+    for cell_id, key, role, ordinal in connection.exec_driver_sql(
+        "SELECT cell_id, key, role, ordinal FROM member JOIN run ON run.id = run_id"
+    ):
+        cells[cell_id].members[key, role] = ordinal
+    for cell_id, name, value, evidence in connection.exec_driver_sql("SELECT cell_id, name, value, evidence FROM decision"):
+        cells[cell_id].decisions[name] = (value, evidence)
+    effects: dict[int, dict[tuple[str, str], tuple[Any, ...]]] = {}
+    for contrast_id, study_id, family, stratum, factor, level, cell_id, baseline_id in connection.exec_driver_sql(
+        "SELECT id, study_id, family, stratum, factor, level, cell_id, baseline_id FROM contrast ORDER BY id"
+    ):
+        key = (family, stratum, factor, level, labels[cell_id], labels[baseline_id])
+        effects[contrast_id] = studies[study_id].contrasts[key] = {}
+    for contrast_id, metric, method, *values in connection.exec_driver_sql(
+        f"SELECT contrast_id, metric, method, {', '.join(_EFFECT)} FROM effect"
+    ):
+        effects[contrast_id][metric, method] = tuple(values)
+    return {names[study_id]: content for study_id, content in studies.items()}
+
+
+def combine(a: StudyContent, b: StudyContent) -> StudyContent:
+    """The later revision; cells that only the other has are kept, inactive. It does not matter which side comes first."""
+    late, early = (a, b) if rank(a.header) >= rank(b.header) else (b, a)
+    result = StudyContent(late.header)
+    for label in dict.fromkeys([*late.cells, *early.cells]):
+        sides = [side.cells[label] for side in (late, early) if label in side.cells]
+        if label in late.cells and late.cells[label].active:
+            first = sides[0]
+            result.cells[label] = CellContent(first.stratum, True, first.levels, first.members)
+        else:
+            result.cells[label] = CellContent(
+                max(side.stratum for side in sides),
+                False,
+                _latest(*(side.levels for side in sides)),
+                _latest(*(side.members for side in sides)),
+            )
+        result.cells[label].decisions = _latest(*(side.decisions for side in sides))
+    for key, effects in late.contrasts.items():
+        same = late.header == early.header
+        result.contrasts[key] = _latest(effects, early.contrasts.get(key, {})) if same else effects
+    return result
+
+
+def _latest(*sides: dict[Any, Any]) -> dict[Any, Any]:
+    """All keys of the sides; where they differ the value that ranks higher."""
+    result: dict[Any, Any] = {}
+    for side in sides:
+        for key, value in side.items():
+            result[key] = max(result.get(key, value), value, key=lambda v: rank(v) if isinstance(v, tuple) else v)
+    return result
+
+
+def write(connection: Connection, name: str, content: StudyContent, runs: dict[str, int]) -> None:
+    """Put `content` in the place of the study of that name, which keeps its id. `runs`: key → id."""
+    header = dict(zip(_HEADER, content.header, strict=True))
+    study_id = connection.exec_driver_sql("SELECT id FROM study WHERE name = ?", (name,)).scalar_one_or_none()
+    if study_id is None:
+        insert = schema.study.insert().values(name=name, **header).returning(schema.study.c.id)
+        study_id = connection.execute(insert).scalar_one()
+    else:
+        connection.execute(schema.study.update().where(schema.study.c.id == study_id).values(**header))
+        connection.exec_driver_sql("DELETE FROM cell WHERE study_id = ?", (study_id,))  # and by cascade all that is theirs
+    ids = {}
+    for label, cell in content.cells.items():
+        values = {"study_id": study_id, "label": label, "stratum": cell.stratum, "active": cell.active}
+        ids[label] = connection.execute(schema.cell.insert().values(values).returning(schema.cell.c.id)).scalar_one()
+    _insert(
+        connection,
+        schema.cell_level,
+        [
+            (ids[label], factor, level, ordinal)
+            for label, cell in content.cells.items()
+            for factor, (ordinal, level) in cell.levels.items()
+        ],
+    )
+    _insert(
+        connection,
+        schema.member,
+        [
+            (ids[label], runs[key], role, ordinal)
+            for label, cell in content.cells.items()
+            for (key, role), ordinal in cell.members.items()
+        ],
+    )
+    _insert(
+        connection,
+        schema.decision,
+        [
+            (study_id, ids[label], decision, *rest)
+            for label, cell in content.cells.items()
+            for decision, rest in cell.decisions.items()
+        ],
+    )
+    for (family, stratum, factor, level, cell_label, baseline), effects in content.contrasts.items():
+        contrast_id = connection.exec_driver_sql(
+            "INSERT INTO contrast (study_id, family, stratum, factor, level, cell_id, baseline_id) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "RETURNING id",
+            (study_id, family, stratum, factor, level, ids[cell_label], ids[baseline]),
+        ).scalar_one()
+        _insert(connection, schema.effect, [(contrast_id, *names, *values) for names, values in effects.items()])
+
+
+def _insert(connection: Connection, table: Any, rows: list[tuple[Any, ...]]) -> None:
+    """Insert whole rows, in the order of the table's columns."""
+    if rows:
+        marks = ", ".join("?" * len(table.columns))
+        names = ", ".join(f'"{column.name}"' for column in table.columns)
+        connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", rows)

@@ -1,0 +1,43 @@
+"""study.toml → `Study`: one question, what varies, and what every run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ablate.errors import AblateError, nearest
+from ablate.study.model import Fields, Study, Tune, TwoStage
+from ablate.study.parse import parse
+
+__all__ = ["Fields", "Study", "Tune", "TwoStage", "find", "load"]
+
+
+def load(path_or_name: str) -> Study:
+    """The study in a file, or the one that `studies/NAME.toml` holds.
+
+    Raises `AblateError`, with the file and the line, for anything in it that has no meaning.
+    """
+    path = find(path_or_name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise AblateError(f"{path}: a study file is UTF-8 text") from None
+    except OSError as error:
+        raise AblateError(f"{path}: cannot be read ({error.strerror})") from None
+    return parse(text, path)
+
+
+def find(path_or_name: str) -> Path:
+    """The study file that a path or a bare name ("quickstart" for studies/quickstart.toml) means."""
+    path = Path(path_or_name)
+    if path.is_file():
+        return path
+    named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
+    if named.is_file():
+        return named
+    there = sorted(file.stem for file in Path("studies").glob("*.toml"))
+    meant = nearest(path.stem, there)
+    raise AblateError(
+        f"no study file {path_or_name!r}, and none called {named}"
+        + (f"; did you mean {meant!r}?" if meant else ".")
+        + (f" In studies/: {', '.join(there)}." if there else " `ablate new NAME --factor …` writes one.")
+    )

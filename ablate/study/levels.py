@@ -1,0 +1,127 @@
+"""[factors]: lists of values, named levels that set several fields, and the `size` ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablate.errors import AblateError, unknown
+from ablate.factors import CATALOGUE
+from ablate.study.model import Fields
+from ablate.study.source import Source, located
+from ablate.study.values import FOLLOWS, SETTABLE, field_value, label, number
+
+Factors = dict[str, dict[str, Fields]]
+
+LADDER = ("params", "aspect", "d_head")
+LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")  # what solving a step of the ladder fills in
+# fmt: off
+TAKEN = (  # columns that every table of results has: no names for factors
+    "study", "cell", "stratum", "role", "run", "key", "status", "diverged_at", "seed", "n_params", "n_params_body", "metric",
+    "loss", "bits_per_byte", "accuracy", "device_seconds", "attempts", "family", "factor", "level", "baseline", "value", "series",
+    "step",
+)
+# fmt: on
+
+
+def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
+    """factor → level's label → fields. Raises `AblateError` with the place of what is wrong."""
+    factors: Factors = {}
+    for name, value in raw.items():
+        place = ("factors", name)
+        with located(source, *place):
+            if isinstance(value, list):
+                factors[name] = _listed(source, name, value)
+            elif name == "size" and isinstance(value, dict) and isinstance(value.get("params"), list):
+                factors[name] = _ladder(source, value)
+            elif isinstance(value, dict):
+                factors[name] = _named(source, name, value)
+            else:
+                raise AblateError(
+                    f"{name} = {value!r}: a factor is a list of levels, the baseline first; a single value belongs in [base]"
+                )
+            if len(factors[name]) < 2:
+                raise AblateError(f"{name}: a factor has two levels or more; a single value belongs in [base]")
+    return factors
+
+
+def sets(fields: Fields) -> set[str]:
+    """The configuration fields and budgets that a level decides."""
+    return set(LADDER_SETS) if "params" in fields else set(fields)
+
+
+def check_field(source: Source, name: str, *place: object) -> None:
+    """Refuse a key that no study sets: unknown, or one that follows from others."""
+    if name in FOLLOWS:
+        raise AblateError(f"{source.where(*place)}: {name} {FOLLOWS[name]}")
+    if name not in SETTABLE:
+        raise unknown("key", name, SETTABLE, source.where(*place))
+
+
+def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
+    """A table of configuration fields, each value checked."""
+    fields = {}
+    for name, value in raw.items():
+        check_field(source, name, *place, name)
+        with located(source, *place, name):
+            fields[name] = field_value(name, value)
+    return fields
+
+
+def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
+    if name not in SETTABLE:
+        check_field(source, name, "factors", name)
+    levels: dict[str, Fields] = {}
+    for value in values:
+        with located(source, "factors", name, value):
+            fields = {name: field_value(name, value)}
+            text = fields[name] if name in CATALOGUE and CATALOGUE[name].levels else label(value)
+            if text in levels or fields in levels.values():
+                raise AblateError(f"{name} level {text!r} stands twice")
+            levels[text] = fields
+    return levels
+
+
+def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
+    if name in CATALOGUE or name in TAKEN:
+        raise AblateError(f"named levels cannot make up a factor called {name!r}: results have a column of that name")
+    if not name.isidentifier():
+        raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
+    levels: dict[str, Fields] = {}
+    for text, fields in table.items():
+        place = ("factors", name, text)
+        if not isinstance(fields, dict):
+            raise AblateError(f"{source.where(*place)}: level {text!r} of {name} is a table of fields, such as {{ n_head = 8 }}")
+        if not text.strip() or not text.isprintable():
+            raise AblateError(f"{source.where(*place)}: level {text!r} of {name}: a level's name is printable text")
+        levels[text] = fields_of(source, fields, *place)
+    return levels
+
+
+def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
+    """{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 } → the levels "0.1M" and "1M". Solved by the plan."""
+    for key in table:
+        if key not in LADDER:
+            raise unknown("key of the size ladder", key, LADDER, source.where("factors", "size", key))
+    if missing := [key for key in LADDER if key not in table]:
+        raise AblateError(
+            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 }}'
+        )
+    aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
+    if d_head != int(d_head):
+        raise AblateError(f"d_head = {table['d_head']!r}: a whole number is wanted")
+    levels: dict[str, Fields] = {}
+    for raw in table["params"]:
+        with located(source, "factors", "size", raw):
+            fields = {"params": _positive("params", raw), "aspect": aspect, "d_head": int(d_head)}
+            if label(raw) in levels or fields in levels.values():
+                raise AblateError(f"size {label(raw)!r} stands twice")
+            levels[label(raw)] = fields
+    return levels
+
+
+def _positive(key: str, raw: object) -> float:
+    value = number(key, raw)
+    if not 0 < value <= 1e12:
+        raise AblateError(f"{key} = {raw!r:.80}: a number above 0 and up to 1e12 is wanted")
+    return value

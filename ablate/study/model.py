@@ -1,0 +1,79 @@
+"""What a study file states, once it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ablate.config import Evaluation
+
+Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
+
+
+@dataclass(frozen=True)
+class Match:
+    """[match]: what every cell of a stratum shares with the baseline, and what is solved for it."""
+
+    quantity: str  # "body" | "total": parameters; "flops"
+    by: str  # "d_mlp" | "steps"
+
+
+@dataclass(frozen=True)
+class Tune:
+    """[tune]: the learning rate of each group of cells, found on seeds that are not compared.
+
+    A group's rate is found on its first cell and shared by its other cells.
+    """
+
+    low: float
+    high: float
+    points: int  # rates from low to high, evenly spaced on a log scale
+    seeds: int  # runs at each rate
+    per: tuple[str, ...]  # factors whose levels make a group: all of them for "cell", none for "study"
+
+
+@dataclass(frozen=True)
+class TwoStage:
+    """seeds = { pilot, resolution, max }: as many seeds as the pilot's noise asks for (Stein 1945)."""
+
+    resolution: float  # half the width that the 95% interval of an effect is to have, in the metric's unit
+    most: int  # seeds of a cell
+
+
+@dataclass(frozen=True)
+class Fit:
+    """[fit]: the scaling curves that the report fits."""
+
+    group: str  # a factor: one curve for each of its levels
+    hold_out: str = ""  # the runs that check the fit, a key of `ablate.scaling.fit.HELD_OUT`; "" for none
+
+
+@dataclass(frozen=True)
+class Study:
+    """One question, as its file states it. Factors keep the file's order; a factor's first level is its baseline.
+
+    Under the design "add-one-in" a file gives [with, without] and the parts are added to a model without any: there
+    the two levels stand here in the other order, so that the first is the baseline in every design.
+    """
+
+    name: str
+    question: str
+    metric: str  # a name of `ablate.metrics.METRICS`, with "@" and a number where it takes one
+    goal: str  # "min" | "max"
+    design: str  # a name of `ablate.study.design.DESIGNS`
+    within: tuple[str, ...]  # factors whose levels form strata
+    seeds: tuple[int, ...]  # of every cell; those of the pilot, where there are two stages
+    base: Fields
+    factors: dict[str, dict[str, Fields]]  # factor → level's label → the fields it sets
+    interactions: tuple[tuple[str, ...], ...] = ()  # groups of factors also varied together
+    exclude: tuple[dict[str, str], ...] = ()  # factor → level's label
+    max_epochs: float | None = None  # passes over the training text that no run may exceed
+    match: Match | None = None
+    tune: Tune | None = None
+    two_stage: TwoStage | None = None
+    fit: Fit | None = None
+    delta: float | None = None  # [report]: effects within ±delta do not matter, in the metric's unit
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
+    toml: str = ""  # the file's text

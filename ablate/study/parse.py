@@ -1,0 +1,241 @@
+"""The study file: every key is checked, and a complaint names the line, the value and the choices."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import combinations as pairs_of
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ablate import metrics
+from ablate.config import Evaluation
+from ablate.errors import AblateError, unknown
+from ablate.factors import CATALOGUE
+from ablate.study import tables
+from ablate.study.design import DESIGNS, MAX_RUNS, count
+from ablate.study.levels import Factors, fields_of, parse_factors, sets
+from ablate.study.model import Fields, Study
+from ablate.study.source import Source, located
+from ablate.study.tables import validated
+from ablate.study.values import BUDGETS, label, number
+
+LARGEST_FILE = 1 << 20  # characters
+
+
+class StudyFile(BaseModel):
+    """The keys of a study file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(pattern=r"^\w[\w .+-]*$", max_length=80, description="letters, digits, blanks and . + - _; names results")
+    question: str = Field(min_length=1, description="the question that the report answers")
+    metric: str = Field("loss", description="the number that decides it")
+    design: str = Field("grid", description="which combinations of levels are trained")
+    within: list[str] = Field([], description="factors whose levels form strata, each with a baseline of its own")
+    interactions: list[list[str]] = Field([], description="groups of factors that are also varied together (not in a grid)")
+    seeds: int | list[int] | dict[str, Any] = Field(
+        description="how many runs a cell has, or their seeds, or { pilot, resolution, max }"
+    )
+    base: dict[str, Any] = Field({}, description="what every run starts from")
+    factors: dict[str, Any] = Field(min_length=1, description="what varies; a factor's first level is its baseline")
+    exclude: list[dict[str, Any]] = Field([], description="combinations of levels that are left out")
+    match: dict[str, Any] = Field({}, description="what the cells of a stratum have in common with its baseline")
+    tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
+    fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
+    report: dict[str, Any] | None = Field(None, description="what the report says besides")
+    eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
+
+
+def parse(text: str, path: Path) -> Study:
+    """The study that `text` states. Raises `AblateError` with the line in `path` for all that has no meaning."""
+    source = Source(path, text)
+    file = _read(source)
+    base = dict(file.base)
+    max_epochs = _max_epochs(source, base)
+    fields = fields_of(source, base, "base")
+    factors = parse_factors(source, file.factors)
+    _apart(source, fields, factors)
+    _one_budget(source, fields, factors)
+    _check_design(source, file, factors)
+    if file.design == "add-one-in":
+        factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
+    seeds, two_stage = tables.seeds(source, file.seeds)
+    _affordable(source, file, factors, two_stage.most if two_stage else len(seeds))
+    evaluation = _evaluation(source, file.eval)
+    metric, goal, evaluation = _metric(source, file.metric, evaluation)
+    return Study(
+        name=file.name,
+        question=_question(source, file.question),
+        metric=metric,
+        goal=goal,
+        design=file.design,
+        within=tuple(file.within),
+        interactions=tuple(tuple(group) for group in file.interactions),
+        seeds=seeds,
+        base=fields,
+        factors=factors,
+        exclude=_exclusions(source, file.exclude, factors),
+        max_epochs=max_epochs,
+        match=tables.match(source, file.match, factors, file.within),
+        tune=tables.tune(source, file.tune, fields, factors),
+        two_stage=two_stage,
+        fit=tables.fit(source, file.fit, factors),
+        delta=tables.delta(source, file.report),
+        evaluation=evaluation,
+        path=path,
+        toml=text,
+    )
+
+
+def _read(source: Source) -> StudyFile:
+    if len(source.text) > LARGEST_FILE:
+        raise AblateError(f"{source.path}: larger than a study file ever is ({len(source.text):,} characters)")
+    try:
+        raw = tomllib.loads(source.text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
+        raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
+    for table in raw:
+        if table not in StudyFile.model_fields:
+            raise unknown("key", table, StudyFile.model_fields, source.where(table))
+    return validated(source, StudyFile, raw)
+
+
+def _question(source: Source, text: str) -> str:
+    """The question on one line."""
+    line = " ".join(text.split())
+    if not line or not line.isprintable():
+        raise AblateError(f"{source.where('question')}: question = {text!r:.80}: a line of printable text is wanted")
+    return line
+
+
+def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
+    if "max_epochs" not in base:
+        return None
+    raw = base.pop("max_epochs")
+    with located(source, "base", "max_epochs"):
+        value = number("max_epochs", raw)
+        if value <= 0:
+            raise AblateError(f"max_epochs = {raw!r}: a number above 0 is wanted")
+    return value
+
+
+def _apart(source: Source, base: Fields, factors: Factors) -> None:
+    """Refuse a field that is set twice: in [base] and by a factor, or by two factors."""
+    by_factor = {name: set().union(*map(sets, levels.values())) for name, levels in factors.items()}
+    for name, fields in by_factor.items():
+        for field in sorted(fields & base.keys()):
+            by = "" if field == name else f", by {name}"
+            raise AblateError(
+                f"{source.where('base', field)}: {field} stands both in [base] and in [factors]{by} "
+                f"({source.where('factors', name)}); keep one of them"
+            )
+    for one, other in pairs_of(by_factor, 2):
+        if both := sorted(by_factor[one] & by_factor[other]):
+            place = source.where("factors", other)
+            raise AblateError(f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them")
+
+
+def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
+    given = [name for name in BUDGETS if name in base]
+    varied = [name for levels in factors.values() for fields in levels.values() for name in fields if name in BUDGETS]
+    if not given and not varied:
+        raise AblateError(f"{source.where('base')}: no budget; give one of {', '.join(BUDGETS)}, in [base] or as a factor")
+    if len({*given, *varied}) > 1 and given:
+        raise AblateError(
+            f"{source.where('base', given[-1])}: two budgets, {' and '.join(dict.fromkeys((*given, *varied)))}; keep one of them"
+        )
+
+
+def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
+    if file.design not in DESIGNS:
+        raise unknown("design", file.design, DESIGNS, source.where("design"))
+    for key, names in (("within", file.within), *(("interactions", group) for group in file.interactions)):
+        for name in names:
+            if name not in factors:
+                raise unknown(f"factor in {key}", name, factors, source.where(key))
+        if len(set(names)) < len(names):
+            raise AblateError(f"{source.where(key)}: {key} = {names}: a factor stands twice")
+    if not set(factors) - set(file.within):
+        raise AblateError(f"{source.where('within')}: every factor stands in within: nothing is left to compare")
+    for group in file.interactions:
+        if file.design == "grid":
+            raise AblateError(f"{source.where('interactions')}: a grid varies all factors together; remove interactions")
+        if len(group) < 2 or set(group) & set(file.within):
+            place = source.where("interactions")
+            raise AblateError(f"{place}: {group}: an interaction is two or more factors that do not stand in within")
+    if file.design in ("leave-one-out", "add-one-in"):
+        for name, levels in factors.items():
+            if name not in file.within and len(levels) != 2:
+                place = source.where("factors", name)
+                raise AblateError(
+                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two, with and without"
+                )
+
+
+def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: int) -> None:
+    cells = count(file.design, {name: list(levels) for name, levels in factors.items()}, file.within, file.interactions)
+    if cells * seeds > MAX_RUNS:
+        runs = f"{cells:,} cells × {seeds:,} seeds are {cells * seeds:,} runs"
+        advice = 'take fewer levels or seeds, or design = "one-factor"'
+        raise AblateError(f"{source.where('factors')}: {runs}, more than {MAX_RUNS:,}; {advice}")
+
+
+def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
+    raw = dict(raw)
+    for key in ("tokens", "points"):
+        if key in raw:
+            with located(source, "eval", key):
+                raw[key] = number(key, raw[key])
+    for key in raw:
+        if key not in Evaluation.model_fields:
+            raise unknown("key of [eval]", key, Evaluation.model_fields, source.where("eval", key))
+    evaluation = validated(source, Evaluation, raw, "eval")
+    downstream = [name for name, row in metrics.METRICS.items() if row.downstream]
+    for name in evaluation.downstream:
+        if name not in downstream:
+            raise unknown("downstream probe", name, downstream, source.where("eval", "downstream", name))
+    for key, values, low, high in (("lengths", evaluation.lengths, 0, 64), ("probe", evaluation.probe.ratio, 0, 1)):
+        if not values or len(set(values)) < len(values) or not all(low < value <= high for value in values):
+            raise AblateError(f"{source.where('eval', key)}: {key}: different numbers above {low} and up to {high} are wanted")
+    return evaluation
+
+
+def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str, Evaluation]:
+    """The metric's full name, its goal, and the evaluation that measures it."""
+    with located(source, "metric"):
+        row, at = metrics.parse(text)
+        if row.downstream and row.name not in evaluation.downstream:
+            evaluation = evaluation.model_copy(update={"downstream": (*evaluation.downstream, row.name)})
+        if not row.at:
+            return text, row.goal, evaluation
+        key, points = ("lengths", evaluation.lengths) if row.name == "loss_at_length" else ("probe.ratio", evaluation.probe.ratio)
+        if at is None and len(points) == 1:
+            at = points[0]
+        if at not in points:
+            names = ", ".join(f"{row.name}@{point:g}" for point in points)
+            raise AblateError(f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}")
+        return f"{row.name}@{at:g}", row.goal, evaluation
+
+
+def _exclusions(source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors) -> tuple[dict[str, str], ...]:
+    found = []
+    for number_, rule in enumerate(rules):
+        if not rule:
+            raise AblateError(f"{source.where('exclude', number_)}: an empty [[exclude]] would leave out everything")
+        levels = {}
+        for name, value in rule.items():
+            place = source.where("exclude", number_, name)
+            if name not in factors:
+                raise unknown("factor in [[exclude]]", name, factors, place)
+            text = label(value)
+            if name in CATALOGUE and CATALOGUE[name].levels:
+                with located(source, "exclude", number_, name):
+                    text = CATALOGUE[name].canonical(value)
+            if text not in factors[name]:
+                raise unknown(f"level of {name} in [[exclude]]", text, factors[name], place)
+            levels[name] = text
+        found.append(levels)
+    return tuple(found)

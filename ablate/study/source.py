@@ -1,0 +1,95 @@
+"""A study file's text, and the line on which a key or a value of it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ablate.errors import AblateError
+
+_NOISE = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')
+_PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a study was read from. `tomllib` keeps no positions, so keys are found again by a light scan."""
+
+    path: Path
+    text: str
+
+    def where(self, *path: object) -> str:
+        """ "topology.toml, line 7" for a key path such as ("factors", "topology", "seriel")."""
+        line = self.line(*path)
+        return f"{self.path}, line {line}" if line else str(self.path)
+
+    def line(self, *path: object) -> int:
+        """The line of the longest part of `path` that is found, counted from 1; 0 when nothing of it is."""
+        parts = tuple(str(part) for part in path)
+        known = next((parts[:n] for n in range(len(parts), 0, -1) if parts[:n] in self._lines), None)
+        if known is None:
+            return 0
+        line = self._lines[known]
+        for part in parts[len(known) :]:
+            line = self._search(part, line)
+        return line
+
+    def _search(self, word: str, start: int) -> int:
+        """The first line from `start` on, before the next key, that holds `word`; `start` when none does."""
+        stop = min((line for line in self._lines.values() if line > start), default=len(self._text_lines) + 1)
+        pattern = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
+        return next((n for n in range(start, stop) if pattern.search(self._text_lines[n - 1])), start)
+
+    @cached_property
+    def _text_lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, ...], int]:
+        found: dict[tuple[str, ...], int] = {}
+        table: tuple[str, ...] = ()
+        repeats: dict[tuple[str, ...], int] = {}
+        depth = 0
+        for number, line in enumerate(self._text_lines, 1):
+            code = _NOISE.sub(lambda match: "" if match[0].startswith("#") else match[0], line).strip()
+            if depth == 0 and code.startswith("["):
+                table = _parts(code.strip("[] \t"))
+                if code.startswith("[["):
+                    repeats[table] = repeats.get(table, -1) + 1
+                    found.setdefault(table, number)
+                    table = (*table, str(repeats[table]))
+                found.setdefault(table, number)
+            elif depth == 0 and "=" in code:
+                found.setdefault(table + _parts(code), number)
+            bare = _NOISE.sub("", line)
+            if not (depth == 0 and code.startswith("[")):
+                depth = max(0, depth + sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}"))
+        return found
+
+
+@contextmanager
+def located(source: Source, *path: object) -> Iterator[None]:
+    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place already."""
+    try:
+        yield
+    except AblateError as error:
+        if str(error).startswith(str(source.path)):
+            raise
+        raise AblateError(f"{source.where(*path)}: {error}") from None
+
+
+def _parts(code: str) -> tuple[str, ...]:
+    """`a."b c".d = …` → ("a", "b c", "d")."""
+    parts: list[str] = []
+    at = 0
+    while match := _PART.match(code, at):
+        parts.append(next(group for group in match.groups() if group is not None))
+        at = match.end()
+        if at >= len(code) or code[at] != ".":
+            break
+        at += 1
+    return tuple(parts)

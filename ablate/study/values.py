@@ -1,0 +1,80 @@
+"""Values as a study file may write them → the values of a run's configuration."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+
+BUDGETS = {
+    "tokens": "tokens that a run trains on",
+    "tokens_per_param": "tokens that a run trains on, for each of its parameters (embeddings and head included)",
+    "flops": "floating-point operations that a run's training takes (three forward passes a token)",
+}
+FOLLOWS = {
+    "steps": "follows from the budget; give tokens, tokens_per_param or flops",
+    "n_vocab": "follows from the tokenizer",
+    "corpus_hash": "follows from corpus",
+    "tokenizer_hash": "follows from tokenizer",
+    "seed": "is set by the study's `seeds`",
+}
+SETTABLE = [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]  # keys of [base], [factors] and named levels
+LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
+
+_LARGEST = 10**30
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([KMBGT]?)")
+
+
+def number(name: str, raw: object) -> int | float:
+    """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14".
+
+    Raises `AblateError`, which calls it `name`, for anything else.
+    """
+    match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -_LARGEST <= given <= _LARGEST:
+        raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
+    return int(given) if given == int(given) else float(given)
+
+
+def field_value(name: str, raw: object) -> Any:
+    """The value of configuration field or budget `name` for what a file holds. Raises `AblateError` without a place."""
+    if name in BUDGETS:
+        value = number(name, raw)
+        if not 0 < value <= LARGEST_BUDGET[name]:
+            raise AblateError(f"{name} = {raw!r:.80}: a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
+        return value
+    row = CATALOGUE[name]
+    if row.levels:
+        return row.canonical(raw)
+    kind = RunConfig.model_fields[name].annotation
+    if kind in (int, float):
+        raw = number(name, raw)
+    try:
+        return _adapter(name).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = "too few entries" if first["type"] == "missing" else first["msg"][0].lower() + first["msg"][1:]
+        raise AblateError(f"{name} = {raw!r:.80}: {message}") from None
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    field = RunConfig.model_fields[name]
+    annotated: Any = Annotated[field.annotation, *field.metadata, None]
+    return TypeAdapter(annotated)
+
+
+def label(raw: object) -> str:
+    """A level's label: the name of a choice, a number or a text as the file writes it, a list in brackets."""
+    if isinstance(raw, list | tuple):
+        return "[" + ", ".join(label(part) for part in raw) + "]"
+    return raw if isinstance(raw, str) else repr(raw)

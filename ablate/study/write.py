@@ -1,0 +1,98 @@
+"""A study file written from its tables, with a comment on every key."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.study.parse import StudyFile
+from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
+from ablate.study.values import BUDGETS
+
+Table = dict[str, Any]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SECTIONS = {
+    "base": "What every run starts from. Whatever is not given has its default: `ablate factors` lists all.",
+    "factors": "What varies. A factor's first level is its baseline.",
+    "match": "What the cells of a stratum have in common with its baseline.",
+    "tune": "How the learning rate of each group of cells is found.",
+    "fit": "The scaling curves that the report fits.",
+    "eval": "What is measured on held-out text.",
+}
+_TABLES: dict[str, type[BaseModel]] = {"match": MatchTable, "tune": TuneTable, "fit": FitTable, "report": ReportTable}
+
+
+def write(raw: Mapping[str, Any]) -> str:
+    """The text of a study file with the content of `raw`, as `tomllib` would read it."""
+    lines: list[str] = []
+    plain = {key: value for key, value in raw.items() if key == "seeds" or not _is_table(value)}
+    for key in [
+        *(name for name in StudyFile.model_fields if name in plain),
+        *(name for name in plain if name not in StudyFile.model_fields),
+    ]:
+        lines.append(_line(key, plain[key], StudyFile.model_fields[key].description if key in StudyFile.model_fields else ""))
+    for key, value in raw.items():
+        if isinstance(value, list) and _is_table(value):
+            for table in value:
+                lines += ["", f"[[{_key(key)}]]", *(_line(name, field) for name, field in table.items())]
+        elif isinstance(value, dict) and key not in plain:
+            lines += ["", *([f"# {_SECTIONS[key]}"] if key in _SECTIONS else []), f"[{_key(key)}]"]
+            lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
+    return "\n".join(lines) + "\n"
+
+
+def value(text: str) -> Any:
+    """The TOML value that a word on the command line means: 12, 1e-3, [0.8, 0.1, 0.1] as they are, else text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value))
+
+
+def _meaning(section: str, name: str) -> str:
+    if section in _TABLES:
+        row = _TABLES[section].model_fields.get(name)
+        return (row.description or "") if row else ""
+    if name in CATALOGUE:
+        return CATALOGUE[name].meaning.rstrip(".")
+    return BUDGETS.get(name, "")
+
+
+def _line(key: str, value: Any, comment: str | None = "") -> str:
+    code = f"{_key(key)} = {_toml(value)}"
+    return f"{code:<39} # {comment}" if comment else code
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML; tables inline."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):  # a JSON string is a TOML basic string but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(name)} = {_toml(field)}" for name, field in value.items()) + " }"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    raise AblateError(f"{value!r} has no place in a study file")

@@ -1,0 +1,59 @@
+"""The cache on disk: folders named by content hash, each built once, whole or not at all, whoever else asks for it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ablate.errors import AblateError
+
+
+def folder() -> Path:
+    """`$ABLATE_CACHE`, else `~/.cache/ablate`."""
+    return Path(os.environ.get("ABLATE_CACHE") or Path.home() / ".cache" / "ablate").absolute()
+
+
+def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
+    """The folder `kind/key` of the cache; where it is missing, `build` fills it.
+
+    Of several processes that ask at once, one builds while the others wait for it. The folder gets its name by a
+    rename when it is whole; what a killed process left behind is swept away. Raises `AblateError` where the cache
+    cannot be written.
+    """
+    done = folder() / kind / key
+    if done.exists():
+        return done
+    partial = done.with_name(f"{key}.partial")
+    with writing(), _locked(done.with_name(f"{key}.lock")):
+        if not done.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            build(partial)
+            partial.rename(done)
+    return done
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turns the system's refusal to write into the cache into an `AblateError`."""
+    try:
+        yield
+    except OSError as error:
+        ours = error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(folder())
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or ours:
+            reason = os.strerror(error.errno or 0).lower()
+            raise AblateError(f"cannot write the cache {folder()}: {reason}; let ABLATE_CACHE name another folder") from None
+        raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

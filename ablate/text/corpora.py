@@ -1,0 +1,128 @@
+"""Corpora: what a study's `corpus` names, its content hash, and how long it is."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ablate.errors import AblateError
+from ablate.text import cache, sources
+from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
+
+NAMED = ("austen", "sotu", "debian-docs")  # the first two come with the package, the third is built on demand
+_FORMAT = 1  # raised when a corpus is read or split differently
+_SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What reading a corpus once tells of it; bytes count a separator behind each document."""
+
+    hash: str  # SHA-256 of the documents, a form feed behind each; of both token files
+    n_documents: int
+    n_bytes: int
+    n_train_bytes: int
+    n_held_out_bytes: int
+    n_token_ids: int = 0  # one more than the largest token of token files; 0 for text
+
+
+@dataclass(frozen=True)
+class Corpus(Facts):
+    """A text that a study names, found and read."""
+
+    name: str = ""  # "austen", or the stem of a file, the name of a folder
+    location: str = ""  # "package:NAME", "hf:FOLDER", an absolute path or an absolute glob
+
+    @property
+    def holds_tokens(self) -> bool:
+        return self.n_token_ids > 0
+
+
+def find(spec: str, root: Path) -> Corpus:
+    """The corpus that `spec` names: austen, sotu, debian-docs, or a file, folder or glob, relative to `root`.
+
+    Reads all of it the first time, and only the sizes and times of its files after that. Raises `AblateError` where
+    nothing is there, where there is no text, and where it cannot be read.
+    """
+    location = _locate(spec, root)
+    facts = read(location)
+    if not facts.n_documents:
+        raise AblateError(f"corpus {spec!r} is empty: there is no text in it")
+    path = Path(location.partition(":")[2] if location.startswith(("package:", "hf:")) else location)
+    name = path.name.split(".")[0] or path.parent.name
+    while set(name) & set("*?["):  # a glob goes by the name of the folder it looks into
+        path = path.parent
+        name = path.name
+    return Corpus(**asdict(facts), name=spec if spec in NAMED else name, location=location)
+
+
+def read(location: str) -> Facts:
+    """The facts of the corpus at a location; remembered in the cache until one of its files changes."""
+    source = sources.at(location)
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files if path.exists()]
+    known = cache.folder() / "corpora" / f"{hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()}.json"
+    if known.exists():
+        return Facts(**json.loads(known.read_text()))
+    facts = _token_facts(source) if isinstance(source, sources.TokenFiles) else _text_facts(source)
+    if all(time.time() - mtime / 1e9 > _SETTLED for _, _, mtime in stats):
+        with cache.writing():
+            known.parent.mkdir(parents=True, exist_ok=True)
+            partial = known.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(asdict(facts)))
+            partial.replace(known)
+    return facts
+
+
+def _locate(spec: str, root: Path) -> str:
+    if spec in ("austen", "sotu"):
+        return f"package:{spec}"
+    if spec == "debian-docs":
+        built = cache.folder() / "debian-docs" / "corpus" / "text"
+        if not built.is_dir():
+            raise AblateError(
+                f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python -m ablate.text.debian_docs` "
+                "(on Debian or Ubuntu, no root needed)"
+            )
+        return str(built)
+    prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)
+    location = (root.absolute() / Path(path).expanduser()).resolve() if not set(path) & set("*?[") else root.absolute() / path
+    if not prefix and not location.exists() and not set(path) & set("*?["):
+        near = [*NAMED, *(entry.name for entry in location.parent.iterdir())] if location.parent.is_dir() else list(NAMED)
+        meant = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
+        raise AblateError(
+            f"corpus {spec!r}: there is no such file, folder or corpus"
+            + (f"; did you mean {meant[0]!r}?" if meant else ".")
+            + f" Named corpora: {', '.join(NAMED)}."
+        )
+    return prefix + str(location)
+
+
+def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
+    digest, number, n_bytes = hashlib.sha256(), -1, 0
+    whole, tails = [0, 0], [0, 0]  # bytes to train on and held out, were whole documents held out, or each one's tail
+    for number, document in enumerate(source.documents()):
+        for piece in document.pieces(1 << 20):
+            digest.update(piece)
+        digest.update(SEPARATOR)
+        n_bytes += len(document) + len(SEPARATOR)
+        for lengths, n_documents in ((whole, WHOLE_FROM), (tails, 1)):
+            for part, held_out in parts(document, number, n_documents):
+                lengths[held_out] += len(part) + len(SEPARATOR)
+    return Facts(digest.hexdigest(), number + 1, n_bytes, *(whole if number + 1 >= WHOLE_FROM else tails))
+
+
+def _token_facts(source: sources.TokenFiles) -> Facts:
+    digest, largest = hashlib.sha256(), 0
+    train, held_out = source.arrays()
+    for array in (train, held_out):
+        digest.update(len(array).to_bytes(8, "big"))
+        for start in range(0, len(array), 1 << 20):
+            chunk = array[start : start + (1 << 20)]
+            digest.update(chunk.tobytes())
+            largest = max(largest, int(chunk.max()))
+    return Facts(digest.hexdigest(), 1, train.nbytes + held_out.nbytes, train.nbytes, held_out.nbytes, largest + 1)

@@ -1,0 +1,96 @@
+"""Documents: ranges of bytes in memory or in a mapped file, however long, and the rule by which some are held out.
+
+Documents stand between form feeds (U+000C), without the white space around them; empty ones do not count.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SEPARATOR = b"\f"
+WHOLE_FROM = 50  # documents from which on whole ones are held out
+EVERY = 10  # of which one is held out; of fewer documents, the last 1/EVERY of each
+
+_SPACE = b" \t\r\n"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Bytes `start` to `end` of a buffer, which may be larger than memory."""
+
+    buffer: bytes | mmap.mmap
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def pieces(self, size: int = 1 << 16) -> Iterator[bytes]:
+        """The document in pieces of about `size` bytes, each but the first beginning with white space after a word.
+
+        No pre-tokenizer in use joins a word to white space behind it, so that the pieces' tokens are the whole's.
+        Text without white space is cut between characters.
+        """
+        start = self.start
+        while self.end - start > size:
+            cut = self._before_space(start, start + size)
+            yield self.buffer[start:cut]
+            start = cut
+        yield self.buffer[start : self.end]
+
+    def split(self) -> tuple[Document, Document]:
+        """The document without its last tenth, and that tenth; between lines where there are lines, else characters."""
+        ninety = self.end - len(self) // EVERY
+        line = self.buffer.rfind(b"\n", self.start, ninety) + 1
+        cut = line if line > self.end - len(self) // EVERY * 2 else self._between_characters(ninety)
+        return _strip(self.buffer, self.start, cut), _strip(self.buffer, cut, self.end)
+
+    def _before_space(self, start: int, end: int) -> int:
+        for space in (b"\n", b" "):
+            at = self.buffer.rfind(space, start + 1, end)
+            while at > start and self.buffer[at - 1] in _SPACE:
+                at -= 1
+            if at > start:
+                return at
+        return self._between_characters(end)
+
+    def _between_characters(self, at: int) -> int:
+        """The start of the UTF-8 character that byte `at` belongs to; `at` itself where the bytes are no UTF-8."""
+        for back in range(4 if at < self.end else 0):
+            if at - back > self.start and self.buffer[at - back] & 0xC0 != 0x80:
+                return at - back
+        return at
+
+
+def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
+    """The documents of a buffer, in order."""
+    start = 0
+    while start < len(buffer):
+        end = buffer.find(SEPARATOR, start)
+        end = len(buffer) if end < 0 else end
+        found = _strip(buffer, start, end)
+        if len(found):
+            yield found
+        start = end + 1
+
+
+def parts(document: Document, number: int, n_documents: int) -> list[tuple[Document, bool]]:
+    """The parts of document `number` of `n_documents`, each with whether it is held out.
+
+    Of 50 documents or more, every tenth is held out whole; of fewer, the last tenth of each. Never shuffled lines: a
+    model would be asked to fill in between lines it has learnt.
+    """
+    if n_documents >= WHOLE_FROM:
+        return [(document, number % EVERY == EVERY - 1)]
+    train, held_out = document.split()
+    return [(part, part is held_out) for part in (train, held_out) if len(part)]
+
+
+def _strip(buffer: bytes | mmap.mmap, start: int, end: int) -> Document:
+    while start < end and buffer[start] in _SPACE:
+        start += 1
+    while end > start and buffer[end - 1] in _SPACE:
+        end -= 1
+    return Document(buffer, start, end)

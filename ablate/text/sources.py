@@ -1,0 +1,179 @@
+"""Where text lies: files (plain, .gz, .xz), Hugging Face data sets, and token files as nanoGPT writes them."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import lzma
+import mmap
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ablate.errors import AblateError
+from ablate.text import cache
+from ablate.text.documents import Document, documents
+
+SHIPPED = Path(__file__).parent / "shipped"
+_UNPACKED_FREELY = 1 << 30  # bytes; beyond them a packed file may be no more than
+_UNPACKED_RATIO = 100  # times its packed size: text packs four to six times
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Files of text, in order, each holding one document or several between form feeds."""
+
+    files: tuple[Path, ...]
+
+    def documents(self) -> Iterator[Document]:
+        for path in self.files:
+            with _mapped(path) as buffer:
+                if buffer[:4096].count(b"\0"):
+                    raise AblateError(f"{path} holds NUL bytes: it is no text; a glob such as '*.txt' can leave it out")
+                yield from documents(buffer)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A local Hugging Face data set: a folder written by `save_to_disk`, or one of Parquet, JSON, CSV or text files.
+
+    A row's column `text`, or its only column of text, is a document. Of several splits, `train` is read.
+    """
+
+    folder: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(sorted(path for path in self.folder.rglob("*") if path.is_file()))
+
+    def documents(self) -> Iterator[Document]:
+        try:
+            import datasets
+        except ImportError:
+            raise AblateError(f"corpus 'hf:{self.folder}' needs the package datasets: pip install datasets") from None
+        saved = (self.folder / "state.json").exists() or (self.folder / "dataset_dict.json").exists()
+        datasets.disable_progress_bars()
+        try:
+            if saved:
+                rows = datasets.load_from_disk(str(self.folder))
+            else:
+                rows = datasets.load_dataset(str(self.folder), cache_dir=str(cache.folder() / "datasets"))
+        except Exception as error:  # the library raises whatever its file readers raise
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise AblateError(f"corpus 'hf:{self.folder}' cannot be read as a data set: {first}") from error
+        if isinstance(rows, dict):
+            if "train" not in rows:
+                raise AblateError(f"corpus 'hf:{self.folder}' has no split 'train'; it has {', '.join(rows)}")
+            rows = rows["train"]
+        column = self._column(rows.features)
+        for batch in rows.select_columns([column]).iter(batch_size=1000):
+            for text in batch[column]:
+                yield from documents((text or "").encode())
+
+    def _column(self, features: dict[str, object]) -> str:
+        texts = [name for name, kind in features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
+        if "text" in texts or len(texts) == 1:
+            return "text" if "text" in texts else texts[0]
+        raise AblateError(
+            f"corpus 'hf:{self.folder}' has no column 'text' and not one column of text alone; columns: {', '.join(features)}"
+        )
+
+
+@dataclass(frozen=True)
+class TokenFiles:
+    """A folder with `train.bin` and `val.bin`: tokens as 16-bit unsigned integers, as nanoGPT's `prepare.py` writes them."""
+
+    folder: Path
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.folder / "train.bin", self.folder / "val.bin"
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """(training, held-out) tokens, mapped from disk."""
+        train, held_out = (_tokens(path) for path in self.files)
+        return train, held_out
+
+
+Source = TextFiles | DataSet | TokenFiles
+
+
+def at(location: str) -> Source:
+    """The source at a location: `package:NAME`, `hf:FOLDER`, or the path of a file or folder, or a glob."""
+    kind, _, rest = location.partition(":")
+    if kind == "package":
+        return TextFiles((SHIPPED / f"{rest}.txt.xz",))
+    path = Path(rest if kind == "hf" else location)
+    if kind == "hf" or (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+        if not path.is_dir():
+            raise AblateError(f"corpus {location!r}: there is no folder {path}")
+        return DataSet(path)
+    if any((path / name).exists() for name in ("train.bin", "val.bin")):
+        return TokenFiles(path)
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    elif path.exists():
+        files = [path]
+    else:
+        files = [Path(file) for file in glob.glob(location, recursive=True)]  # noqa: PTH207 (the pattern is absolute)
+    regular = tuple(sorted(file for file in files if stat.S_ISREG(file.stat().st_mode)))
+    if not regular:
+        raise AblateError(f"corpus {location!r}: " + ("the folder is empty" if path.is_dir() else "there is no such file"))
+    return TextFiles(regular)
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
+    """The bytes of a file, mapped; a packed file is unpacked into a nameless one in the cache first."""
+    if not path.stat().st_size:
+        yield b""
+        return
+    with path.open("rb") as file:
+        if path.suffix not in (".gz", ".xz"):
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+                yield buffer
+            return
+        with cache.writing():
+            cache.folder().mkdir(parents=True, exist_ok=True)
+            into = tempfile.TemporaryFile(dir=cache.folder())  # noqa: SIM115 (what its user raises is not the cache's)
+        with into as unpacked:
+            if not _unpack(path, file, unpacked):
+                yield b""
+                return
+            with mmap.mmap(unpacked.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+                yield buffer
+
+
+def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
+    """Unpack a file; returns how many bytes came out."""
+    limit = max(_UNPACKED_FREELY, path.stat().st_size * _UNPACKED_RATIO)
+    size = 0
+    try:
+        with gzip.open(file) if path.suffix == ".gz" else lzma.open(file) as packed:
+            while chunk := packed.read(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise AblateError(f"{path} unpacks to more than {limit >> 20} MiB: unpack it yourself if you trust it")
+                with cache.writing():
+                    into.write(chunk)
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise AblateError(f"{path} cannot be unpacked: {str(error).lower()}") from None
+    into.flush()
+    return size
+
+
+def _tokens(path: Path) -> np.ndarray:
+    if not path.exists():
+        raise AblateError(f"corpus {str(path.parent)!r}: {path.name} is missing beside its other half")
+    size = path.stat().st_size
+    if not size or size % 2:
+        raise AblateError(f"{path} has {size} bytes: tokens of 16 bits were expected, at least one")
+    return np.memmap(path, dtype="<u2", mode="r")

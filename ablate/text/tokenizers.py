@@ -1,0 +1,189 @@
+"""Tokenizers: bytes, BPE trained on the training part, a `tokenizer.json`, or tokens that a corpus brings along."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate.errors import AblateError, unknown
+from ablate.text import cache
+from ablate.text.corpora import Corpus
+from ablate.text.documents import SEPARATOR
+
+_SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
+_BPE_SIZES = (257, 1 << 18)
+_BPE_TEXT = 1 << 28  # bytes of training text that BPE looks at; of more, evenly spaced pieces
+_LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
+_FORMAT = 1  # raised when BPE is trained or read differently
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # what may stand behind a document, else U+000C
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """What a tokenizer is, before it is trained or read."""
+
+    name: str  # "byte", "bpe:8192", "tokens", or the name of a tokenizer's file
+    n_vocab: int  # without [MASK]
+    hash: str  # SHA-256 of what decides the tokens
+    location: str  # "byte", "bpe:8192", "tokens", or an absolute path
+
+
+class Tokenizer(Protocol):
+    """Text to tokens, and what each token stands for."""
+
+    separator: Sequence[int]  # stands behind each document
+    spelling: list[bytes]  # the bytes of each token; b"" for one that stands for no text
+
+    def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
+        """The tokens of each piece. Raises `UnicodeDecodeError` where bytes are not UTF-8 and have to be."""
+
+
+def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
+    """What `spec` names, on `corpus`; a path is relative to `root`. Trains nothing. Raises `AblateError`."""
+    if spec == "tokens" or (spec == "byte" and corpus.holds_tokens):
+        if spec == "byte" or not corpus.holds_tokens:
+            tokens = "tokens, not text; use 'tokens', or the tokenizer.json that made them"
+            holds = tokens if corpus.holds_tokens else "text, not tokens"
+            raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds {holds}")
+        return TokenizerInfo("tokens", corpus.n_token_ids, _hash(f"tokens:{corpus.n_token_ids}"), "tokens")
+    if spec == "byte":
+        return TokenizerInfo("byte", 256, _hash("byte"), "byte")
+    if spec.startswith("bpe:"):
+        size = _size(spec)
+        if corpus.holds_tokens:
+            raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds tokens, not text, and BPE is trained on text")
+        return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
+    path = (root / Path(spec).expanduser()).resolve()
+    if not path.is_file():
+        if "/" in spec or spec.endswith(".json"):
+            raise AblateError(f"tokenizer = {spec!r}: there is no file {path}")
+        raise unknown("tokenizer", spec, _SPECS)
+    content = _content(path)
+    n_vocab = len(_spelling(_library(path, content)))
+    if corpus.n_token_ids > n_vocab:
+        raise AblateError(
+            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token {corpus.n_token_ids - 1}: "
+            "another tokenizer made it"
+        )
+    return TokenizerInfo(path.name, n_vocab, hashlib.sha256(content).hexdigest(), str(path))
+
+
+def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> Tokenizer:
+    """The tokenizer at a location; BPE is trained on the pieces `training`, of `n_bytes` in all, unless the cache has it."""
+    if location == "byte":
+        return Bytes()
+    if location.startswith("bpe:"):
+        size = _size(location)
+        trained = cache.built("tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder))
+        return Library(trained / "tokenizer.json", size)
+    path = Path(location)
+    content = _content(path)
+    if hashlib.sha256(content).hexdigest() != hash:
+        raise AblateError(f"tokenizer {path} has changed since the study was planned: run the study anew")
+    return Library(path)
+
+
+class Bytes:
+    """Every byte a token, whatever it means: any file can be read. U+000C stands behind each document."""
+
+    def __init__(self) -> None:
+        self.separator: Sequence[int] = SEPARATOR
+        self.spelling = [bytes([value]) for value in range(256)]
+
+    def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
+        return pieces
+
+
+class Library:
+    """A tokenizer of the tokenizers library, from its `tokenizer.json`."""
+
+    def __init__(self, path: Path, n_vocab: int = 0):
+        """`n_vocab`: a vocabulary larger than the file's, filled up with tokens that never occur."""
+        self._tokenizer = _library(path, _content(path))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.spelling = _spelling(self._tokenizer)
+        self.spelling += [b""] * (n_vocab - len(self.spelling))
+        ends = [self._tokenizer.token_to_id(end) for end in _ENDS]
+        self.separator: Sequence[int] = next(([end] for end in ends if end is not None), self.encode([SEPARATOR])[0])
+
+    def encode(self, pieces: list[bytes]) -> list[list[int]]:
+        texts = [piece.decode() for piece in pieces]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _size(spec: str) -> int:
+    least, most = _BPE_SIZES
+    digits = spec.removeprefix("bpe:")
+    if not digits.isascii() or not digits.isdigit() or not least <= int(digits[:9]) <= most:
+        raise AblateError(f"tokenizer = {spec!r}: behind 'bpe:' stands a whole number from {least} to {most}, as in 'bpe:8192'")
+    return int(digits)
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise AblateError(f"tokenizer {path}: there is no such file")
+    if path.stat().st_size > _LARGEST_FILE:
+        raise AblateError(f"tokenizer {path} has more than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use has: refused")
+    return path.read_bytes()
+
+
+def _library(path: Path, content: bytes) -> Any:
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_buffer(content)
+    except Exception as error:  # the library raises bare Exceptions
+        raise AblateError(f"tokenizer {path} is no tokenizer.json of the tokenizers library: {error}") from None
+
+
+def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path) -> None:
+    """Byte-level BPE as GPT-2's, without special tokens. Source: Sennrich et al. 2016; Radford et al. 2019."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    every = -(-n_bytes // _BPE_TEXT)
+    texts = (piece.decode() for number, piece in enumerate(training) if number % every == 0)
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    (folder / "tokenizer.json").write_text(bpe.to_str())
+
+
+def _spelling(tokenizer: Any) -> list[bytes]:
+    """The bytes of each token of a tokenizer of the library, by what its decoder would make of them."""
+    decoder = json.dumps(json.loads(tokenizer.to_str()).get("decoder") or {})
+    from_byte_level = {letter: value for value, letter in _byte_level().items()}
+    added = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+    def spell(token: str) -> bytes:
+        if "ByteLevel" in decoder and all(letter in from_byte_level for letter in token):
+            return bytes(from_byte_level[letter] for letter in token)
+        if "WordPiece" in decoder:
+            return token[2:].encode() if token.startswith("##") else f" {token}".encode()
+        if "ByteFallback" in decoder and len(token) == 6 and token.startswith("<0x"):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("\u2581", " ").encode()
+
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
+        if number not in added:
+            spelled[number] = spell(token)
+    return spelled
+
+
+def _byte_level() -> dict[int, str]:
+    """The letter that stands for each byte in byte-level vocabularies. Source: GPT-2's `bytes_to_unicode`."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [value for value in range(256) if value not in shown]
+    return {value: chr(value) for value in shown} | {value: chr(256 + n) for n, value in enumerate(hidden)}

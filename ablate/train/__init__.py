@@ -1,0 +1,1 @@
+"""Training: optimiser, schedule, the step, evaluations, checkpoints. Knows no database."""

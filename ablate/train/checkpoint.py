@@ -1,0 +1,57 @@
+"""Checkpoints: written beside the old one, made durable, then renamed, so that a half-written one is never read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NOT_WHOLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)  # torch.load of a file cut short by a lost machine
+
+State = dict[str, Any]  # tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
+
+
+def previous(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` is kept."""
+    return path.with_name(path.name + ".previous")
+
+
+def save(path: Path, state: State) -> None:
+    """Write `state` to `path`; what was there becomes `previous(path)`. At every moment one of the two is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    with fresh.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        path.replace(previous(path))
+    fresh.replace(path)
+    _sync_folder(path.parent)
+
+
+def load(path: Path) -> State | None:
+    """The newest whole checkpoint, on the CPU, or None where there is none."""
+    for candidate in (path, previous(path)):
+        if candidate.exists():
+            with candidate.open("rb") as file, suppress(*NOT_WHOLE):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    return None
+
+
+def remove(path: Path) -> None:
+    """Remove the checkpoint at `path`, the one before it and a half-written one."""
+    for name in (path, previous(path), path.with_name(path.name + ".tmp")):
+        name.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,43 @@
+"""Cross-entropy from logits of any precision, in float32 or better, without a second copy of the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Per token: −log softmax(logits)[target], and log Σ exp logits (for the z-loss, arXiv:2204.02311).
+
+    Autograd's own would keep the logits in float32 beside those of the matrix product; this keeps the latter alone.
+    """
+
+    @staticmethod
+    def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        normaliser = torch.logsumexp(_wide(logits), dim=-1)
+        chosen = logits.gather(-1, targets[..., None])[..., 0]
+        return normaliser - chosen, normaliser
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        logits, targets = inputs
+        ctx.save_for_backward(logits, targets, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor, d_normaliser: Tensor) -> tuple[Tensor, None]:
+        logits, targets, normaliser = ctx.saved_tensors
+        share = (_wide(logits) - normaliser[..., None]).exp() * (d_loss + d_normaliser)[..., None]
+        hit = torch.arange(logits.shape[-1], device=logits.device) == targets[..., None]
+        return torch.where(hit, share - d_loss[..., None], share).to(logits.dtype), None
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of every token and its log Σ exp logits. logits [..., V], targets [...] (int64) → [...], [...], float32 or float64."""
+    loss, normaliser = CrossEntropy.apply(logits, targets)
+    return loss, normaliser
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()

@@ -1,0 +1,42 @@
+"""The training series of a pack: per-step values from the device, averaged into at most some 200 points a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SERIES = ("train_loss", "grad_norm", "lr")  # what a step records, in this order
+POINTS = 200
+
+
+@dataclass(frozen=True)
+class Point:
+    """Series of all members [K] at `step`, the number of steps made."""
+
+    step: int
+    values: dict[str, NDArray[np.float64]]
+
+
+class Meter:
+    """Means over the steps since the last point; for the learning rate the value at the point."""
+
+    def __init__(self, steps: int, n_members: int):
+        self.steps = steps
+        self.every = -(-steps // POINTS)
+        self.sums = np.zeros((len(SERIES), n_members))
+        self.count = 0
+
+    def add(self, first: int, block: NDArray[np.float64]) -> list[Point]:
+        """The points that steps first + 1 … first + n complete. block: [n, len(SERIES), K]."""
+        points = []
+        for step, row in enumerate(block, start=first + 1):
+            self.sums += row
+            self.count += 1
+            if step % self.every == 0 or step == self.steps:
+                values = dict(zip(SERIES, self.sums / self.count, strict=True))
+                points.append(Point(step, values | {"lr": row[SERIES.index("lr")]}))
+                self.sums[:] = 0
+                self.count = 0
+        return points

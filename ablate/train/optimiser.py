@@ -1,0 +1,80 @@
+"""AdamW over K stacked runs, each with its own learning rate, weight decay and clipping (Loshchilov & Hutter 2019).
+
+`torch.optim.AdamW` knows one learning rate for all its parameters. Here all parameters of a pack lie side by side in
+one buffer [K, N], so that an update is a few operations on whole rows, and a member is a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+ALIGN = 64  # elements: every parameter starts on a boundary that matrix products like
+
+
+class AdamW:
+    """The parameters, their gradient and its two moments as rows [K, N].
+
+    Takes the storage of a module's parameters over: afterwards each is a view of `weights`. Those called `weight`
+    (matrices, embeddings) are decayed, the others (biases, gains, vectors) are not.
+    """
+
+    def __init__(self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8):
+        named = sorted(module.named_parameters(), key=lambda pair: not _decays(pair[0]))
+        self.names = [name for name, _ in named]
+        self.parameters = [p for _, p in named]
+        self.betas, self.eps = betas, eps
+        first = self.parameters[0]
+        self.n_members = first.shape[0]
+        widths = [p[0].numel() for p in self.parameters]
+        self._padding = [-width % ALIGN for width in widths]
+        room = [width + pad for width, pad in zip(widths, self._padding, strict=True)]
+        self.n_decayed = sum(n for n, name in zip(room, self.names, strict=True) if _decays(name))
+        self.weights = first.new_zeros(self.n_members, sum(room), requires_grad=False)
+        for p, width, row in zip(self.parameters, widths, self.weights.split(room, dim=1), strict=True):
+            view = row[:, :width].view(p.shape)
+            view.copy_(p.detach())
+            p.data = view
+        self.mean = torch.zeros_like(self.weights)
+        self.square = torch.zeros_like(self.weights)
+        self._zeros = {pad: first.new_zeros(self.n_members, pad, requires_grad=False) for pad in set(self._padding) if pad}
+
+    def reset(self) -> None:
+        """Forget all moments, as before the first step."""
+        self.mean.zero_()
+        self.square.zero_()
+
+    def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Gradients of `self.parameters`, in their order, as rows [K, N] (a copy)."""
+        pieces = []
+        for gradient, pad in zip(gradients, self._padding, strict=True):
+            pieces.append(gradient.reshape(self.n_members, -1))
+            if pad:
+                pieces.append(self._zeros[pad])
+        return torch.cat(pieces, dim=1)
+
+    @torch.no_grad()
+    def update(self, gradient: Tensor, step: Tensor, lr: Tensor, weight_decay: Tensor, clip: Tensor, alive: Tensor) -> Tensor:
+        """One step with gradient [K, N]. Returns each member's gradient norm [K], before clipping.
+
+        step: 0-d, floating, 0 at first. lr, weight_decay, clip (largest norm, inf for none), alive (boolean; a member that
+        is not keeps its weights whatever its gradient): [K].
+        """
+        beta1, beta2 = self.betas
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        scale = (clip / (norm + 1e-6)).clamp(max=1)
+        gradient = torch.where(alive[:, None], gradient * scale[:, None], 0)
+        rate = torch.where(alive, lr, 0)[:, None]
+        self.mean.lerp_(gradient, 1 - beta1)
+        self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        unbiased = (1 - beta2 ** (step + 1)).sqrt()
+        denominator = (self.square.sqrt() / unbiased).add_(self.eps)
+        self.weights[:, : self.n_decayed].mul_(1 - rate * weight_decay[:, None])
+        self.weights.sub_(rate / (1 - beta1 ** (step + 1)) * self.mean / denominator)
+        return norm
+
+
+def _decays(name: str) -> bool:
+    return name.rpartition(".")[2] == "weight"

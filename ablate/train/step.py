@@ -1,0 +1,179 @@
+"""One training step of a pack as a function on static tensors: run eagerly on a CPU, captured in a CUDA graph on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ablate.config import RunConfig
+from ablate.data.batches import Batches
+from ablate.data.objectives import Example, Objective
+from ablate.factors import factor
+from ablate.model.transformer import Transformer
+from ablate.text import Tokens
+from ablate.train.loss import cross_entropy
+from ablate.train.meter import SERIES
+from ablate.train.optimiser import AdamW
+from ablate.train.schedule import Schedule
+
+RING = 256  # steps, at most, whose windows and metrics are on the device at once
+RING_BYTES = 1 << 26  # for their windows
+TEXT_BYTES = 1 << 32  # of text, at most, on the device; windows of a larger one are gathered on the host
+
+LOADED = ("seed", "lr", "weight_decay", "mask_ratio", "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
+
+
+class Step:
+    """A model, its optimiser and all that a step reads and writes, at fixed addresses.
+
+    The fields named in `LOADED` are tensors, or decide nothing but the text, so that `load` makes the same step, with
+    its compiled code and captured graph, serve other runs.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0):
+        self.config = config = configs[0]
+        self.device = torch.device(device)
+        self.micro_batch = micro_batch or config.batch_size
+        assert config.batch_size % self.micro_batch == 0, (config.batch_size, micro_batch)
+        pack = len(configs)
+        self.model = Transformer(config, pack).to(self.device)
+        self.optimiser = AdamW(self.model)
+        self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
+        self.objective: Objective = factor("objective").load(config.objective)(configs, tokens, self.device)
+        self.schedule: Schedule = factor("schedule").load(config.schedule)()
+
+        def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        window = pack * config.batch_size * (config.n_ctx + 1)
+        self.ring = max(1, min(RING, RING_BYTES // (4 * window)))
+        self.windows = zeros(self.ring, pack, config.batch_size, config.n_ctx + 1, dtype=torch.int32)
+        self.metrics = zeros(self.ring, len(SERIES), pack)
+        self.number = zeros(dtype=torch.int64)  # steps made
+        self.alive = zeros(pack, dtype=torch.bool)
+        self.diverged_at = zeros(pack, dtype=torch.int64)  # number of the step whose loss was not finite, or 0
+        self.lr, self.weight_decay, self.clip = zeros(pack), zeros(pack), zeros(pack)
+        self.steps, self.warmup = zeros(), zeros()
+        self.load(configs, tokens)
+
+    def load(self, configs: Sequence[RunConfig], tokens: Tokens) -> None:
+        """Make ready for the first step of `configs`, which are of this step's shape."""
+        first = configs[0]
+        seeds = [config.seed for config in configs]
+        where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
+        self.batches = Batches(tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, where)
+        self.objective.load(configs)
+        self.model.initialise(seeds)
+        self.steps.fill_(first.steps)
+        self.warmup.fill_(first.warmup * first.steps)
+        self.lr.copy_(torch.tensor([config.lr for config in configs]))
+        self.weight_decay.copy_(torch.tensor([config.weight_decay for config in configs]))
+        self.clip.copy_(torch.tensor([config.grad_clip or torch.inf for config in configs]))
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Back to the first step, but for the weights."""
+        self.done = 0
+        self.optimiser.reset()
+        for tensor in (self.number, self.diverged_at):
+            tensor.zero_()
+        self.alive.fill_(True)
+
+    def run(self, n: int, stop: Callable[[], bool]) -> int:
+        """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps made."""
+        slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
+        windows = self.batches.several(self.done, n).to(self.windows.dtype)
+        self.windows.index_copy_(0, slots, windows.to(self.device))
+        for made in range(n):
+            if stop():
+                return made
+            self.replay()
+            self.done += 1
+        return n
+
+    def read(self, n: int) -> tuple[NDArray[np.float64], list[int]]:
+        """The metrics of the last n steps, [n, len(SERIES), K], and where members diverged (0: not). Waits for the device."""
+        slots = torch.arange(self.done - n, self.done, device=self.device) % self.ring
+        rows = self.metrics[slots].cpu().double().numpy()
+        return rows, self.diverged_at.tolist()
+
+    def state(self) -> dict[str, Any]:
+        """What the steps still to come depend on, on the CPU."""
+        tensors = self._state()
+        return {"done": self.done, "names": self.optimiser.names} | {name: t.cpu().clone() for name, t in tensors.items()}
+
+    def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
+        """Go on from `state`, whose members `rows` [K] are those of this step."""
+        assert state["names"] == self.optimiser.names
+        self.done = state["done"]
+        self.number.fill_(self.done)
+        for name, tensor in self._state().items():
+            tensor.copy_(state[name][rows])
+
+    def _state(self) -> dict[str, Tensor]:
+        adamw = self.optimiser
+        moments = {"weights": adamw.weights, "mean": adamw.mean, "square": adamw.square}
+        return moments | {"alive": self.alive, "diverged_at": self.diverged_at}
+
+    # -- the step ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One step. Touches static tensors alone and never waits for the device."""
+        example = self._example()
+        scored = example.weights.sum((1, 2))
+        loss: Tensor | float = 0.0
+        gradients: list[Tensor] = []
+        for row in range(0, self.config.batch_size, self.micro_batch):
+            self.model.dice.row.fill_(row)
+            part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
+            objective, plain = self._losses(part, scored)
+            pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
+            if gradients:
+                torch._foreach_add_(gradients, pieces)
+            else:
+                gradients = list(pieces)
+            loss = loss + plain.detach()
+        assert isinstance(loss, Tensor)
+        self._finish(loss, gradients)
+
+    def _example(self) -> Example:
+        """Inputs, targets and weights of the whole batch, [K, B, T] each."""
+        slot = (self.number % self.ring).reshape(1)
+        windows = self.windows.index_select(0, slot).squeeze(0).long()
+        self.model.dice.step.copy_(self.number)
+        return self.objective.train(windows, self.number)
+
+    def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and cross-entropy; [K]."""
+        with self.autocast():
+            logits = self.model.head(self.model.features(part.inputs))
+        loss, normaliser = cross_entropy(logits, part.targets)
+        plain = (loss * part.weights).sum((1, 2)) / scored
+        if not self.config.z_loss:
+            return plain, plain
+        penalty = (normaliser.square() * part.weights).sum((1, 2)) / scored
+        return plain + self.config.z_loss * penalty, plain
+
+    @torch.no_grad()
+    def _finish(self, loss: Tensor, gradients: Sequence[Tensor]) -> None:
+        """Divergence, clipping, optimiser, metrics, and the number of steps. loss: [K]."""
+        ends = self.alive & ~loss.isfinite()
+        self.diverged_at.copy_(torch.where(ends, self.number + 1, self.diverged_at))
+        self.alive.logical_and_(~ends)
+        made = self.number.to(self.lr.dtype)
+        lr = self.lr * self.schedule(made, self.steps, self.warmup)
+        flat = self.optimiser.flatten(gradients)
+        norm = self.optimiser.update(flat, made, lr, self.weight_decay, self.clip, self.alive)
+        slot = (self.number % self.ring).reshape(1)
+        self.metrics.index_copy_(0, slot, torch.stack((loss, norm, lr))[None])
+        self.number.add_(1)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The precision of matrix products."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")

@@ -1,0 +1,169 @@
+"""Warm steps: captured in CUDA graphs, compiled where that pays, and kept for further runs of their shape."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.errors import unknown
+from ablate.text import Tokens
+from ablate.train.step import LOADED, Step
+
+# What of a step is compiled: nothing, each block, or all. On one H200, 4 layers of width 128, torch 2.11: seconds until
+# the first step, and a step's time as a share of the eager one's (5.2, 7.4 and 9.1 Mtok/s).
+SETUP = {"eager": 1.0, "block": 4.0, "whole": 15.0}
+TIME = {"eager": 1.0, "block": 0.70, "whole": 0.57}
+MODES = tuple(SETUP)
+
+LONG = 60.0  # seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step was timed
+COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True, "options": {"combo_kernels": True}}
+KEPT = {"cuda": 8, "cpu": 1, "mps": 1}  # steps, while their memory is not needed; where nothing is compiled, little is saved
+
+
+class Warm:
+    """A step that serves job after job, and how it is run.
+
+    `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which replaying does not show.
+    """
+
+    def __init__(self, step: Step):
+        self.step = step
+        self.mode = "eager"
+        self.pace = 0.0
+        self.peak_bytes = 0
+        self.seconds = 0.0  # of eager steps, or what they would have taken, in all jobs so far
+        self._eager_pace = 0.0
+
+    def prepare(self, steps: int, wanted: str) -> None:
+        """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is done first.
+
+        Call it at the job's first step. A step on a CPU, or on a device without graphs, is run as it is.
+        """
+        if wanted not in ("auto", *MODES):
+            raise unknown("compile mode", wanted, ("auto", *MODES))
+        if self.step.device.type != "cuda":
+            return
+        if wanted == "auto":
+            if not self._eager_pace:
+                flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
+                self._capture("whole" if flops / 5e14 > LONG and can_compile() else "eager")
+            self.seconds += self._eager_pace * steps
+            wanted = worthwhile(self.seconds, self.mode) if can_compile() else self.mode
+        if wanted != self.mode or self.step.replay == self.step.step:
+            self._capture(wanted)
+
+    def _capture(self, mode: str) -> None:
+        compiled(self.step, mode)
+        capture(self.step)
+        self.mode = mode
+        self.peak_bytes = torch.cuda.max_memory_allocated()
+        self.pace = timed(self.step)
+        self._eager_pace = self._eager_pace or self.pace / TIME[mode]
+
+
+def worthwhile(seconds: float, mode: str) -> str:
+    """The mode to run in when eager steps take `seconds`, those of earlier jobs included, and `mode` is there already.
+
+    Counting what was spent before decides as one does between renting and buying: a shape that keeps coming is worth
+    its compiler, though no single job is.
+    """
+    cost = {other: TIME[other] * seconds + (SETUP[other] if other != mode else 0) for other in MODES}
+    return min(MODES[MODES.index(mode) :], key=lambda other: cost[other])
+
+
+def can_compile() -> bool:
+    """Whether there is the C compiler that Triton needs to start a kernel; container images often lack one."""
+    return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
+
+
+def compiled(step: Step, mode: str) -> None:
+    """Let `mode` decide what of a step is compiled when it runs next."""
+    pieces: dict[str, list[tuple[object, str]]] = {
+        "eager": [],
+        "block": [(block, "forward") for block in step.model.blocks],
+        "whole": [(step, name) for name in ("_example", "_losses", "_finish")],
+    }
+    for owner, name in (piece for several in pieces.values() for piece in several):
+        vars(owner).pop(name, None)  # what an earlier mode has put before the class's own
+    if mode != "eager":
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 16  # shapes are many
+    for owner, name in pieces[mode]:
+        own = getattr(owner, name)
+        fast = torch.compile(own, **COMPILER)
+        setattr(owner, name, _while_learning(fast, own) if mode == "block" else fast)
+
+
+def _while_learning(fast: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """`fast` where gradients are wanted; else `own`: evaluations are too few to wait for a compiler."""
+    return lambda *arguments: (fast if torch.is_grad_enabled() else own)(*arguments)
+
+
+def capture(step: Step) -> None:
+    """Record a step in a CUDA graph, which `step.replay` runs from then on. Leaves the weights as they were."""
+    step.replay = step.step
+    weights = step.optimiser.weights.clone()
+    current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
+            step.step()
+    current.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        step.step()
+    step.replay = graph.replay
+    step.optimiser.weights.copy_(weights)
+    step.rewind()
+
+
+def timed(step: Step, n: int = 5) -> float:
+    """Seconds that a step takes. Leaves the weights as they were."""
+    weights = step.optimiser.weights.clone()
+    torch.cuda.synchronize(step.device)
+    begun = time.perf_counter()
+    for _ in range(n):
+        step.replay()
+    torch.cuda.synchronize(step.device)
+    seconds = (time.perf_counter() - begun) / n
+    step.optimiser.weights.copy_(weights)
+    step.rewind()
+    return seconds
+
+
+_WARM: OrderedDict[str, Warm] = OrderedDict()
+
+
+def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0) -> Warm:
+    """A step at the start of `configs`: one that has served runs of this shape in this process, or a new one."""
+    shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
+    key = json.dumps([shape, len(configs), device, micro_batch])
+    if key in _WARM:
+        _WARM.move_to_end(key)
+        _WARM[key].step.load(configs, tokens)
+    else:
+        _make_room(configs, torch.device(device))
+        _WARM[key] = Warm(Step(configs, tokens, device, micro_batch))
+    return _WARM[key]
+
+
+def _make_room(configs: Sequence[RunConfig], device: torch.device) -> None:
+    """Forget the steps not used for longest, until a new one fits."""
+    needed = sizes.memory_bytes(configs[0], len(configs))
+    while _WARM and (len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)):
+        _WARM.popitem(last=False)
+        gc.collect()  # a compiled step and its methods hold each other
+
+
+def _free(device: torch.device) -> int:
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]

@@ -1,0 +1,348 @@
+"""How fast the results database is, beside raw `sqlite3` doing the same in the same call.
+
+    python benchmarks/store.py [--runs 1000] [--seconds 5] [--folder DIR]
+
+Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same size. Optuna's and
+MLflow's own stores are measured where they are installed, on fewer points, for they are slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import multiprocessing as mp
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ablate import sizes, store
+from ablate.config import RunConfig
+from ablate.journal import Journal
+from ablate.plan import Cell, Contrast, Plan, PlannedRun
+from ablate.store import runs, schema
+from ablate.store.ingest import INSERT_METRIC, ingest
+from ablate.study import Study
+
+SERIES = ("loss", "train_loss", "lr", "grad_norm")
+POINTS = 100  # a series and run; 25 times as many in long runs
+LINE = 20  # points of each series in a line of a journal
+TOPOLOGIES = ("serial", "parallel", "concat", "double-skip")
+
+
+def plan_of(n_runs: int) -> Plan:
+    """A study of four topologies with as many seeds as it takes."""
+    cells = []
+    for level in TOPOLOGIES:
+        config = RunConfig(topology=level, n_layer=2, d_model=64)
+        cells.append(Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0))
+    contrasts = [Contrast("topology", "", "topology", c.levels["topology"], c.label, cells[0].label) for c in cells[1:]]
+    seeds = tuple(range(n_runs // len(cells)))
+    planned = [PlannedRun(c.label, c.config.model_copy(update={"seed": seed})) for seed in seeds for c in cells]
+    levels = {level: {"topology": level} for level in TOPOLOGIES}
+    study = Study("bench", "", "loss", "min", "one-factor", (), seeds, {}, {"topology": levels})
+    return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
+
+
+def value(run: int, series: int, point: int) -> float:
+    """A number with a full mantissa, as measured ones have."""
+    return 2.0 + 1 / (run + series + point + 1.1)
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds by the clock, and of this process's own work, which another busy process does not lengthen."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any]) -> Took:
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def best(times: list[Took]) -> Took:
+    return Took(min(t.wall for t in times), min(t.cpu for t in times))
+
+
+def report(name: str, took: Took, points: int, raw: Took | None = None, size: float | None = None) -> None:
+    ratio = f"{raw.wall / took.wall:6.2f} × raw ({raw.cpu / took.cpu:.2f} by CPU)" if raw else " " * 28
+    each = f"{size / points:7.1f} bytes a point" if size else ""
+    print(f"{name:42s} {took.wall:8.3f} s {points / took.wall:11,.0f} points/s {ratio} {each}", flush=True)
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def batches(n_runs: int, points: int) -> list[list[tuple[int, int, int, float]]]:
+    """The points of each run, as rows of `metric` in the order of its key."""
+    return [
+        [(run, s, step, value(run, s, step)) for s in range(len(SERIES)) for step in range(points)]
+        for run in range(1, n_runs + 1)
+    ]
+
+
+def write_raw(path: Path, n_runs: int, points: int) -> Took:
+    """Inserts by `sqlite3`, a transaction a run, with the settings that ablate writes with."""
+    rows = batches(n_runs, points)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(
+            "CREATE TABLE metric (run_id INTEGER NOT NULL, series_id INTEGER NOT NULL, step INTEGER NOT NULL, value FLOAT, "
+            "PRIMARY KEY (run_id, series_id, step)) WITHOUT ROWID"
+        )
+
+        def insert() -> None:
+            for batch in rows:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany("INSERT INTO metric VALUES (?, ?, ?, ?)", batch)
+                connection.execute("COMMIT")
+
+        return timed(insert)
+
+
+def write_tuples(path: Path, n_runs: int, points: int) -> Took:
+    """The same inserts on equal terms: tuples that are ready, through `Database.begin`."""
+    rows = batches(n_runs, points)
+    with store.open(str(path), create=True) as db:
+
+        def insert() -> None:
+            for batch in rows:
+                with db.begin() as connection:
+                    connection.exec_driver_sql(INSERT_METRIC, batch)
+
+        return timed(insert)
+
+
+def write_study(path: Path, n_runs: int, points: int) -> dict[str, Took]:
+    """A study from its plan to its last ingested journal: how long each part took."""
+    plan = plan_of(n_runs)
+    took = {}
+    with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
+        claims: list[runs.Claim] = []
+        took["register"] = timed(lambda: runs.register(db, plan))
+        took["claim"] = timed(lambda: claims.extend(runs.claim(db, 1, owner, n_runs)))
+        took["claim of nothing"] = timed(lambda: runs.claim(db, 1, owner, 1))
+        for claim in claims:
+            with Journal(claim.journal) as journal:
+                journal.append("start", step=0)
+                for first in range(0, points, LINE):
+                    steps = range(first, first + LINE)
+                    series = {name: [value(claim.run_id, s, step) for step in steps] for s, name in enumerate(SERIES)}
+                    journal.append("metrics", steps=list(steps), series=series)
+                journal.append("final", values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]])
+                journal.append("end", status="complete", step=points)
+        took["ingest"] = timed(lambda: [ingest(db, claim.attempt_id) for claim in claims])
+        took["parse"] = timed(lambda: [[json.loads(line) for line in c.journal.read_bytes().splitlines()] for c in claims])
+    return took
+
+
+def write(folder: Path, n_runs: int, points_each: int) -> float:
+    """Every way of writing in turn, three times over, for other processes come and go. The raw rate, in points a second."""
+    points = n_runs * len(SERIES) * points_each
+    folder.mkdir()
+    print(f"-- {n_runs:,} runs of {len(SERIES) * points_each:,} points, a transaction a run")
+    raw, tuples, study = [], [], []
+    for turn in range(3):
+        raw.append(write_raw(folder / f"raw{turn}.db", n_runs, points_each))
+        tuples.append(write_tuples(folder / f"tuples{turn}.db", n_runs, points_each))
+        study.append(write_study(folder / f"study{turn}.db", n_runs, points_each))
+    least = {name: best([each[name] for each in study]) for name in study[0]}
+    plain = best(raw)
+    for name in ("register", "claim", "claim of nothing"):
+        print(f"{name:42s} {least[name].wall:8.3f} s  {n_runs:,} runs")
+    report("raw sqlite3, executemany", plain, points, size=(folder / "raw0.db").stat().st_size)
+    report("ablate, the same tuples", best(tuples), points, plain, size=(folder / "tuples0.db").stat().st_size)
+    ingested = least["ingest"]
+    report("ablate, whole ingest of journals", ingested, points, plain, size=(folder / "study0.db").stat().st_size)
+    parsed = least["parse"]
+    report("  less reading and parsing JSON", Took(ingested.wall - parsed.wall, ingested.cpu - parsed.cpu), points, plain)
+    return points / plain.wall
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+RAW_FINALS = (
+    "SELECT cell.label, run.seed, run.topology, run.lr, final.value FROM run JOIN member ON member.run_id = run.id "
+    "JOIN cell ON cell.id = member.cell_id JOIN final ON final.run_id = run.id AND final.name = 'loss' AND final.at = 0"
+)
+RAW_CURVES = "SELECT run_id, step, value FROM metric WHERE series_id = (SELECT id FROM series WHERE name = 'loss')"
+RAW_CURVES_WIDE = (
+    "SELECT 'bench', cell.label, role, run.id, run.seed, 'loss', step, step * run.batch_tokens, value FROM cell "
+    "JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id JOIN metric ON metric.run_id = run.id "
+    "AND series_id = (SELECT id FROM series WHERE name = 'loss')"
+)
+READS = (
+    (
+        "final metrics and factors of all runs",
+        RAW_FINALS,
+        "SELECT cell, seed, topology, lr, loss FROM runs WHERE study = 'bench'",
+    ),
+    ("  every column of the view runs", None, "SELECT * FROM runs WHERE study = 'bench'"),
+    ("  view pairs", None, "SELECT * FROM pairs WHERE study = 'bench'"),
+    (
+        "one metric's curves of all runs",
+        RAW_CURVES,
+        "SELECT run, step, value FROM curves WHERE study = 'bench' AND series = 'loss'",
+    ),
+    ("  every column of the view curves", RAW_CURVES_WIDE, "SELECT * FROM curves WHERE study = 'bench' AND series = 'loss'"),
+    ("all curves of all runs", "SELECT * FROM metric", "SELECT run, series, step, value FROM curves WHERE study = 'bench'"),
+)
+
+
+def read(path: Path) -> None:
+    """DataFrames from the views, beside raw SQL on a `sqlite3` connection."""
+
+    def raw(sql: str) -> pd.DataFrame:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return pd.read_sql_query(sql, connection)
+
+    def ours(sql: str) -> pd.DataFrame:
+        with store.open(str(path)) as db, db.read() as connection:
+            return pd.read_sql_query(sql, connection.connection.driver_connection)  # type: ignore[arg-type]
+
+    for name, raw_sql, sql in READS:
+        took, plain = [], []
+        for _ in range(5):
+            took.append(timed(partial(ours, sql)))
+            if raw_sql:
+                plain.append(timed(partial(raw, raw_sql)))
+        beside = ""
+        if raw_sql:
+            assert len(raw(raw_sql)) == len(ours(sql))
+            least, beside_raw = best(took), best(plain)
+            ratio = least.wall / beside_raw.wall
+            beside = f"raw {beside_raw.wall:.3f} s: {ratio:.2f} × its time ({least.cpu / beside_raw.cpu:.2f} by CPU)"
+        print(f"{name:42s} {best(took).wall:8.3f} s  {len(ours(sql)):,} rows  {beside}", flush=True)
+
+
+# -- many processes -----------------------------------------------------------------------------------------------
+
+
+def _write_for(path: str, seconds: float, acknowledged: Any) -> None:
+    """Journal and ingest as fast as it goes, counting what was acknowledged."""
+    with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
+        with db.read() as connection:
+            study_id = connection.exec_driver_sql("SELECT id FROM study").scalar_one()
+        claim = runs.claim(db, study_id, owner, 1)[0]
+        end, step = time.monotonic() + seconds, 0
+        with Journal(claim.journal) as journal:
+            while time.monotonic() < end:
+                journal.append("metrics", steps=list(range(step, step + 100)), series={"loss": [1.5] * 100})
+                ingest(db, claim.attempt_id)
+                step += 100
+                with acknowledged.get_lock():
+                    acknowledged.value += 100
+
+
+def many(folder: Path, seconds: float, kill: bool) -> None:
+    """Eight writers; with `kill`, each is killed at some moment, and what it had acknowledged must be there."""
+    path = folder / f"many-{kill}.db"
+    with store.open(str(path), create=True) as db:
+        runs.register(db, plan_of(8))
+    context = mp.get_context("spawn")
+    counter = context.Value("q", 0)
+    writers = [context.Process(target=_write_for, args=(str(path), 600 if kill else seconds, counter)) for _ in range(8)]
+    for writer in writers:
+        writer.start()
+    if kill:
+        while counter.value < 20_000:  # until all are well on their way
+            time.sleep(0.05)
+        for writer in writers:
+            time.sleep(0.02)
+            writer.kill()
+    for writer in writers:
+        writer.join()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (stored,) = connection.execute("SELECT count(*) FROM metric").fetchone()
+        (sound,) = connection.execute("PRAGMA integrity_check").fetchone()
+    errors = 0 if kill else sum(writer.exitcode != 0 for writer in writers)
+    name = "8 writers, killed" if kill else "8 writers"
+    lost = max(0, counter.value - stored)
+    print(f"{name:42s} {stored:,} points stored, {lost} acknowledged ones lost, {errors} errors, integrity {sound}", flush=True)
+
+
+# -- others -------------------------------------------------------------------------------------------------------
+
+
+def optuna_store(folder: Path, raw_rate: float) -> None:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(storage=f"sqlite:///{folder / 'optuna.db'}")
+    n_runs = 5
+
+    def write() -> None:
+        for run in range(n_runs):
+            trial = study.ask()
+            for step in range(POINTS):
+                trial.report(value(run, 0, step), step)
+            study.tell(trial, 2.0)
+
+    took = timed(write)
+    points = n_runs * POINTS
+    report(f"Optuna {optuna.__version__}", took, points, raw_of(points, raw_rate), (folder / "optuna.db").stat().st_size)
+
+
+def mlflow_store(folder: Path, raw_rate: float) -> None:
+    import mlflow
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    study = client.create_experiment("bench", artifact_location=str(folder / "mlruns"))
+    empty = (folder / "mlflow.db").stat().st_size
+    n_runs = 5
+
+    def write() -> None:
+        for run in range(n_runs):
+            run_id = client.create_run(study).info.run_id
+            for s, name in enumerate(SERIES):
+                client.log_batch(run_id, [Metric(name, value(run, s, step), 0, step) for step in range(POINTS)])
+
+    took = timed(write)
+    points = n_runs * POINTS * len(SERIES)
+    grown = (folder / "mlflow.db").stat().st_size - empty
+    report(f"MLflow {mlflow.__version__}", took, points, raw_of(points, raw_rate), grown)
+
+
+def raw_of(points: int, rate: float) -> Took:
+    return Took(points / rate, points / rate)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of the parts with eight writers")
+    parser.add_argument("--folder", type=Path, help="where the databases are written; a temporary folder without it")
+    options = parser.parse_args()
+    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} CPUs, schema {schema.HEAD}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        write(folder / "long", max(1, options.runs // 25) // 4 * 4 or 4, POINTS * 25)
+        raw_rate = write(folder / "short", options.runs, POINTS)
+        read(folder / "short" / "study0.db")
+        many(folder, options.seconds, kill=False)
+        many(folder, options.seconds, kill=True)
+        for module, measure in (("optuna", optuna_store), ("mlflow", mlflow_store)):
+            if importlib.util.find_spec(module):
+                measure(folder, raw_rate)
+            else:
+                print(f"{module:42s} not installed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What the tests of `ablate.launch` share: a small study, launchers in processes of their own, and looking into databases."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from ablate import store, tune
+from ablate.launch import launcher
+from ablate.plan import Plan, plan
+from ablate.study import Study, load
+
+HERE = Path(__file__).parent
+
+STUDY = """
+name = "stub"
+question = "Does the launcher lose or double anything?"
+metric = "loss"
+design = "grid"
+seeds = {seeds}
+[base]
+n_layer = 1
+d_model = 8
+n_head = 1
+n_ctx = 8
+batch_tokens = 64
+tokens = {tokens}
+[eval]
+tokens = 512
+points = 2
+[factors]
+lr = {lrs}
+"""
+
+
+def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -> Plan:
+    path = folder / "stub.toml"
+    path.write_text(STUDY.format(lrs=lrs if len(lrs) > 1 else [*lrs, 1.0], seeds=seeds, tokens=64 * steps))
+    whole = plan(load(str(path)))
+    if len(lrs) > 1:
+        return whole
+    runs = tuple(planned for planned in whole.runs if planned.config.lr == lrs[0])  # a study needs two levels, a test does not
+    return dataclasses.replace(whole, cells=whole.cells[:1], contrasts=(), runs=runs)
+
+
+def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
+    """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it printed."""
+    out = io.StringIO()
+    options = {"device": "cpu", "console": Console(file=out, width=200), **options}
+    with store.open(str(path), create=True) as db:
+        if isinstance(work, Plan):
+            outcome = launcher.run(work, db, **options)
+        else:
+            outcome = tune.run_study(work, db, **{"fail_fast": False, **options})
+    return outcome, out.getvalue()
+
+
+class Launcher:
+    """A launcher in a process of its own, a fork of this one: it starts in no time. Leads a process group."""
+
+    def __init__(self, plan: Plan | Study, path: Path, **options: object):
+        self.output = path.with_suffix(f".{time.monotonic_ns()}.out")
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 99
+            try:
+                os.setpgid(0, 0)
+                with self.output.open("w") as out:
+                    os.dup2(out.fileno(), 1)
+                    os.dup2(out.fileno(), 2)
+                    outcome = launch(plan, path, **{"console": Console(file=out, width=200), **options})[0]
+                code = outcome.exit_code
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+
+    def kill(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @staticmethod
+    def kill_process(pid: int) -> None:
+        """Kill −9; a process that has just ended is fine."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def wait(self, seconds: float = 30) -> int:
+        """Its exit code; −n when signal n ended it."""
+        end = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > end:
+                self.kill(9)
+                raise AssertionError(f"the launcher did not end: {self.output.read_text()}")
+            time.sleep(0.005)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def rows(path: Path, sql: str, *values: object) -> list[tuple]:
+    """The answer of an existing database; nothing, while it is only coming into being."""
+    if not path.exists():
+        return []
+    try:
+        db = store.open(str(path))
+    except Exception:
+        return []
+    with db, db.read() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(sql, values)]
+
+
+def workers(launcher_pid: int) -> list[int]:
+    """Pids of the living workers of a launcher."""
+    return [pid for pid, parent, command in processes() if parent == launcher_pid and "ablate.launch.worker" in command]
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """(pid, parent, command line) of every process that has one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                parent = int((folder / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if command:
+                yield int(folder.name), parent, command
+
+
+def content(path: Path) -> dict[str, list[tuple]]:
+    """A database, but for times, numbers of rows and attempts: what must not depend on how often a study was interrupted."""
+    return {
+        "run": rows(path, "SELECT key, config, status, diverged_at, seed, tokens, n_params, flops FROM run ORDER BY key"),
+        "metric": rows(
+            path,
+            "SELECT run.key, series.name, step, value FROM metric JOIN run ON run.id = run_id "
+            "JOIN series ON series.id = series_id ORDER BY run.key, series.name, step",
+        ),
+        "final": rows(
+            path,
+            "SELECT run.key, name, at, value FROM final JOIN run ON run.id = run_id "
+            "WHERE name <> 'train_seconds' ORDER BY run.key, name, at",
+        ),
+        "member": rows(
+            path,
+            "SELECT cell.label, run.key, role, ordinal FROM member JOIN run ON run.id = run_id "
+            "JOIN cell ON cell.id = cell_id ORDER BY cell.label, run.key, role",
+        ),
+    }

@@ -1,0 +1,67 @@
+"""Small models for the tests of `ablate.model` and `ablate.sizes`, and every way to change one of their factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.config import RunConfig
+from ablate.factors import CATALOGUE
+from ablate.model.transformer import Transformer
+
+MODEL_GROUPS = ("block", "attention", "position", "embedding")
+SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 24, "n_vocab": 11}
+NUMBERS: dict[str, list[Any]] = {  # a value other than SMALL's or the default for each model factor without levels
+    "n_layer": [3],
+    "d_model": [24],
+    "d_mlp": [20],
+    "dropout": [0.25],
+    "n_head": [2],
+    "n_kv_head": [1, 2],
+    "d_head": [6],
+    "n_ctx": [6],
+    "n_vocab": [13],
+}
+BESIDE: dict[str, dict[str, Any]] = {  # what a level needs to have a meaning
+    "mlm_head_transform": {"objective": "masked"},
+    "score": {"position": "t5"},
+    "attention": {"objective": "masked"},
+}
+
+
+def small(**fields: Any) -> RunConfig:
+    """A tiny configuration with `fields` changed."""
+    return RunConfig(**(SMALL | {"batch_tokens": 2 * fields.get("n_ctx", SMALL["n_ctx"])} | fields))
+
+
+def one_factor() -> Iterator[tuple[str, Any, RunConfig, RunConfig]]:
+    """(factor, value, baseline, changed) for every level or value of every factor of a model."""
+    for name, row in CATALOGUE.items():
+        if row.group in MODEL_GROUPS:
+            beside = BESIDE.get(name, {})
+            for value in row.names or NUMBERS[name]:
+                yield name, value, small(**beside), small(**beside, **{name: value})
+
+
+ONE_FACTOR = list(one_factor())
+ONE_FACTOR_IDS = [f"{name}={value}" for name, value, _, _ in ONE_FACTOR]
+
+
+def build(config: RunConfig, *seeds: int, sharpen: float = 1.0) -> Transformer:
+    """A model initialised with `seeds` (default: the configuration's), queries and keys multiplied by `sharpen`."""
+    model = Transformer(config, max(1, len(seeds)))
+    model.initialise(seeds or (config.seed,))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".query." in name or ".key." in name or name.endswith(".vector"):
+                parameter *= sharpen
+    return model
+
+
+def tokens(config: RunConfig, pack: int = 1, seed: int = 0) -> Tensor:
+    """Random tokens [K, B, T]."""
+    shape = (pack, config.batch_size, config.n_ctx)
+    return torch.randint(config.n_vocab, shape, generator=torch.Generator().manual_seed(seed))

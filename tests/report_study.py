@@ -1,0 +1,137 @@
+"""A study in a database, made by hand: runs that were never trained, through the real plan, journals and ingest."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ablate import sizes, store
+from ablate.config import RunConfig
+from ablate.journal import Journal
+from ablate.plan import Cell, Contrast, Plan, PlannedRun
+from ablate.store import Database, ingest, runs
+from ablate.study import Study
+
+NAN = math.nan
+TUNING_SEED = 1000
+VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "ablate": "0.1.0"}
+
+
+@dataclass
+class Outcome:
+    """How a run went. `points`: step → held-out loss; the last one is the final loss where `loss` is not given."""
+
+    loss: float = NAN
+    status: str = "complete"
+    step: int = 0  # of the end; 0 for the last
+    points: Mapping[int, float] = field(default_factory=dict)
+    finals: Sequence[tuple[str, float, float]] = ()
+    error: str = ""
+    seconds: float = 10.0
+    device: str = "cpu"
+
+
+Levels = dict[str, str]
+
+
+def study(
+    folder: Path,
+    factors: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    outcome: Callable[[Levels, int], Outcome | None],
+    *,
+    seeds: int = 5,
+    within: Sequence[str] = (),
+    name: str = "topology",
+    question: str = "Which wiring learns fastest?",
+    metric: str = "loss",
+    goal: str = "min",
+    base: Mapping[str, Any] = {},
+    toml: str = "",
+    rates: Sequence[float] = (),
+) -> Database:
+    """A database with one study: every combination of levels, each run as `outcome(levels, seed)` says (None: not begun).
+
+    rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome` finds it in levels["lr"].
+    """
+    plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml)
+    tuning = [
+        PlannedRun(cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune")
+        for cell in plan.cells
+        for rate in rates
+    ]
+    plan = replace(plan, runs=(*tuning, *plan.runs))
+    db = store.open(str(folder / "ablate.db"), create=True)
+    study_id = runs.register(db, plan)
+    by_key = {planned.config.key: (planned.cell, planned.config.seed) for planned in plan.runs}
+    levels = {cell.label: cell.levels for cell in plan.cells}
+    with runs.Owner.here(db) as owner:
+        claims = runs.claim(db, study_id, owner, len(plan.runs))
+        for claim in claims:
+            cell, seed = by_key[claim.config.key]
+            rate = {"lr": str(claim.config.lr)} if seed == TUNING_SEED else {}
+            result = outcome(levels[cell] | rate, seed)
+            if result is None:
+                _forget(db, claim.attempt_id, claim.run_id)
+            else:
+                _play(db, claim, result)
+    return db
+
+
+def _plan(factors, seeds, within, name, question, metric, goal, base, toml) -> Plan:  # type: ignore[no-untyped-def]
+    text = toml or f'name = "{name}"\n'
+    described = Study(name, question, metric, goal, "grid", tuple(within), tuple(seeds), dict(base), dict(factors), toml=text)  # type: ignore[arg-type]
+    cells = []
+    for combination in itertools.product(*factors.values()):
+        levels = dict(zip(factors, combination, strict=True))
+        fields = dict(base)
+        for factor, level in levels.items():
+            fields.update(factors[factor][level])
+        config = RunConfig(**fields)
+        stratum = _text({factor: levels[factor] for factor in within})
+        cells.append(Cell(_text(levels), levels, stratum, config, sizes.count(config), 1.0))
+    first = {factor: next(iter(levels)) for factor, levels in factors.items()}
+    contrasts = []
+    for cell in cells:
+        base_cell = next(c for c in cells if all(c.levels[f] == (cell.levels[f] if f in within else first[f]) for f in factors))
+        differs = {factor: level for factor, level in cell.levels.items() if base_cell.levels[factor] != level}
+        if differs:
+            factor = " × ".join(differs)
+            family = f"{factor} | {cell.stratum}" if cell.stratum else factor
+            level = " × ".join(differs.values())
+            contrasts.append(Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label))
+    planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]
+    return Plan(described, tuple(cells), tuple(contrasts), tuple(planned))
+
+
+def _text(levels: Levels) -> str:
+    return ", ".join(f"{factor}={level}" for factor, level in levels.items())
+
+
+def _forget(db: Database, attempt_id: int, run_id: int) -> None:
+    with db.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM attempt WHERE id = ?", (attempt_id,))
+        connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id = ?", (run_id,))
+
+
+def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
+    last = result.step or max(result.points, default=claim.config.steps)
+    with Journal(claim.journal) as journal:
+        journal.append(
+            "start", step=0, time=1.7e9, host="lab", pid=1, device=result.device, threads=2, pack_size=1, compile_mode="none",
+            versions=VERSIONS, commit="0123456789abcdef", dirty=False,
+        )  # fmt: skip
+        if result.points:
+            journal.append("metrics", steps=list(result.points), series={"loss": list(result.points.values())})
+        loss = result.loss if not math.isnan(result.loss) else result.points.get(last, NAN)
+        if result.status in ("complete", "diverged"):
+            final = NAN if result.status == "diverged" else loss
+            journal.append("final", values=[["loss", 0, final], ["train_seconds", 0, result.seconds], *map(list, result.finals)])
+        journal.append(
+            "end", status=result.status, step=last, error=result.error, device_seconds=result.seconds, peak_bytes=1 << 20,
+            time=1.7e9 + 10,
+        )  # fmt: skip
+    ingest.ingest(db, claim.attempt_id)

@@ -1,0 +1,119 @@
+"""Small plans, journals and databases that the tests of the store share."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ablate import sizes, store
+from ablate.config import Evaluation, RunConfig
+from ablate.journal import Journal
+from ablate.plan import Cell, Contrast, Plan, PlannedRun
+from ablate.store import Database, runs
+from ablate.store.ingest import ingest
+from ablate.study import Study
+
+
+def plan_of(
+    name: str = "wiring",
+    levels: Sequence[str] = ("serial", "parallel"),
+    seeds: Sequence[int] = (0, 1),
+    evaluation: Evaluation | None = None,
+    metric: str = "loss",
+    **fields: Any,
+) -> Plan:
+    """A study of topologies: the first level is the baseline of all others."""
+    study = Study(
+        name=name,
+        question="Which wiring?",
+        metric=metric,
+        goal="min",
+        design="one-factor",
+        within=(),
+        seeds=tuple(seeds),
+        base=fields,
+        factors={"topology": {level: {"topology": level} for level in levels}},
+        evaluation=evaluation or Evaluation(),
+        toml=f'name = "{name}"\n',
+    )
+    cells = []
+    for level in levels:
+        config = RunConfig(
+            **{"topology": level, "n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 16, "batch_tokens": 64, **fields}
+        )
+        cells.append(Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0))
+    contrasts = [Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label) for cell in cells[1:]]
+    planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]
+    return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
+
+
+def train(
+    claim: runs.Claim,
+    steps: Sequence[int] = (1, 2, 3),
+    loss: float = 2.0,
+    status: str | None = "complete",
+    start: int = 0,
+    finals: Sequence[tuple[str, float, float]] | None = None,
+) -> None:
+    """Write what a worker would: a start, a point of two series a step, finals, an end (none: as if killed)."""
+    with Journal(claim.journal) as journal:
+        journal.append(
+            "start", step=start, time=1.7e9, host=None, device="cpu", threads=1, versions={"torch": "2.13"}, dirty=False
+        )
+        journal.append(
+            "metrics",
+            steps=list(steps),
+            series={"loss": [loss + 1 / max(step, 1) for step in steps], "lr": [1e-3 for _ in steps]},
+        )
+        if status in ("complete", "diverged"):
+            value = loss if status == "complete" else math.nan
+            journal.append("final", values=list(finals or [("loss", 0, value), ("accuracy", 0, 0.5)]))
+        if status:
+            journal.append(
+                "end", status=status, step=steps[-1], error=None, device_seconds=1.5, peak_bytes=1 << 20, time=1.7e9 + 1
+            )
+
+
+@functools.cache
+def _empty() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        store.open(f"{folder}/x.db", create=True).close()
+        return Path(folder, "x.db").read_bytes()
+
+
+def fresh(path: Path) -> Database:
+    """A database without studies, made without waiting for the migrations again."""
+    path.write_bytes(_empty())
+    return store.open(str(path), create=True)
+
+
+def do_all(db: Database, study_id: int, owner: runs.Owner, **how: Any) -> int:
+    """Claim, train and ingest until nothing is left; the number of attempts."""
+    done = 0
+    while claims := runs.claim(db, study_id, owner, 4):
+        for claim in claims:
+            train(claim, **how)
+            ingest(db, claim.attempt_id)
+            done += 1
+    return done
+
+
+def rows(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """What `sqlite3` itself says, whatever ablate does."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def execute(path: Path, sql: str, *values: Any) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql, values)

@@ -1,0 +1,161 @@
+"""Effects equal scipy's and statsmodels' on numbers known by hand; lost and pending pairs are told apart and counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_frames import pairs
+from report_study import Outcome, study
+from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+import ablate
+from ablate import analysis, results
+from ablate.store import Database
+
+LEVELS = ("serial", "parallel", "concat", "double-skip")
+TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+
+
+def losses() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(2, 0.1, 8)
+    return {name: shared + 0.02 * place + rng.normal(0, 0.02, 8) for place, name in enumerate(LEVELS)}
+
+
+def finished(tmp_path: Path) -> tuple[Database, dict[str, np.ndarray]]:
+    values = losses()
+    return study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(float(values[levels["topology"]][seed])), seeds=8), values
+
+
+def test_effects_equal_scipy_and_statsmodels(tmp_path: Path) -> None:
+    db, values = finished(tmp_path)
+    frame = ablate.effects("topology", db).set_index("level")
+    tests = {name: scipy_stats.ttest_rel(values[name], values["serial"]) for name in LEVELS[1:]}
+    holm = multipletests([test.pvalue for test in tests.values()], method="holm")[1]
+    for (name, test), corrected in zip(tests.items(), holm, strict=True):
+        row = frame.loc[name]
+        assert row["n"] == 8
+        assert row["mean"] == pytest.approx(np.mean(values[name] - values["serial"]))
+        assert row["sd"] == pytest.approx(np.std(values[name] - values["serial"], ddof=1))
+        assert row["p"] == pytest.approx(test.pvalue)
+        assert row["p_holm"] == pytest.approx(corrected)
+        assert (row["lo"], row["hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+        assert (row["family_lo"], row["family_hi"]) == pytest.approx(tuple(test.confidence_interval(1 - 0.05 / 3)))
+        assert row["correlation"] == pytest.approx(np.corrcoef(values[name], values["serial"])[0, 1])
+        assert row["resolved"] == (corrected <= 0.05)
+        seen = TTestPower().power(row["resolvable"] / row["sd"], nobs=8, alpha=0.05 / 3)
+        assert seen == pytest.approx(0.8, abs=1e-3)
+        flips = scipy_stats.permutation_test(
+            (values[name] - values["serial"],), np.mean, permutation_type="samples", n_resamples=np.inf
+        )
+        assert row["p_sign_flip"] == pytest.approx(flips.pvalue)
+
+
+def test_analyse_stores_what_it_returns(tmp_path: Path) -> None:
+    db, _ = finished(tmp_path)
+    for _ in range(2):  # the second time replaces the first
+        rows = analysis.analyse(db, "topology")
+    stored = results.query(db, "SELECT * FROM effects").set_index("level")
+    assert len(stored) == len(rows) == 3
+    for row in rows:
+        for name in ("n", "lost", "mean", "sd", "lo", "hi", "p", "p_holm", "method"):
+            assert stored.loc[row.level, name] == pytest.approx(getattr(row, name))
+    hashes = results.query(db, "SELECT DISTINCT input_hash FROM effect")
+    assert list(hashes["input_hash"]) == [rows[0].input_hash]
+
+
+def test_families_are_corrected_apart() -> None:
+    rows = analysis.of_pairs(pairs())
+    assert len({row.family for row in rows}) == 2
+    for family in {row.family for row in rows}:
+        mine = [row for row in rows if row.family == family]
+        assert [row.p_holm for row in mine] == pytest.approx(multipletests([row.p for row in mine], method="holm")[1])
+
+
+def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
+    frame = pairs(strata=("",), seeds=8)
+    mine = frame["level"] == "parallel"
+    spoil = {
+        0: ("diverged", "complete"),
+        1: ("complete", "failed"),
+        2: ("oom", "complete"),
+        3: ("planned", "complete"),
+        4: ("complete", "running"),
+    }
+    for seed, statuses in spoil.items():
+        frame.loc[mine & (frame["seed"] == seed), ["status", "baseline_status"]] = statuses
+    frame.loc[mine & (frame["seed"] == 0), "value"] = 1e9  # a diverged run may have left a finite number
+    frame.loc[mine & (frame["seed"] == 1), "baseline_value"] = math.nan
+    frame.loc[mine & (frame["seed"] == 5), "value"] = math.inf  # complete, and yet not finite
+    row = next(row for row in analysis.of_pairs(frame) if row.level == "parallel")
+    assert (row.n, row.lost, row.pending) == (2, 4, 2)
+    assert row.mean == pytest.approx(frame.loc[mine & frame["seed"].isin([6, 7]), "difference"].mean())
+
+
+def test_a_baseline_that_failed_loses_its_pairs_even_with_a_value() -> None:
+    frame = pairs(strata=("",), seeds=4)
+    frame.loc[frame["seed"] == 2, "baseline_status"] = "failed"
+    assert {(row.n, row.lost) for row in analysis.of_pairs(frame)} == {(3, 1)}
+
+
+def test_without_pairs_nothing_is_known_and_nothing_breaks() -> None:
+    frame = pairs(strata=("",), seeds=3).assign(status="diverged", value=math.nan, difference=math.nan)
+    for row in analysis.of_pairs(frame):
+        assert (row.n, row.lost, row.pending, row.resolved) == (0, 3, 0, False)
+        assert math.isnan(row.mean)
+        assert math.isnan(row.p_holm)
+    assert analysis.of_pairs(frame.iloc[:0]) == []
+
+
+def test_one_seed_has_a_mean_and_no_test() -> None:
+    for row in analysis.of_pairs(pairs(strata=("",), seeds=1)):
+        assert row.n == 1
+        assert math.isfinite(row.mean)
+        assert math.isnan(row.p)
+        assert not row.resolved
+
+
+def test_the_hash_follows_the_values_and_not_their_order() -> None:
+    frame = pairs(strata=("",))
+    digest = {row.input_hash for row in analysis.of_pairs(frame)}
+    assert digest == {row.input_hash for row in analysis.of_pairs(frame.sample(frac=1, random_state=1))}
+    changed = frame.copy()
+    changed.loc[3, "value"] += 1e-12
+    assert digest != {row.input_hash for row in analysis.of_pairs(changed)}
+
+
+def test_an_empty_effects_frame_has_its_columns(tmp_path: Path) -> None:
+    db = study(tmp_path, {"topology": {"serial": {}}}, lambda levels, seed: Outcome(1.0), seeds=2)
+    frame = ablate.effects("topology", db)
+    assert frame.empty
+    assert "p_holm" in frame
+    assert analysis.analyse(db, "topology") == []
+    assert isinstance(frame, pd.DataFrame)
+
+
+def test_changes_are_differences_of_differences_by_seed() -> None:
+    frame = pairs()
+    table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
+    found = analysis.changes(frame).set_index("level")
+    assert set(found["stratum"]) == {"n_layer=12"}
+    tests = {level: scipy_stats.ttest_rel(table[level, "n_layer=12"], table[level, "n_layer=4"]) for level in found.index}
+    holm = multipletests([test.pvalue for test in tests.values()], method="holm")[1]
+    for (level, test), corrected in zip(tests.items(), holm, strict=True):
+        assert found.loc[level, "mean"] == pytest.approx((table[level, "n_layer=12"] - table[level, "n_layer=4"]).mean())
+        assert found.loc[level, "p"] == pytest.approx(test.pvalue)
+        assert found.loc[level, "p_holm"] == pytest.approx(corrected)
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:
+    frame = pairs(seeds=5)
+    lost = (frame["stratum"] == "n_layer=12") & (frame["level"] == "parallel") & (frame["seed"] == 2)
+    frame.loc[lost, "status"] = "diverged"
+    assert analysis.changes(frame).set_index("level")["n"].to_dict()["parallel"] == 4
+    assert analysis.changes(pairs(strata=("",))).empty

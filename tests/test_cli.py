@@ -1,0 +1,468 @@
+"""The command line: what it prints, what it refuses with one line and exit code 2, and what it does not load."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import typer
+
+from ablate.cli import app, complete, main
+from ablate.factors import CATALOGUE
+from ablate.plan import PlannedRun, plan
+from ablate.store import Database
+from ablate.study import load
+from ablate.study.values import FOLLOWS
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = str(ROOT / "studies" / "quickstart.toml")
+HEAVY = ("torch", "pandas", "sqlalchemy", "seaborn", "matplotlib", "statsmodels", "optuna")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ablate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """The command in an empty folder: arguments → exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ABLATE_DB", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ablate", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        code = end.value.code
+        assert isinstance(code, int | None)
+        return code or 0, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> str:
+    """A database with the quickstart, whose finals are the seed plus a tenth of the cell's place."""
+    from ablate import store
+    from ablate.store.register import register
+
+    file = str(tmp_path / "measured.db")
+    made = plan(load(QUICKSTART))
+    places = {cell.label: place for place, cell in enumerate(made.cells)}
+    with store.open(file, create=True) as db:
+        register(db, made)
+        measure(db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01)
+    return file
+
+
+def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun], float]) -> None:
+    """Complete registered runs without training them."""
+    from sqlalchemy import text
+
+    with db.begin() as connection:
+        for run in runs:
+            key = {"key": run.config.key, "loss": loss(run)}
+            connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
+            sql = "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
+            connection.execute(text(sql), key)
+            sql = (
+                "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
+                "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
+            )
+            connection.execute(text(sql), key)
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "nowhere"], ["'nowhere'", "ablate new"]),
+        (["run", "nowhere"], ["'nowhere'"]),
+        (["run", "bad.toml"], ["bad.toml, line 6", "'seriel'", "'serial'"]),
+        (["plan", "bad.toml"], ["bad.toml, line 6"]),
+        (["run", QUICKSTART, "--device", "cuda"], ["cuda"]),
+        (["run", QUICKSTART, "--device", "quda"], ["'quda'", "cuda"]),
+        (["run", QUICKSTART, "--db", "no/folder/a.db"], ["no/folder"]),
+        (["run", QUICKSTART, "--size", "teeny"], ["'teeny'", "'tiny'"]),
+        (["plan", QUICKSTART, "--flops", "fast"], ["--flops = 'fast'"]),
+        (["plan", QUICKSTART, "--flops", "-3"], ["--flops = -3"]),
+        (["status"], ["results/ablate.db", "`ablate run`"]),
+        (["query", "SELECT 1"], ["results/ablate.db"]),
+        (["query"], ["SELECT", "--tables"]),
+        (["report", "quickstart"], ["results/ablate.db"]),
+        (["show", "1", "--db", "none.db"], ["none.db"]),
+        (["analyse", "quickstart", "--db", "none.db"], ["none.db"]),
+        (["power", "quickstart", "--db", "none.db"], ["none.db", "`ablate run`"]),
+        (["power", "quickstart", "--effect", "-1"], ["--effect -1", "above 0"]),
+        (["power", "quickstart", "--power", "1"], ["--power 1"]),
+        (["db", "upgrade", "--db", "none.db"], ["none.db", "`ablate run`"]),
+        (["db", "check", "--repair", "--db", "none.db"], ["none.db"]),
+        (["db", "merge", "other.db", "--db", "none.db"], ["other.db"]),
+        (["factors", "topolgy"], ["'topolgy'", "'topology'"]),
+        (["new", "x", "--factor", "topology"], ["--factor topology", "NAME=VALUE"]),
+        (["new", "x", "--factor", "topology=1,9"], ["x.toml, line", "'9'"]),
+        (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
+        (["new", "x"], ["factors"]),
+        (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
+        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b'"]),
+    ],
+    ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_line_and_writes_nothing(ablate: Run, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    if arguments[-1] == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is a CUDA device")
+    study = 'name = "bad"\nquestion = "?"\nseeds = 1\n[base]\ntokens = "1M"\ntopology = "seriel"\n[factors]\nlr = [1e-3, 1e-2]\n'
+    (tmp_path / "bad.toml").write_text(study)
+    before = files(tmp_path)
+    code, out, err = ablate(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("ablate: ") and err.count("\n") == 1, err
+    for word in words:
+        assert word in err
+    assert files(tmp_path) == before
+
+
+# -- what is loaded ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plan", QUICKSTART], ["factors"], ["factors", "topology"]])
+def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.argv = ['ablate', *{arguments!r}]\nfrom ablate.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    code += f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout
+    assert len(done.stdout.splitlines()) > 3
+
+
+def _path() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+# -- help ----------------------------------------------------------------------------------------------------------------------
+
+
+def _commands(command: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+    found = []
+    for name, child in command.commands.items():
+        group = hasattr(child, "commands")
+        found += _commands(child, (*path, name)) if group else [((*path, name), child)]
+    return found
+
+
+def test_every_command_and_every_parameter_has_help(ablate: Run) -> None:
+    commands = dict(_commands(typer.main.get_command(app)))
+    alone = {"plan", "run", "status", "show", "query", "factors", "report", "analyse", "power", "new"}
+    assert {" ".join(path) for path in commands} >= alone | {"db path", "db upgrade", "db check", "db merge"}
+    for path, command in commands.items():
+        code, out, _ = ablate(*path, "--help")
+        assert code == 0
+        assert command.help and command.help.splitlines()[0][:30] in out
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (path, parameter.name)
+
+
+def test_no_arguments_print_help(ablate: Run) -> None:
+    _, out, err = ablate()
+    assert "Find out whether a part of a transformer matters" in out + err
+    assert ablate("--version")[1].startswith("ablate ")
+
+
+# -- before a run ----------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path) -> None:
+    code, out, _ = ablate("plan", QUICKSTART, "--flops", "1e10")
+    assert code == 0
+    for words in (
+        "topology=no-attention-skip",
+        "132,864",  # 2 × (12·64² + 13·64) + 128 in the blocks and the final norm, 2 × 256·64 outside
+        "100,096",
+        "Baseline: topology=serial",
+        "4 contrasts in 1 family on loss (lower is better)",
+        "5 cells × 5 seeds = 25 runs",
+        "resolve 1.7 standard deviations",  # power of the paired t-test: G*Power gives 1.68 for 5 pairs
+        "after correction for 4 contrasts",
+        "at 1e+10 FLOP/s",
+        "lr = 0.003 is shared by all cells",
+        f"Next: ablate run {QUICKSTART}",
+    ):
+        assert words in out, words
+    assert files(tmp_path) == set()
+
+
+def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: Run, measured: str) -> None:
+    # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
+    _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    assert "resolve 1.7 (0.066 nats per token) standard deviations" in out
+    assert "this study's own pairs" in out
+    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
+        run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
+        connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
+    code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    assert code == 0 and "nats per token) standard deviations" in out
+
+
+TUNED = """
+name = "tuned"
+question = "?"
+seeds = { pilot = 3, resolution = 0.01, max = 9 }
+[base]
+tokens = "1M"
+[factors]
+topology = [1, 2]
+[tune]
+lr = [1e-4, 1e-2]
+points = 3
+per = "cell"
+"""
+
+
+def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp_path: Path) -> None:
+    from ablate import store, tune
+    from ablate.store.register import register
+
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    _, out, _ = ablate("plan", "tuned.toml")
+    for words in (
+        "Learning rates are to be tuned for 2 groups of cells",
+        "3 rates from 0.0001 to 0.01, then two around the best",
+        "Seeds: a pilot of 3, then as many in each stratum as bring its 95% intervals within ±0.01, at most 9",
+        "Next stage: 6 runs that tune, then those at the rates found",
+        "In all: 2 cells × 3 seeds = 6 runs and 10 that tune",
+    ):
+        assert words in out, words
+    assert files(tmp_path) == {tmp_path / "tuned.toml"}
+    given = load("tuned.toml")
+    with store.open("a.db", create=True) as db:
+        for _ in range(2):  # the ladder, then the rates around its middle
+            made = tune.advance(given, db, print)
+            register(db, made)
+            measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "Next stage: nothing to train, then those at the rates found" in out, "what is found is not stored by looking"
+    with store.open("a.db", create=True) as db:
+        tune.advance(given, db, print)
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "topology=serial: 0.00316" in out and "topology=no-attention-skip: 0.00316" in out
+    assert "Next stage: 6 runs to compare\n" in out
+    with store.open("a.db", create=True) as db:
+        made = tune.advance(given, db, print)
+        register(db, made)
+        measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3) + 0.006 * run.config.seed * (run.cell != "topology=serial"))
+        tune.advance(given, db, print)
+    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
+    assert "Next stage: 8 runs to compare\n" in out  # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
+    assert "In all: 2 cells × 7 seeds = 14 runs and 10 that tune" in out
+
+
+def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -> None:
+    import math
+    import statistics
+
+    from statsmodels.stats.power import TTestPower
+
+    sds = [0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)]  # the differences of cell k are seed·k/100
+    code, out, _ = ablate("power", "quickstart", "--effect", "0.02", "--effect", "0.1", "--power", "0.9", "--db", measured)
+    assert code == 0 and "in 90% of studies" in out
+    lines = [line.split() for line in out.splitlines() if line.strip().startswith("topology:")]
+    for sd, line in zip(sds, lines, strict=True):
+        needed = [math.ceil(TTestPower().solve_power(effect / sd, power=0.9, alpha=0.05 / 4)) for effect in (0.02, 0.1)]
+        assert line[2:] == ["5", f"{sd:.2g}", *map(str, needed)]
+
+
+def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    _, out, _ = ablate("power", "tuned.toml", "--db", measured)
+    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other studies in the database" in out
+    (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
+    code, out, err = ablate("power", "tuned.toml", "--db", measured)
+    assert code == 2 and "the database holds no noise in accuracy" in err
+
+
+def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:
+    _, out, _ = ablate("plan", QUICKSTART, "--size", "tiny")
+    assert "quickstart-tiny" in out
+    assert "5 cells × 2 seeds = 10 runs" in out
+
+
+def test_factors_list_the_catalogue(ablate: Run) -> None:
+    _, out, _ = ablate("factors")
+    for name in CATALOGUE:
+        assert (f"\n {name} " in out) is (name not in FOLLOWS)
+    _, out, _ = ablate("factors", "topology")
+    for words in ("no-attention-skip", "h = P1(A(x)); y = P2(h + M(h))", "arXiv:2103.03404", "Default: serial"):
+        assert words in out
+    assert "objective = masked" in ablate("factors", "mask_ratio")[1]
+
+
+def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) -> None:
+    arguments = (
+        "--factor topology=1,2,parallel --factor n_layer=4,12 --within n_layer --seeds 8 --base d_model=64 --base tokens=1M"
+    )
+    code, out, _ = ablate("new", "depth", *arguments.split(), "--question", 'Does "depth" matter?')
+    assert code == 0 and "6 cells × 8 seeds" in out
+    text = (tmp_path / "studies" / "depth.toml").read_text()
+    study = load("depth")
+    assert (study.question, study.within, len(study.seeds), study.base["d_model"]) == (
+        'Does "depth" matter?',
+        ("n_layer",),
+        8,
+        64,
+    )
+    assert list(study.factors["topology"]) == ["serial", "no-attention-skip", "parallel"]
+    assert all("#" in line for line in text.splitlines() if line and not line.startswith("["))
+    code, _, err = ablate("new", "depth", "--factor", "topology=1,2")
+    assert code == 2 and "--force" in err
+    assert (tmp_path / "studies" / "depth.toml").read_text() == text
+
+
+def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
+    origin = str(ROOT / "studies" / "heads.toml")
+    code, _, _ = ablate("new", "narrow", "--from", origin, "--base", "d_model=128", "--factor", "n_layer=2,3", "--out", "n.toml")
+    assert code == 0
+    raw, before = tomllib.loads((tmp_path / "n.toml").read_text()), tomllib.loads(Path(origin).read_text())
+    assert raw.pop("name") == "narrow"
+    assert raw["base"].pop("d_model") == 128
+    assert raw["factors"].pop("n_layer") == [2, 3]
+    for fields in (raw, before):
+        fields.pop("name", None)
+        fields["base"].pop("d_model", None)
+        fields["base"].pop("n_layer", None)
+    assert raw == before
+
+
+def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete.levels("topolo") == ["topology="]
+    assert complete.levels("topology=serial,no-") == [
+        f"topology=serial,{name}" for name in ("no-attention-skip", "no-mlp-skip", "no-skip")
+    ]
+    assert complete.levels("nothing=") == []
+    assert "n_head" in complete.factors("n_")
+    monkeypatch.chdir(ROOT)
+    assert "quickstart" in complete.studies("qui")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ablate", "new", "x", "--factor", "topolo"], ["topology="]),
+        (["ablate", "new", "x", "--factor", "topology", "=", "serial,par"], ["serial,parallel"]),
+        (["ablate", "new", "x", "--factor", "schedule", "="], ["cosine", "linear", "constant", "wsd"]),
+        (["ablate", "run", "quickstart", "--device", "cu"], ["cuda"]),
+    ],
+)
+def test_bash_completion(words: list[str], offered: list[str]) -> None:
+    """As bash hands them over: one word a line, broken at "="."""
+    words_of_bash = {"_ABLATE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=_path() | words_of_bash, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == offered
+
+
+def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate.launch import speed
+
+    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    code, out, _ = ablate("plan", QUICKSTART, "--size", "tiny", "--device", "cpu")
+    assert code == 0
+    assert "tokens/s" in out and "on cpu, as timed now" in out
+    assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+
+
+# -- after a run -----------------------------------------------------------------------------------------------------------------
+
+
+def test_status_counts_runs_by_status(ablate: Run, measured: str) -> None:
+    _, out, _ = ablate("status", "--db", measured)
+    line = next(line for line in out.splitlines() if "quickstart" in line)
+    assert line.split()[:3] == ["quickstart", "25", "25"]
+    _, out, _ = ablate("status", "quickstart", "--db", measured)
+    assert sum(line.split()[1:] == ["5", "5"] for line in out.splitlines()) == 5
+    code, _, err = ablate("status", "quickstat", "--db", measured)
+    assert code == 2 and "'quickstart'" in err
+
+
+def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
+    key = plan(load(QUICKSTART)).runs[6].config.key
+    code, out, _ = ablate("show", key[:10], "--db", measured)
+    assert code == 0
+    for words in (f"Key {key}", "topology=no-attention-skip (compare)", "132,864 parameters", "n_layer", "1.01"):
+        assert words in out
+    assert "dropout" not in out  # at its default
+    number = out.split()[1].rstrip(":")
+    assert ablate("show", number, "--db", measured)[1] == out
+    for wrong in ("", "zzz", "999", "f" * 64, "%"):
+        code, _, err = ablate("show", "--db", measured, "--", wrong)
+        assert code == 2 and "ablate query" in err
+
+
+def test_query_prints_in_every_format(ablate: Run, measured: str) -> None:
+    sql = "SELECT cell, count(*) AS runs FROM runs WHERE cell LIKE '%parallel' GROUP BY cell"
+    assert "topology=parallel" in ablate("query", sql, "--db", measured)[1]
+    assert ablate("query", sql, "--format", "csv", "--db", measured)[1] == "cell,runs\ntopology=parallel,5\n"
+    assert json.loads(ablate("query", sql, "--format", "json", "--db", measured)[1]) == [{"cell": "topology=parallel", "runs": 5}]
+    assert ablate("query", sql, "--format", "md", "--db", measured)[1].splitlines()[-1] == "| topology=parallel | 5 |"
+    assert "diverged_at" in ablate("query", "--tables", "--db", measured)[1]
+    for bad in ("DELETE FROM run", "SELECT nothing FROM runs", "SELECT 1; SELECT 2"):
+        assert ablate("query", bad, "--db", measured)[0] == 2
+
+
+def test_db_path_and_environment(ablate: Run, measured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ablate("db", "path")[1] == "results/ablate.db\n"
+    monkeypatch.setenv("ABLATE_DB", measured)
+    assert ablate("db", "path")[1] == f"{measured}\n"
+    assert ablate("status")[0] == 0
+    assert ablate("db", "path", "--db", "other.db")[1] == "other.db\n"
+
+
+def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> None:
+    # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08
+    code, out, _ = ablate("analyse", "quickstart", "--db", measured)
+    line = next(line for line in out.splitlines() if "parallel" in line)
+    assert code == 0 and line.split()[:5] == ["topology", "parallel", "5", "0", "+0.08"]
+    stored = ablate(
+        "query", "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'", "--format", "csv", "--db", measured
+    )
+    assert stored[1] == "level,mean\nparallel,0.08\n"
+
+
+def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
+    assert ablate("db", "check", "--db", measured)[0] == 0
+    code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
+    assert code == 0 and "1 studies new or changed, 25 runs new" in out
+    assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
+    sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
+    assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
+    assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
+
+
+def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, tmp_path: Path) -> None:
+    code, out, _ = ablate("report", "quickstart", "--db", measured, "--out", "pages")
+    assert code == 0
+    assert "Which wiring of attention and MLP learns fastest on a laptop?" in out
+    assert "parallel" in out
+    assert out.splitlines()[-1] == f"Report: {Path('pages/quickstart/report.html')}"
+    assert (tmp_path / "pages" / "quickstart" / "report.html").stat().st_size > 10_000
+    code, _, err = ablate("report", "--db", measured, "--out", measured)
+    assert code == 2 and err == f"ablate: {measured} cannot be written: Not a directory\n"
+    code, _, err = ablate("report", "quickstat", "--db", measured)
+    assert code == 2 and "quickstart" in err

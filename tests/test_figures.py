@@ -1,0 +1,369 @@
+"""Figures, looked at through their Axes: where points, intervals and labels stand, not pixels."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import report_frames
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from scipy import stats
+
+from ablate import analysis, figures
+from ablate.figures import style
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def effects_of(pairs: pd.DataFrame) -> pd.DataFrame:
+    rows = pd.DataFrame([asdict(row) for row in analysis.of_pairs(pairs)])
+    order = report_frames.arms(["serial", *dict.fromkeys(pairs["level"])])
+    return rows.assign(baseline_level="serial", arm=rows["level"].astype(order))
+
+
+def line_at(ax: Axes, y: float, points: int) -> list[Line2D]:
+    return [line for line in ax.lines if len(line.get_xdata()) == points and np.allclose(line.get_ydata(), y)]  # type: ignore[arg-type]
+
+
+def heights(ax: Axes) -> dict[str, float]:
+    return {label.get_text(): y for y, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)}
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+def test_effects_stand_where_the_numbers_are() -> None:
+    pairs = report_frames.pairs(strata=("",))
+    ax = figures.effects(effects_of(pairs), pairs)
+    for level, y in heights(ax).items():
+        differences = pairs.loc[pairs["level"] == level, "difference"]
+        interval = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+        [whisker] = line_at(ax, y, 2)
+        assert tuple(whisker.get_xdata()) == pytest.approx(tuple(interval))  # type: ignore[arg-type]
+        dots = [line.get_xdata()[0] for line in line_at(ax, y, 1)]  # type: ignore[index]
+        assert sorted(dots) == pytest.approx(sorted([*differences, differences.mean()]))
+
+
+def test_every_stratum_has_its_heading_and_its_levels() -> None:
+    pairs = report_frames.pairs()
+    ax = figures.effects(effects_of(pairs), pairs)
+    assert len(ax.get_yticks()) == 8
+    assert [text.get_text() for text in ax.texts] == ["n_layer=4: against serial", "n_layer=12: against serial"]
+
+
+def test_only_what_is_resolved_is_filled() -> None:
+    pairs = report_frames.pairs(strata=("",))
+    effects = effects_of(pairs)
+    ax = figures.effects(effects, pairs)
+    filled = {}
+    for level, y in heights(ax).items():
+        mark = next(line for line in line_at(ax, y, 1) if line.get_alpha() is None)
+        filled[level] = mark.get_markerfacecolor() != style.PAPER
+    assert filled == dict(zip(effects["level"], effects["resolved"], strict=True))
+    assert set(filled.values()) == {True, False}
+
+
+def test_a_level_far_out_does_not_flatten_the_others() -> None:
+    pairs = report_frames.pairs({**report_frames.LEVELS, "no-skip": 1.5}, strata=("",))
+    ax = figures.effects(effects_of(pairs), pairs)
+    assert ax.get_xlim()[1] < 0.2
+    assert any("+1.5" in text.get_text() and "▶" in text.get_text() for text in ax.texts)
+
+
+def test_a_higher_accuracy_is_better() -> None:
+    pairs = report_frames.pairs(strata=("",))
+    assert figures.effects(effects_of(pairs), pairs, goal="max").get_xlabel().endswith("better\xa0→")
+    assert figures.effects(effects_of(pairs), pairs, goal="min").get_xlabel().endswith("worse\xa0→")
+
+
+def test_effects_without_a_single_pair() -> None:
+    pairs = report_frames.pairs(strata=("",), seeds=2).assign(status="diverged", value=math.nan, difference=math.nan)
+    ax = figures.effects(effects_of(pairs), pairs)
+    assert sum("no pair" in text.get_text() for text in ax.texts) == 4
+
+
+def test_effects_of_one_seed_have_no_interval() -> None:
+    pairs = report_frames.pairs(strata=("",), seeds=1)
+    ax = figures.effects(effects_of(pairs), pairs)
+    for y in heights(ax).values():
+        assert not line_at(ax, y, 2)
+        assert line_at(ax, y, 1)
+
+
+# -- over training -------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_means_in_a_band_from_lowest_to_highest() -> None:
+    frame = report_frames.curves()
+    ax = figures.curves(frame)
+    for line, name in zip(ax.lines, report_frames.LEVELS, strict=True):
+        table = frame[frame["arm"] == name].pivot(index="tokens", columns="seed", values="value")
+        assert list(line.get_xdata()) == list(table.index)  # type: ignore[arg-type]
+        assert list(line.get_ydata()) == pytest.approx(list(table.mean(axis=1)))  # type: ignore[arg-type]
+    band = ax.collections[0].get_paths()[0].vertices
+    table = frame[frame["arm"] == "serial"].pivot(index="tokens", columns="seed", values="value")
+    assert band[:, 1].min() == pytest.approx(table.min(axis=1).min())
+    assert band[:, 1].max() == pytest.approx(table.max(axis=1).max())
+
+
+def test_arms_keep_their_colour_where_others_are_missing() -> None:
+    frame = report_frames.curves()
+    whole = figures.curves(frame)
+    part = figures.curves(frame[frame["arm"] != "no-attention-skip"])
+    assert part.lines[-1].get_color() == whole.lines[-1].get_color()
+
+
+def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
+    frame = report_frames.curves(("serial", "parallel"))
+    lost = (frame["arm"] == "parallel") & (frame["seed"] == 1)
+    frame = frame[~(lost & (frame["step"] > 1200))].assign(diverged_at=lambda f: f["run"].map({4: 1234}))
+    ax = figures.curves(frame)
+    mean = frame[(frame["arm"] == "parallel") & (frame["seed"] != 1)].groupby("tokens")["value"].mean()
+    assert any(list(line.get_ydata()) == pytest.approx(list(mean)) for line in ax.lines if len(line.get_xdata()) == len(mean))  # type: ignore[arg-type]
+    [cross] = [line for line in ax.lines if line.get_marker() == "x"]
+    last = frame[(frame["arm"] == "parallel") & (frame["seed"] == 1)].iloc[-1]
+    assert (cross.get_xdata()[0], cross.get_ydata()[0]) == (last["tokens"], last["value"])  # type: ignore[index]
+    assert "diverged at step 1234" in cross.get_gid()  # type: ignore[operator]
+
+
+def test_curves_by_flops_and_seconds_have_units() -> None:
+    frame = report_frames.curves()
+    assert figures.curves(frame, x="flops", label="held-out loss (nats per token)").get_xlabel() == "training FLOPs"
+    ax = figures.curves(frame, x="seconds", label="held-out loss (nats per token)")
+    assert ax.get_xlabel() == "training time (s)"
+    assert ax.get_ylabel().replace("\n", " ") == "held-out loss (nats per token)"
+
+
+def test_gaps_have_zero_in_the_picture() -> None:
+    frame = report_frames.curves()
+    ax = figures.gaps(frame.assign(value=frame["value"] - 1.0))
+    low, high = ax.get_ylim()
+    assert low <= 0 <= high
+
+
+def test_nan_and_infinity_in_a_curve_are_left_out_without_an_error() -> None:
+    frame = report_frames.curves(("serial",))
+    frame.loc[frame["step"] > 2000, "value"] = [math.nan, math.inf] * ((frame["step"] > 2000).sum() // 2) + [math.nan] * (
+        (frame["step"] > 2000).sum() % 2
+    )
+    ax = figures.curves(frame)
+    assert np.isfinite(ax.lines[0].get_ydata()).all()  # type: ignore[arg-type]
+
+
+def test_blocks_take_a_log_axis_where_the_stream_explodes() -> None:
+    rows = [
+        {"arm": arm, "run": seed, "block": block, "value": growth**block} for arm, growth in (("a", 1.0), ("b", 2.5))
+        for seed in range(2) for block in range(12)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows).astype({"arm": report_frames.arms(["a", "b"])})
+    ax = figures.blocks(frame)
+    assert ax.get_yscale() == "log"
+    assert list(ax.lines[1].get_ydata()) == pytest.approx([2.5**block for block in range(12)])  # type: ignore[arg-type]
+    assert figures.blocks(frame[frame["arm"] == "a"]).get_yscale() == "linear"
+
+
+# -- over factors --------------------------------------------------------------------------------------------------
+
+
+def test_ordered_marks_are_means_with_t_intervals() -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"mask_ratio": ratio, "size": size, "metric": ratio + rng.normal()} for ratio in (0.4, 0.15, 0.8) for size in ("s", "l")
+        for _ in range(5)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    ax = figures.ordered(frame, x="mask_ratio", hue="size")
+    lines = [line for line in ax.lines if line.get_linestyle() not in ("None", "") and len(line.get_xdata()) == 3]  # type: ignore[arg-type]
+    assert len(lines) == 2
+    assert list(lines[0].get_xdata()) == [0.15, 0.4, 0.8]  # type: ignore[arg-type]
+    chosen = frame[(frame["size"] == "s") & (frame["mask_ratio"] == 0.4)]["metric"]
+    assert lines[0].get_ydata()[1] == pytest.approx(chosen.mean())  # type: ignore[index]
+    interval = stats.t.interval(0.95, 4, chosen.mean(), stats.sem(chosen))
+    whiskers = [tuple(line.get_ydata()) for line in ax.lines if list(line.get_xdata()) == [0.4, 0.4]]  # type: ignore[arg-type]
+    assert any(whisker == pytest.approx(interval) for whisker in whiskers)
+
+
+def test_heat_shows_the_mean_of_each_cell_and_leaves_empty_ones_empty() -> None:
+    frame = pd.DataFrame(
+        {
+            "topology": pd.Categorical(["a", "a", "b", "a"], categories=["a", "b"], ordered=True),
+            "n_layer": pd.Categorical(["4", "4", "4", "12"], categories=["4", "12"], ordered=True),
+            "metric": [1.0, 2.0, 1.8, 1.2],
+        }
+    )
+    ax = figures.heat(frame, x="topology", y="n_layer")
+    assert sorted(text.get_text() for text in ax.texts) == ["1.20", "1.50", "1.80"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "12"]
+
+
+def test_pareto_joins_the_arms_that_none_beats() -> None:
+    frame = pd.DataFrame({"arm": list("abcd"), "seconds": [1.0, 2.0, 3.0, 4.0], "metric": [3.0, 2.0, 2.5, 1.0]})
+    ax = figures.pareto(frame.astype({"arm": report_frames.arms(list("abcd"))}))
+    [front] = [line for line in ax.lines if line.get_gid() == "front"]
+    assert list(front.get_xdata()) == [1.0, 2.0, 4.0]  # type: ignore[arg-type]
+    ax = figures.pareto(frame.astype({"arm": report_frames.arms(list("abcd"))}), goal="max")
+    [front] = [line for line in ax.lines if line.get_gid() == "front"]
+    assert list(front.get_xdata()) == [1.0]  # type: ignore[arg-type]
+
+
+def test_scaling_draws_the_fitted_curve_through_its_sizes() -> None:
+    from ablate.scaling.fit import fit
+
+    sizes = np.repeat([1e5, 3e5, 1e6, 3e6, 1e7], 2)
+    loss = 1.5 + 40 * sizes**-0.35 * np.exp(np.random.default_rng(0).normal(0, 0.001, len(sizes)))
+    frame = pd.DataFrame({"arm": "serial", "n_params_body": sizes, "metric": loss})
+    fitted = fit(loss, "n", rng=np.random.default_rng(0), n=sizes, bootstraps=50)
+    ax = figures.scaling(frame, fits={"serial": fitted})
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    curve = ax.lines[-1]
+    assert len(curve.get_xdata()) == 100  # type: ignore[arg-type]
+    assert np.allclose(curve.get_ydata(), 1.5 + 40 * np.asarray(curve.get_xdata()) ** -0.35, rtol=0.01)
+    assert "without embeddings" in ax.get_xlabel()
+
+
+# -- style ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_a_papers_width_and_settings_come_back() -> None:
+    before = dict(mpl.rcParams)
+    ax = figures.curves(report_frames.curves())
+    assert ax.figure.get_figwidth() == pytest.approx(3.4)  # type: ignore[union-attr]
+    assert dict(mpl.rcParams) == before
+    own = plt.subplots()[1]
+    assert figures.curves(report_frames.curves(), ax=own) is own
+
+
+def test_the_same_frame_gives_the_same_bytes(tmp_path: Path) -> None:
+    pairs = report_frames.pairs()
+    for name in ("a", "b"):
+        figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / name)  # type: ignore[arg-type]
+    for kind in ("svg", "pdf", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+    assert "<dc:date>" not in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
+HOSTILE = [
+    "$x$",
+    "_hidden",
+    "<script>alert(1)</script>",
+    "a\"b'c&d",
+    "日本語 Ω",
+    "line\nbreak\x07",
+    "-- ]]> -->",
+    "x" * 200,
+    "$",
+    "%s {}",
+]
+
+
+def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path: Path) -> None:
+    pairs = report_frames.pairs({"serial": 0.0, **dict.fromkeys(HOSTILE, 0.01)}, strata=("",), seeds=3)
+    effects = effects_of(pairs)
+    svg, pdf, png = figures.save(figures.effects(effects, pairs).figure, tmp_path / "effects")  # type: ignore[arg-type]
+    tree = ET.parse(svg)
+    words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("text"))
+    for name in ("$x$", "<script>alert(1)</script>", "a\"b'c&d", "日本語 Ω", "%s {}", "-- ]]> -->"):
+        assert style.plain(name, 22).replace("\\$", "$") in words, name
+    assert pdf.stat().st_size > 1000 < png.stat().st_size
+    frame = report_frames.curves(tuple(HOSTILE), seeds=1, points=5)
+    ET.parse(figures.save(figures.curves(frame).figure, tmp_path / "curves")[0])  # type: ignore[arg-type]
+
+
+def test_marks_carry_their_values_as_titles(tmp_path: Path) -> None:
+    pairs = report_frames.pairs(strata=("",))
+    svg = figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / "a")[0].read_text(encoding="utf-8")  # type: ignore[arg-type]
+    titles = re.findall(r"<title>([^<]*)</title>", svg)
+    mean = pairs.loc[pairs["level"] == "parallel", "difference"].mean()
+    assert f"parallel: mean {mean:+.4g} over 6 pairs" in titles
+    assert 'id="tip' not in svg
+
+
+def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None:
+    frame = report_frames.curves()
+    svg = figures.save(figures.curves(frame).figure, tmp_path / "a")[0].read_text(encoding="utf-8")  # type: ignore[arg-type]
+    one, two = (figures.inline(svg, prefix, "label") for prefix in ("one", "two"))
+    ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (one, two)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for text, own in zip((one, two), ids, strict=True):
+        used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+        assert {a or b for a, b in used} <= own
+        assert "currentColor" in text
+        assert style.INK not in text
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (style.count, 1_234_567, "1.23M"), (style.count, 999_999, "1M"), (style.power, 3e14, "3×10¹⁴"),
+        (style.power, 2.5e-3, "2.5×10⁻³"), (style.duration, 89, "89 s"), (style.duration, 7200, "2 h"),
+        (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
+    ],
+)  # fmt: skip
+def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ignore[no-untyped-def]
+    assert write(value) == text
+
+
+def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
+    pairs = report_frames.pairs({"serial": 0.0, "a name of twenty-two.": 0.1, "b": 0.2}, strata=("n_layer=4", "n_layer=12"))
+    ax = figures.effects(effects_of(pairs), pairs)
+    figure = ax.figure
+    figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
+    figure.set_dpi(200)  # as in the PNG; hinted letters would be wider here than where the layout was made
+    with style.theme():
+        lefts = [label.get_window_extent().x0 for label in ax.get_yticklabels()]
+    assert min(lefts) >= 0
+
+
+# -- learning rates ----------------------------------------------------------------------------------------------------
+
+
+def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
+    frame = pd.DataFrame(
+        [
+            {
+                "arm": arm,
+                "lr": lr,
+                "status": "diverged" if lr > limit else "complete",
+                "metric": math.nan if lr > limit else value,
+            }
+            for arm, limit in (("serial", 1.0), ("parallel", 2e-3))
+            for lr, values in ((1e-4, (3.0, 3.2)), (1e-3, (2.0, 2.2)), (1e-2, (2.5, 2.7)))
+            for value in values
+        ]
+    ).astype({"arm": report_frames.arms(["serial", "parallel"])})
+    ax = figures.rates(frame, {"serial": 1e-3, "parallel": 1e-4}, label="held-out loss")
+    serial, parallel = (line for line in ax.lines if len(line.get_xdata()) > 1)
+    assert list(serial.get_ydata()) == pytest.approx([3.1, 2.1, 2.6])
+    assert list(parallel.get_xdata()) == [1e-4, 1e-3]
+    rings = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if line.get_markerfacecolor() == "none"]
+    assert rings == [(1e-3, pytest.approx(2.1)), (1e-4, pytest.approx(3.1))]
+    [cross] = [line for line in ax.lines if line.get_marker() == "x"]
+    assert cross.get_xdata()[0] == 1e-2 and cross.get_ydata()[0] > 0.9, "in the share of the axis, at the side of the worse"
+    assert ax.get_xscale() == "log"
+    turned = figures.rates(frame, {}, label="accuracy", goal="max")
+    assert next(line for line in turned.lines if line.get_marker() == "x").get_ydata()[0] < 0.1
+
+
+def test_rates_at_which_all_runs_diverged_are_crosses_alone() -> None:
+    frame = pd.DataFrame({"arm": "serial", "lr": [1e-3, 1e-2], "status": "diverged", "metric": math.nan})
+    ax = figures.rates(frame, {"serial": 1e-3})
+    assert [line.get_marker() for line in ax.lines if len(line.get_xdata())] == ["x", "x"]

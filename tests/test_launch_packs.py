@@ -1,0 +1,48 @@
+"""Which runs train together, how many, and what becomes of a job that ran out of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.launch import packs
+from ablate.launch.devices import Device
+
+SMALL = RunConfig(n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192)  # 0.85M parameters
+LARGE = RunConfig(n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024)
+H100 = Device("cuda:0", 80 << 30, 8)
+
+
+def test_members_differ_in_four_fields_only():
+    for change in ({"seed": 7}, {"lr": 1e-2}, {"weight_decay": 0.5}):
+        assert packs.shape(SMALL) == packs.shape(SMALL.model_copy(update=change))
+    masked = RunConfig(objective="masked", n_vocab=257)
+    assert packs.shape(masked) == packs.shape(masked.model_copy(update={"mask_ratio": 0.4}))
+    for change in ({"steps": 7}, {"topology": "parallel"}, {"warmup": 0.5}, {"dropout": 0.1}, {"batch_tokens": 4096}):
+        assert packs.shape(SMALL) != packs.shape(SMALL.model_copy(update=change))
+
+
+def test_a_pack_grows_until_the_device_is_busy_or_full():
+    assert packs.capacity(SMALL, Device("cpu", 1 << 40, 8)) == 1
+    many = packs.capacity(SMALL, H100)
+    assert 8 <= many <= packs.LARGEST
+    assert packs.capacity(LARGE, H100) == 1
+    full = Device("cuda:0", int(sizes.memory_bytes(SMALL, 3) / packs.MEMORY_SHARE) + 1, 8)
+    assert packs.capacity(SMALL, full) == 3
+    assert packs.capacity(SMALL, Device("cuda:0", 1 << 20, 8)) == 1, "what does not fit is tried, for the estimate may be wrong"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "capacity", "idle", "expected"),
+    [(16, 32, 2, 8), (8, 32, 1, 8), (5, 32, 2, 3), (1, 32, 4, 1), (40, 32, 1, 20), (4, 3, 1, 2), (8, 3, 1, 3)],
+)
+def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idle, expected):
+    assert packs.share(waiting, capacity, idle) == expected
+
+
+def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
+    monkeypatch.setattr(packs, "capacity", lambda config, device: 10)
+    assert [packs.size(SMALL, H100, k) for k in range(5)] == [(10, 0), (3, 0), (1, 8), (1, 2), (1, 2)]  # of 32 sequences
+    monkeypatch.setattr(packs, "capacity", lambda config, device: 1)
+    assert [packs.size(SMALL, H100, k) for k in range(3)] == [(1, 0), (1, 8), (1, 2)]

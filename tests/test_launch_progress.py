@@ -1,0 +1,140 @@
+"""What the user sees: estimates that are right, bars on a terminal, few and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ablate.launch import progress
+from ablate.launch.progress import Display, Running, Tally
+from ablate.launch.status import Survey
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def metrics(step: int, loss: float = 2.5, speed: float = 1000.0) -> dict:
+    return {
+        "event": "metrics",
+        "steps": [step - 1, step],
+        "series": {"train_loss": [9.0, loss], "tokens_per_second": [1.0, speed]},
+    }
+
+
+def test_a_run_says_its_step_loss_speed_and_time_left():
+    run = Running("serial, seed 0", steps=100, step_tokens=500, flops=1e9)
+    assert str(run) == "step 0/100"
+    run.see(metrics(40))
+    assert str(run) == "step 40/100, loss 2.5, 1k tokens/s, 0:30 left"  # 60 steps × 500 tokens at 1000 a second
+    run.see({"event": "metrics", "steps": [50], "series": {"loss": [2.4]}})  # held-out only: the speed stays
+    assert str(run) == "step 50/100, loss 2.5, 1k tokens/s, 0:25 left"
+
+
+def test_the_study_estimates_from_flops_done_here():
+    """Half of a large run in 10 s: the other half and a run of a tenth of its size take 12 s more."""
+    clock = Clock()
+    tally = Tally(clock=clock)
+    tally.update(Survey({"planned": 2, "complete": 3}, flops_left=1.1e9))
+    assert tally.seconds_left is None
+    tally.begin("a", Running("a", 100, 500, 1e9))
+    clock.now += 99  # while the worker starts
+    tally.see("a", {"event": "start", "step": 0})
+    clock.now += 10
+    tally.see("a", metrics(50))
+    assert tally.seconds_left == pytest.approx(12)
+    assert str(tally) == "1 running, 1k tokens/s, about 0:12 left"
+    clock.now += 10
+    tally.see("a", metrics(100))
+    tally.end("a", done=True)
+    assert (tally.done, tally.total) == (4, 5)
+    assert tally.seconds_left == pytest.approx(2)
+
+
+def test_what_a_checkpoint_saved_is_no_work_of_this_session():
+    clock = Clock()
+    tally = Tally(clock=clock)
+    tally.update(Survey({"running": 1}, flops_left=1e9))
+    tally.begin("a", Running("a", 100, 500, 1e9))
+    tally.see("a", {"event": "start", "step": 50})
+    clock.now += 10
+    tally.see("a", metrics(60))
+    assert tally.seconds_left == pytest.approx(40)
+
+
+def test_a_run_that_will_be_tried_again_is_not_done():
+    tally = Tally()
+    tally.update(Survey({"running": 1}, flops_left=1e9))
+    tally.begin("a", Running("a", 100, 500, 1e9))
+    tally.end("a", done=False)
+    assert tally.done == 0 and tally.flops_left == 1e9
+
+
+def shown(terminal: bool, monkeypatch, act) -> str:
+    out = io.StringIO()
+    tally = Tally(total=40, flops_left=4e10)
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    with Display(Console(file=out, force_terminal=terminal, width=120), "topology", tally) as display:
+        act(display, tally, clock)
+    return out.getvalue()
+
+
+def test_plain_lines_come_at_a_readable_rate(monkeypatch):
+    def act(display, tally, clock):
+        for k in range(40):
+            clock.now += 0.1
+            tally.begin("a", Running(f"cell [x], seed {k}", 100, 500, 1e9))
+            tally.see("a", metrics(100))
+            tally.see("a", {"event": "final", "values": [["accuracy", 0, 0.3], ["loss", 0, 2.75]]})
+            display.ended(tally.end("a", done=True), "complete")
+            display.refresh()
+
+    lines = shown(False, monkeypatch, act).splitlines()
+    assert lines[0].startswith("topology 1/40: cell [x], seed 0 complete, held-out loss 2.75; about ")
+    assert len(lines) == 4  # one a second
+
+
+def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
+    def act(display, tally, clock):
+        tally.begin("a", Running("serial, seed 0", 1000, 500, 1e9))
+        for step in range(2, 120):
+            clock.now += 1
+            tally.see("a", metrics(step))
+            display.refresh()
+
+    lines = shown(False, monkeypatch, act).splitlines()
+    assert lines[0] == "topology 0/40: serial, seed 0 step 2/1000, loss 2.5, 1k tokens/s, 8:19 left"
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_failure_is_always_told_with_its_reason(monkeypatch, terminal):
+    def act(display, tally, clock):
+        for k in range(3):
+            tally.begin("a", Running(f"serial, seed {k}", 100, 500, 1e9))
+            display.ended(tally.end("a", done=True), "failed", "Traceback …\n  File …\nValueError: no [b]luck[/b]\n")
+
+    assert shown(terminal, monkeypatch, act).count("failed: ValueError: no [b]luck[/b]") == 3
+
+
+def test_a_terminal_shows_a_row_for_the_study_and_for_each_run(monkeypatch):
+    def act(display, tally, clock):
+        tally.begin("a", Running("topology=[serial], seed 0", 100, 500, 1e9))
+        clock.now += 10
+        tally.see("a", metrics(40))
+        display.refresh()
+
+    text = shown(True, monkeypatch, act)
+    assert "topology=[serial], seed 0" in text and "40/100" in text and "loss 2.5, 1k tokens/s, 0:30 left" in text
+    assert "0/40" in text and "1 running" in text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3600, "1:00:00"), (7322, "2:02:02")])
+def test_durations(seconds, text):
+    assert progress.duration(seconds) == text

@@ -1,0 +1,331 @@
+"""Whole studies with the stub engine: failures, retries, signals, sharing, and what the user is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import stub_engine
+from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+
+from ablate import journal, store
+from ablate.errors import AblateError
+from ablate.launch import devices, launcher, status
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch):
+    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launcher, "INGEST", 0.05)
+    monkeypatch.setattr(launcher, "POLL", 0.1)
+
+
+def attempts(path: Path, lr: float) -> list[tuple]:
+    """(status, error) of the attempts of the runs with this learning rate, in order."""
+    return rows(path, "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ? ORDER BY n", lr)
+
+
+def test_a_study_runs_through_and_again_does_nothing(tmp_path):
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3, stub_engine.DIVERGES], seeds=2), tmp_path / "a.db"
+    outcome, output = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": 4, "diverged": 2}, 0)
+    for planned in plan.runs:
+        for series in ("train_loss", "lr"):
+            curve = rows(
+                path,
+                "SELECT step, value FROM metric JOIN run ON run.id = run_id JOIN series ON series.id = series_id "
+                "WHERE run.key = ? AND series.name = ? ORDER BY step",
+                planned.config.key,
+                series,
+            )
+            assert curve == [(step, stub_engine.value(planned.config, series, step)) for step in range(1, 7)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(6 * 2 * 6,)]
+    assert len(rows(path, "SELECT DISTINCT versions, host, device, threads FROM attempt")) == 1
+    pids = {journal.read(file)[0][0]["pid"] for file in (tmp_path / "a.journals").glob("*.jsonl")}
+    assert len(pids) == 1, "one warm worker does all runs of a device"
+    assert "stub 1/6: lr=0.001, seed 0 complete, held-out loss 0." in output
+    assert output.endswith("stub: 4 complete, 2 diverged\n")
+
+    before = rows(path, "SELECT count(*) FROM attempt")
+    assert launch(plan, path)[0] == outcome
+    assert rows(path, "SELECT count(*) FROM attempt") == before == [(6,)]
+
+
+def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
+    plan, path = small_plan(tmp_path, [1e-3, stub_engine.RAISES, 2e-3]), tmp_path / "a.db"
+    outcome, output = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    ((how, error),) = attempts(path, stub_engine.RAISES)
+    assert how == "failed" and "Traceback" in error and "ValueError: the stub was told to fail" in error
+    assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub was told to fail", output)
+
+    assert launch(plan, path)[0].exit_code == 1
+    assert [how for how, _ in attempts(path, stub_engine.RAISES)] == ["failed", "failed"], "run again, it has one more try"
+    assert rows(path, "SELECT count(*) FROM attempt") == [(4,)]
+
+
+def test_fail_fast_stops_at_the_first_failure(tmp_path):
+    plan, path = small_plan(tmp_path, [stub_engine.RAISES, 1e-3, 2e-3], seeds=2), tmp_path / "a.db"
+    outcome, _ = launch(plan, path, fail_fast=True)
+    assert outcome == launcher.Outcome({"failed": 1, "planned": 5}, 1)
+
+
+def test_fail_fast_gives_a_run_whose_worker_died_its_further_tries(tmp_path):
+    plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, stub_engine.DIES, 1e-3], seeds=1), tmp_path / "a.db"
+    outcome, _ = launch(plan, path, fail_fast=True)
+    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    assert [how for how, _ in attempts(path, stub_engine.DIES)] == ["dead"] * 3
+
+
+@pytest.mark.parametrize("lr", [stub_engine.DIES, stub_engine.BREAKS_DEVICE])
+def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
+    plan, path = small_plan(tmp_path, [1e-3, lr, 2e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    assert rows(path, "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON run.id = run_id "
+                "WHERE run.lr = ? AND name = 'lr'", lr) == [
+        ("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)
+    ], "what it wrote before it died stays, once"  # fmt: skip
+    tries = attempts(path, lr)
+    assert [how for how, _ in tries] == ["dead"] * 3
+    why = "killed by SIGKILL" if lr == stub_engine.DIES else "RuntimeError: the stub's device is lost"
+    assert all(error.startswith("the worker died") and why in error for _, error in tries)
+    assert rows(path, "SELECT run.status FROM run WHERE lr = ?", lr) == [("failed",)]
+
+
+def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
+    plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, 1e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    assert [how for how, _ in attempts(path, stub_engine.DIES_ONCE)] == ["dead", "complete"]
+    assert rows(path, "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE lr = ?",
+                stub_engine.DIES_ONCE) == [(12, 6)]  # fmt: skip
+
+
+def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
+    plan, path = small_plan(tmp_path, [stub_engine.RUNS_OUT_OF_MEMORY, 1e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 1, "oom": 1}, 1)
+    tries = attempts(path, stub_engine.RUNS_OUT_OF_MEMORY)
+    assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
+    assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [(1 << 20,)]
+
+
+def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [stub_engine.PACK_TOO_LARGE], seeds=5), tmp_path / "a.db"
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 5)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 5}, 0)
+    sizes = rows(path, "SELECT pack_size, status, count(*) FROM attempt GROUP BY pack_size, status ORDER BY min(id)")
+    assert sizes == [(5, "oom", 5), (2, "oom", 2), (1, "complete", 5)]
+
+
+def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=3), tmp_path / "a.db"
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 4)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
+    assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(2, 2), (4, 4)]
+
+
+def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3], seeds=4, steps=100), tmp_path / "a.db"
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 3)
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first.kill(signal.SIGINT)
+    assert first.wait() == 130
+    monkeypatch.setenv("STUB_DELAY", "0")
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 4}, 0)
+    again = rows(path, "SELECT pack_size, resumed_step > 0 FROM attempt WHERE status = 'complete' ORDER BY id")
+    assert again == [(3, 1)] * 3 + [(1, 0)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(4 * 2 * 100,)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(tmp_path, monkeypatch, number, code):
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    begun = time.monotonic()
+    first.kill(number)
+    assert first.wait() == code
+    assert time.monotonic() - begun < 5
+    assert "write a checkpoint" in first.output.read_text()
+    assert rows(path, "SELECT status FROM run ORDER BY id") == [("stopped",), ("planned",)]
+    ((steps,),) = rows(path, "SELECT max(step) FROM metric")
+    assert 0 < steps < 400
+
+    monkeypatch.setenv("STUB_DELAY", "0")
+    assert launch(plan, path)[0].counts == {"complete": 2}
+    assert rows(path, "SELECT resumed_step FROM attempt WHERE status = 'complete' ORDER BY id") == [(steps,), (0,)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 2 * 400,)]
+
+
+def test_a_second_interrupt_kills(tmp_path, monkeypatch):
+    (tmp_path / "deaf.py").write_text(
+        "import time\nfrom stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n    time.sleep(60)\n"
+    )
+    monkeypatch.setenv("ABLATE_ENGINE", "deaf")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE started IS NOT NULL"))
+    (worker,) = workers(first.pid)
+    first.kill(signal.SIGINT)
+    wait_for(lambda: "once more to kill" in first.output.read_text())
+    time.sleep(1.5 * launcher.ECHO)
+    first.kill(signal.SIGINT)
+    assert first.wait(3) == 130
+    assert not Path(f"/proc/{worker}").exists()
+    assert rows(path, "SELECT status, error FROM attempt") == [("stopped", "it was stopped before it could write a checkpoint")]
+
+
+def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
+    """GNU `timeout` sends SIGTERM to its child, and then to the process group that the child is in."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first.kill(signal.SIGTERM)
+    time.sleep(launcher.ECHO / 10)
+    first.kill(signal.SIGTERM)
+    assert first.wait() == 143
+    assert rows(path, "SELECT kind FROM artifact") == [("checkpoint",)]
+
+
+def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(first.pid)
+    first.kill(signal.SIGKILL)
+    first.wait()
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 20)
+    assert rows(path, "SELECT 1 FROM artifact") == [], "nobody has read the worker's last words"
+    monkeypatch.setenv("STUB_DELAY", "0")
+    assert launch(plan, path)[0].counts == {"complete": 1}
+    ((step,),) = rows(path, "SELECT resumed_step FROM attempt WHERE status = 'complete'")
+    assert step > 0
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 400,)]
+    assert not list(path.with_suffix(".journals").glob("*.owner"))
+
+
+def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):
+    """Ctrl-C goes to the whole foreground process group; a worker, and what compiles for it, must not be in it."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(first.pid)
+    assert os.getpgid(worker) != first.pid == os.getpgid(first.pid)
+    os.killpg(first.pid, signal.SIGINT)
+    assert first.wait() == 130
+    assert rows(path, "SELECT status FROM run") == [("stopped",)]
+    assert all("Interrupt" not in (error or "") for (error,) in rows(path, "SELECT error FROM attempt"))
+
+
+def test_workers_end_when_the_launcher_is_killed(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3], steps=10_000), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(first.pid)
+    first.kill(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 5)
+
+    with store.open(str(path)) as db:
+        (study,) = status.studies(db, "stub")
+    assert [run.dead for run in study.working] == [True] and study.seconds_left is None
+
+
+def test_two_launchers_share_a_study(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=6), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    both = [Launcher(plan, path), Launcher(plan, path)]
+    assert [each.wait() for each in both] == [0, 0]
+    assert rows(path, "SELECT status, count(*) FROM attempt GROUP BY status") == [("complete", 12)]
+    shares = rows(path, "SELECT count(*) FROM attempt GROUP BY owner")
+    assert len(shares) == 2 and min(shares)[0] >= 3
+    assert rows(path, "SELECT count(*) FROM metric") == [(12 * 2 * 6,)]
+
+
+def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
+    """With nothing of its own to do it waits for the other's run while that lives, and does it when it was killed."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    second = Launcher(plan, path)
+    wait_for(lambda: len(list((tmp_path / "a.journals").glob("*.owner"))) == 2)
+    time.sleep(0.2)
+    first.kill(signal.SIGKILL)
+    first.wait()
+    assert second.wait() == 0
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 60,)]
+    assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("stopped",), ("complete",)]
+    assert rows(path, "SELECT count(DISTINCT owner) FROM attempt") == [(2,)]
+
+
+def test_a_worker_is_free_when_it_says_so_not_when_its_journal_ends(tmp_path, monkeypatch):
+    (tmp_path / "tidy.py").write_text(
+        "import time\nfrom stub_engine import *\nimport stub_engine\n"
+        "def train(*a, **k):\n    stub_engine.train(*a, **k)\n    time.sleep(0.3)\n"
+    )
+    monkeypatch.setenv("ABLATE_ENGINE", "tidy")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
+
+
+def test_studies_share_runs(tmp_path):
+    path = tmp_path / "a.db"
+    assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
+    text = (tmp_path / "stub.toml").read_text().replace('"stub"', '"other"').replace("[0.001, 0.002]", "[0.002, 0.003]")
+    (tmp_path / "stub.toml").write_text(text)
+    from ablate.plan import plan
+    from ablate.study import load
+
+    assert launch(plan(load(str(tmp_path / "stub.toml"))), path)[0].counts == {"complete": 2}
+    assert rows(path, "SELECT count(*) FROM run") == rows(path, "SELECT count(*) FROM attempt") == [(3,)]
+
+
+def test_no_worker_starts(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text("raise OSError('libcuda is not what it was')\n")
+    monkeypatch.setenv("ABLATE_ENGINE", "broken")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
+    with pytest.raises(AblateError, match="no worker starts on cpu: OSError: libcuda is not what it was"):
+        launch(plan, path)
+    assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {"planned", "stopped"}, "no run is to blame"
+
+
+def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
+    (tmp_path / "partly.py").write_text(
+        "from stub_engine import *\nimport stub_engine\ndef setup(device, threads):\n"
+        "    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads)\n"
+    )
+    monkeypatch.setenv("ABLATE_ENGINE", "partly")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    monkeypatch.setenv("STUB_DELAY", "0.05")
+    monkeypatch.setattr(devices, "find", lambda kind: [devices.Device(f"cuda:{k}", 1 << 30, 1) for k in range(2)])
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
+    outcome, output = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": 8}, 0)
+    assert "cuda:1 is given up, as no worker starts on it: AssertionError: fell off the bus" in output
+
+
+def test_a_device_that_is_not_there_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13"})
+    path = tmp_path / "a.db"
+    with pytest.raises(AblateError, match="finds no such device"):
+        launch(small_plan(tmp_path, [1e-3]), path, device="cuda")
+    assert rows(path, "SELECT * FROM study") == []

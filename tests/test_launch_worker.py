@@ -1,0 +1,190 @@
+"""The worker alone, over its pipe: what it journals, what it survives, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import stub_engine
+
+from ablate import journal
+from ablate.config import Evaluation, RunConfig
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Starts workers with the stub engine; whatever still lives at the end of a test is killed."""
+    started = []
+
+    def start(**environment: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ablate.launch.worker", "--device", "cpu", "--threads", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(tmp_path / "stderr").open("ab"),
+            env={**os.environ, "ABLATE_ENGINE": "stub_engine", "PYTHONPATH": f"{HERE.parent}:{HERE}", **environment},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False) -> list[Path]:
+    journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
+    job = {
+        "job": number,
+        "runs": [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)],
+        "evaluation": Evaluation().model_dump(mode="json"),
+        "sources": {},
+        "checkpoint": str(folder / "checkpoint"),
+        "resume": resume,
+        "micro_batch": 0,
+    }
+    process.stdin.write(json.dumps(job).encode() + b"\n")
+    process.stdin.flush()
+    return journals
+
+
+def done(process: subprocess.Popen) -> int | None:
+    """The number of the next job that the worker finishes; None when it ends instead."""
+    for line in process.stdout:
+        answer = json.loads(line)
+        if "done" in answer:
+            return answer["done"]
+    return None
+
+
+def wait_for(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def events(path: Path, kind: str) -> list[dict]:
+    return [event for event in journal.read(path)[0] if event["event"] == kind]
+
+
+def test_a_job_of_two_runs_is_journaled_with_its_provenance(worker, tmp_path):
+    process = worker()
+    journals = send(process, 7, tmp_path, RunConfig(steps=5, seed=1), RunConfig(steps=5, seed=2))
+    assert done(process) == 7
+    for seed, path in zip((1, 2), journals, strict=True):
+        (start,), (end,) = events(path, "start"), events(path, "end")
+        assert start["pid"] == process.pid and start["host"] == platform.node() and start["pack_size"] == 2
+        assert start["device"] == "cpu" and start["device_name"] == "stub" and start["threads"] == 1
+        assert set(start["versions"]) == {"ablate", "python", "torch", "cuda"} and abs(start["time"] - time.time()) < 60
+        assert "commit" not in start or (len(start["commit"]) == 40 and isinstance(start["dirty"], bool))
+        assert end["status"] == "complete"
+        losses = [x for event in events(path, "metrics") for x in event["series"]["train_loss"]]
+        assert losses == [stub_engine.value(RunConfig(steps=5, seed=seed), "train_loss", step) for step in range(1, 6)]
+
+
+def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path):
+    process = worker()
+    (failing,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RAISES))
+    (good,) = send(process, 2, tmp_path, RunConfig(steps=5))
+    assert [done(process), done(process)] == [1, 2]
+    (end,) = events(failing, "end")
+    assert end["status"] == "failed" and "ValueError: the stub was told to fail" in end["error"] and "Traceback" in end["error"]
+    assert end["step"] == 2
+    assert events(good, "end")[0]["status"] == "complete"
+    assert events(good, "start")[0]["pid"] == events(failing, "start")[0]["pid"] == process.pid
+
+
+def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
+    process = worker()
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RUNS_OUT_OF_MEMORY))
+    assert done(process) is None and process.wait(10) == 0
+    (end,) = events(path, "end")
+    assert end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
+
+
+def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
+    process = worker()
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.BREAKS_DEVICE))
+    assert done(process) is None and process.wait(10) == 1
+    assert not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
+
+
+def test_an_engine_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path, monkeypatch):
+    (tmp_path / "forgetful.py").write_text("from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n")
+    process = worker(ABLATE_ENGINE="forgetful", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
+    assert done(process) == 1
+    assert "before every run had ended" in events(path, "end")[0]["error"]
+
+
+def test_idle_it_ends_when_the_pipe_closes(worker):
+    process = worker()
+    process.stdin.close()
+    assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("how", ["pipe closes", "SIGTERM"])
+def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
+    process = worker(STUB_DELAY="0.02")
+    config = RunConfig(steps=10_000)
+    (path,) = send(process, 1, tmp_path, config)
+    wait_for(lambda: len(events(path, "metrics")) > 2)
+    assert journal.alive(path)
+    process.stdin.close() if how == "pipe closes" else process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert not journal.alive(path)
+    (end,) = events(path, "end")
+    assert end["status"] == "stopped" and end["step"] == json.loads((tmp_path / "checkpoint").read_text())
+
+
+def test_an_engine_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
+    (tmp_path / "deaf.py").write_text("import time\nfrom stub_engine import *\ndef train(*a, **k): time.sleep(1000)\n")
+    (tmp_path / "hasty.py").write_text("from ablate.launch import worker\nworker.GRACE = 0.2\nworker.main()\n")
+    environment = {**os.environ, "ABLATE_ENGINE": "deaf", "PYTHONPATH": f"{HERE.parent}:{HERE}"}
+    command = [sys.executable, str(tmp_path / "hasty.py"), "--device", "cpu", "--threads", "1"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
+    wait_for(lambda: journal.alive(path))
+    process.stdin.close()
+    assert process.wait(5) == 1
+
+
+def test_it_ignores_an_interrupt(worker, tmp_path):
+    process = worker(STUB_DELAY="0.02")
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=20))
+    wait_for(lambda: events(path, "start"))
+    process.send_signal(signal.SIGINT)
+    assert done(process) == 1
+    assert events(path, "end")[0]["status"] == "complete"
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
+    """What a failing write left is taken back, so that the next line does not run into it."""
+    real = os.write
+    with journal.Journal(tmp_path / "j") as writing:
+        writing.append("metrics", steps=[1])
+
+        def short(fd: int, data: bytes) -> int:
+            if len(data) < 10:
+                raise OSError(28, "No space left on device")
+            return real(fd, data[:-5])
+
+        monkeypatch.setattr(os, "write", short)
+        with pytest.raises(OSError, match="No space"):
+            writing.append("metrics", steps=[2])
+        monkeypatch.undo()
+        writing.append("end", status="failed")
+    assert [event["event"] for event in journal.read(tmp_path / "j")[0]] == ["metrics", "end"]

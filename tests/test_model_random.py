@@ -1,0 +1,101 @@
+"""Random valid configurations: each builds as its closed form says, learns, and no field is read nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from model_cases import MODEL_GROUPS, build, tokens
+from torch import Tensor
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+
+NUMBERS: dict[str, list[Any]] = {
+    "n_layer": [1, 2, 3],
+    "d_model": [8, 12, 16],
+    "d_mlp": [5, 24],
+    "dropout": [0.0, 0.2],
+    "n_head": [2, 4, 6],
+    "n_kv_head": [1, 2, 3],
+    "d_head": [2, 3, 4],
+    "n_ctx": [3, 8, 17],
+    "n_vocab": [7, 19],
+}
+FIELDS = [name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS]
+BOUNDED = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def _values(field: str) -> SearchStrategy[Any]:
+    return st.sampled_from(CATALOGUE[field].names or NUMBERS[field])
+
+
+@st.composite
+def _configs(draw: DrawFn, **fixed: Any) -> RunConfig:
+    fields = {"objective": draw(_values("objective"))} | {field: draw(_values(field)) for field in FIELDS} | fixed
+    return _resolved(fields)
+
+
+def _resolved(fields: dict[str, Any]) -> RunConfig:
+    """The configuration, or another draw where the fields contradict each other."""
+    try:
+        return RunConfig(**(fields | {"batch_tokens": 2 * fields["n_ctx"], "precision": "float64"}))
+    except AblateError:
+        assume(False)
+        raise
+
+
+@BOUNDED
+@given(_configs())
+def test_each_builds_with_as_many_parameters_as_the_closed_form_says(config: RunConfig) -> None:
+    model = build(config)
+    assert sizes.count(config).params == sum(parameter.numel() for parameter in model.parameters())
+    logits = model(tokens(config))
+    assert logits.shape == (1, 2, config.n_ctx, config.n_vocab) and logits.isfinite().all()
+
+
+def _seen(config: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
+    """What can be observed of a model: the shapes of its parameters, and its logits in training."""
+    model = build(config)
+    with torch.no_grad():
+        return {name: parameter.shape for name, parameter in model.named_parameters()}, model(tokens(config))
+
+
+@settings(BOUNDED, max_examples=120)
+@given(_configs(), st.data())
+def test_every_field_changes_something_observable(config: RunConfig, data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from(["seed", *FIELDS]))
+    value = data.draw(st.just(1) if field == "seed" else _values(field).filter(lambda value: value != getattr(config, field)))
+    changed = _resolved(config.model_dump() | {field: value})
+    assume(changed != config)  # where the field has no meaning, it is set back
+    (shapes, logits), (other_shapes, other_logits) = _seen(config), _seen(changed)
+    assert shapes != other_shapes or not torch.equal(logits, other_logits), (field, value)
+
+
+@settings(BOUNDED, max_examples=12)
+@given(_configs(d_model=16, n_ctx=17, n_vocab=19))
+def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
+    model = build(config)
+    text = torch.arange(2 * 17 + 1) ** 2 % 18  # a rule that repeats every 18 tokens, and one token that never occurs
+    clean = torch.stack((text[:18], text[17:]))[None]
+    if config.objective == "causal":
+        shown, wanted = clean[..., :-1], clean[..., 1:]
+    else:
+        hidden = torch.arange(17) % 3 == 1
+        shown, wanted = clean[..., 1:].masked_fill(hidden, 18), clean[..., 1:].masked_fill(~hidden, -100)
+    optimiser, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
+    for step in range(30):
+        model.dice.step.fill_(step)
+        loss = F.cross_entropy(model(shown).flatten(0, 2), wanted.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.02, losses

@@ -1,0 +1,543 @@
+"""The report says what scipy says, names what went wrong, escapes what it is given, and stands without a network."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from report_study import NAN, Outcome, study
+from scipy import stats
+
+from ablate import figures, report, store
+from ablate.figures import style
+from ablate.report import document, words
+from ablate.store import Database
+from ablate.store import query as queries
+
+LEVELS = ("serial", "parallel", "concat", "no-skip")
+TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+DEPTHS = {**TOPOLOGY, "n_layer": {"4": {"n_layer": 4}, "12": {"n_layer": 12}}}
+STEPS = (250, 500, 750, 1000)
+
+
+def losses() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    shared = rng.normal(1.5, 0.05, 8)
+    shift = {"serial": 0.0, "parallel": 0.05, "concat": 0.001, "no-skip": 1.0}
+    return {name: shared + shift[name] + rng.normal(0, 0.01, 8) for name in LEVELS}
+
+
+class Page(HTMLParser):
+    """Tags, attributes and visible text of a page; complains of tags that do not close."""
+
+    VOID = frozenset(("meta", "link", "br", "hr", "img", "input"))
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open[-1] == tag, (self.open[-3:], tag)
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def page(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, Path]]:
+    """A study of eight seeds in which no-skip diverges thrice and concat fails once."""
+    folder = tmp_path_factory.mktemp("finished")
+    values = losses()
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        if name == "no-skip" and seed in (1, 4, 6):
+            return Outcome(status="diverged", step=320 + seed, points={250: 9.0})
+        if name == "concat" and seed == 7:
+            return Outcome(status="failed", error="Traceback\nRuntimeError: out of <b>luck</b>")
+        loss = float(values[name][seed])
+        points = {step: loss + 3 * math.exp(-step / 200) * (step < 1000) for step in STEPS}
+        return Outcome(
+            points=points, seconds=10.0 + seed + 5 * (name == "concat"), finals=[("stream_rms", k, 1.0 + k) for k in range(4)]
+        )
+
+    db = study(folder, TOPOLOGY, outcome, seeds=8, base={"lr": 0.002})
+    yield db, report.write(db, "topology", folder / "out")
+
+
+@pytest.fixture
+def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quicker: the three kinds of files are looked at elsewhere."""
+
+    def save(figure: Figure, stem: Path) -> list[Path]:
+        with style.theme():
+            figure.savefig(stem.with_suffix(".svg"))
+        return [stem.with_suffix(".svg")]
+
+    monkeypatch.setattr(figures, "save", save)
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_has_scipys_numbers(finished: tuple[Database, Path]) -> None:
+    values = losses()
+    test = stats.ttest_rel(values["parallel"], values["serial"])
+    low, high = test.confidence_interval(0.95)
+    text = page(finished[1]).text
+    mean = float(np.mean(values["parallel"] - values["serial"]))
+    assert (
+        f"parallel is worse than serial: it raises held-out loss by {mean:.3f} nats per token "
+        f"(95% interval {low:.3f} to {high:.3f}; 8 pairs; Holm p < 0.001 over 3 levels)."
+    ) in text
+
+
+def test_what_is_not_resolved_says_what_could_have_been(finished: tuple[Database, Path]) -> None:
+    text = page(finished[1]).text
+    assert re.search(
+        r"concat is not told apart from serial: held-out loss differs by [+−]0\.0\d+ nats per token "
+        r"\(95% interval −0\.0\d+ to \+0\.0\d+; 7 pairs; Holm p = 0\.\d+ over 3 levels\)\. "
+        r"Not resolved: this study can see 0\.0\d+ nats per token or more here\. "
+        r"1 of 8 pairs is lost: concat failed with seed 7\. It has \d+% more parameters \(without embeddings and head\)",
+        text,
+    ), text
+
+
+def test_a_diverged_run_is_named_with_its_step_and_counted(finished: tuple[Database, Path]) -> None:
+    text = page(finished[1]).text
+    assert "28 of 32 runs are complete, 3 diverged and 1 failed." in text
+    assert "3 of 8 pairs are lost: no-skip diverged with seeds 1, 4 and 6." in text
+    assert "It is unstable: 3 of 8 runs diverged (38%, 95% Wilson interval 14% to 69%)." in text
+    rows = list(csv.DictReader(io.StringIO((finished[1].parent / "tables" / "troubles.csv").read_text(encoding="utf-8"))))
+    assert {(row["seed"], row["status"], row["diverged at step"]) for row in rows} == {
+        ("1", "diverged", "321"), ("4", "diverged", "324"), ("6", "diverged", "326"), ("7", "failed", ""),
+    }  # fmt: skip
+    assert "RuntimeError: out of <b>luck</b>" in {row["error"] for row in rows}
+    assert "RuntimeError: out of <b>luck</b>" in text  # shown, not obeyed
+
+
+def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> None:
+    folder = finished[1].parent / "tables"
+    values = losses()
+    rows = {row["level"]: row for row in csv.DictReader(io.StringIO((folder / "effects.csv").read_text(encoding="utf-8")))}
+    difference = values["parallel"] - values["serial"]
+    assert float(rows["parallel"]["mean"]) == pytest.approx(difference.mean(), abs=1e-12)
+    assert float(rows["parallel"]["p"]) == pytest.approx(stats.ttest_1samp(difference, 0).pvalue)
+    assert (rows["no-skip"]["n"], rows["no-skip"]["lost"]) == ("5", "3")
+    cells = {row["arm"]: row for row in csv.DictReader(io.StringIO((folder / "cells.csv").read_text(encoding="utf-8")))}
+    assert float(cells["serial"]["held-out loss"]) == pytest.approx(values["serial"].mean())
+    assert float(cells["serial"]["sd"]) == pytest.approx(values["serial"].std(ddof=1))
+    assert float(cells["concat"]["seconds"]) == pytest.approx(np.mean([15.0 + seed for seed in range(7)]))
+
+
+def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Path]) -> None:
+    db, _ = finished
+    material = report.gather(db, "topology")
+    from ablate.report import record, tables
+
+    for table in (
+        tables.effects(material),
+        tables.cells(material),
+        record.cost(material),
+        record.troubles(material),
+        record.runs(material),
+    ):
+        for statement in table.sql.split(";"):
+            if statement.strip():
+                queries.run(db, statement)
+    columns, rows = queries.run(db, tables.effects(material).sql.split(";")[0])
+    found = {row[columns.index("level")]: row for row in rows}
+    for effect in material.effects.itertuples():
+        assert found[effect.level][columns.index("pairs")] == effect.n
+        assert found[effect.level][columns.index("effect")] == pytest.approx(effect.mean)
+    columns, rows = queries.run(db, tables.cells(material).sql)
+    means = {row[columns.index("cell")]: row[columns.index("metric")] for row in rows}
+    assert means["topology=serial"] == pytest.approx(losses()["serial"].mean())
+    assert len(queries.run(db, record.troubles(material).sql)[1]) == 4
+    assert len(queries.run(db, record.runs(material).sql)[1]) == 32
+
+
+def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        accuracy = 0.5 + 0.01 * seed + (0.1 + 0.001 * seed if levels["topology"] == "parallel" else 0)
+        return Outcome(1.0, finals=[("accuracy", 0, accuracy)])
+
+    factors = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
+    db = study(tmp_path, factors, outcome, metric="accuracy", goal="max")
+    text = report.answer(db, "topology")
+    assert re.search(r"parallel is better than serial: it raises held-out accuracy by 0\.102\d* \(95% interval", text), text
+    assert "Holm" not in text  # one level: nothing to correct
+
+
+# -- the terminal, Markdown, LaTeX -----------------------------------------------------------------------------------
+
+
+def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
+    text = report.answer(finished[0], "topology")
+    assert text.startswith(
+        "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe lowest mean held"
+    )
+    shown = page(finished[1]).text
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  ")]
+    assert len(lines) == 3
+    for line in lines:
+        assert line in shown
+    assert "Not tuned: every run has learning rate 0.002" in text
+
+
+def test_markdown_says_the_same_and_names_the_figures(finished: tuple[Database, Path]) -> None:
+    folder = finished[1].parent
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "- **parallel** is worse than serial: it raises held-out loss by" in text
+    for name in re.findall(r"\]\(([^)]+)\)", text):
+        assert (folder / name).is_file(), name
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) > 20
+    assert "out of &lt;b&gt;luck&lt;/b&gt;" in text
+
+
+def test_latex_has_balanced_rows(finished: tuple[Database, Path]) -> None:
+    for path in (finished[1].parent / "tables").glob("*.tex"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
+        rows = [line for line in text.splitlines() if line.endswith(r" \\")]
+        columns = {len(re.findall(r"(?<!\\)&", row)) for row in rows}
+        assert len(columns) == 1, (path, columns)
+        assert text.isascii() or re.sub(r"[α]", "", text).isascii(), set(re.findall(r"[^\x00-\x7f]", text))
+
+
+def test_figures_come_in_three_kinds(finished: tuple[Database, Path]) -> None:
+    folder = finished[1].parent / "figures"
+    names = {path.stem for path in folder.iterdir()}
+    assert {"effects", "curves-tokens-0", "curves-seconds-0", "curves-flops-0", "gaps-0", "pareto-0", "stream-rms-0"} <= names
+    for name in names:
+        assert all((folder / f"{name}.{kind}").stat().st_size for kind in ("svg", "pdf", "png"))
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_and_loads_nothing(finished: tuple[Database, Path]) -> None:
+    found = page(finished[1])
+    assert len(found.ids) == len(set(found.ids))
+    for tag, name, value in found.attributes:
+        if name in ("src", "srcset", "data", "action", "poster"):
+            raise AssertionError(f"<{tag} {name}={value}>")
+        if name in ("href", "xlink:href"):
+            outside = re.match(r"[a-z]+:|//", value)
+            assert not outside or value == "data:,", (tag, value)
+            if value.startswith("#"):
+                assert value[1:] in found.ids, value
+            elif tag == "a":
+                assert (finished[1].parent / value).is_file(), value
+    style = finished[1].read_text(encoding="utf-8")
+    assert "@import" not in style
+    assert "http" not in re.sub(r'xmlns(:xlink)?="http://www\.w3\.org/[^"]+"', "", style)
+
+
+def test_the_page_reads_without_scripts(finished: tuple[Database, Path]) -> None:
+    found = page(finished[1])
+    for needed in ("Method", "How it was run", "torch 2.13.0", "0123456789ab", "What the study cost", "Not tuned", "Paired"):
+        assert needed in found.text, needed
+
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "a'b\"c; DROP TABLE run;--",
+    "{{ 7*7 }}",
+    "日本語 | Ω",
+    "$x$ \\alpha & 50%_",
+    "</script><b>",
+]
+
+
+@pytest.mark.usefixtures("svg_only")
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
+    depth = 'depth "><b onclick=alert(3)>'
+    factors = {
+        "topology <i>": {name: {"d_model": 64 + 64 * place} for place, name in enumerate(HOSTILE)},
+        depth: {"<u>": {"n_layer": 1}, "&amp;": {"n_layer": 2}},
+    }
+    name, question = "o'brien </title><script>alert(2)</script>", 'Is 1 < 2 & "so" on? {{ 7*7 }}'
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(points=dict.fromkeys(STEPS, 1.0 + 0.1 * seed))
+
+    db = study(tmp_path, factors, outcome, seeds=2, within=[depth], name=name, question=question)
+    path = report.write(db, name, tmp_path / "out")
+    found = page(path)
+    for hostile in (*HOSTILE[1:], question):
+        assert " ".join(hostile.split()) in found.text, hostile
+    tags = {tag for tag, _, _ in found.attributes}
+    assert not tags & {"img", "b onclick", "u", "i"}
+    assert not [name for _, name, _ in found.attributes if name.startswith("on")]
+    assert path.read_text(encoding="utf-8").count("<script") == 1
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "effects.csv").read_text(encoding="utf-8"))))
+    assert [row["level"] for row in rows] == HOSTILE[1:] * 2
+    from ablate.report import record, tables
+
+    material = report.gather(db, name)
+    for statement in (tables.cells(material).sql, record.runs(material).sql):
+        assert queries.run(db, statement.rstrip(";"))[1]
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    prose = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))  # the rest is code, shown as it is
+    assert "<script" not in prose
+    assert "<img" not in prose
+
+
+# -- in a browser ----------------------------------------------------------------------------------------------------
+
+PROBE = """
+<script>
+addEventListener("load", () => setTimeout(() => {
+  const wide = (e) => e.getBoundingClientRect().width, table = document.querySelector("#table-cells"), seen = {};
+  const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent === "held-out loss");
+  const values = () => [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value);
+  const click = () => { table.tHead.rows[0].cells[column].querySelector("button").click(); return values(); };
+  seen.up = click(); seen.down = click();
+  seen.failures = failures;
+  seen.overflow = document.documentElement.scrollWidth - innerWidth;
+  seen.figures = [...document.querySelectorAll("figure svg")].map(wide);
+  seen.tables = [...document.querySelectorAll("section > .scroll table")].map(wide);
+  const mark = document.querySelector("#figure-effects .tip"), box = mark.getBoundingClientRect();
+  mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: box.x, clientY: box.y }));
+  seen.tip = document.querySelector("#tip").hidden ? "" : document.querySelector("#tip").textContent;
+  parent.postMessage(seen, "*");
+}, 100));
+</script>
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, width: int) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("no chromium here")
+    text = finished[1].read_text(encoding="utf-8")
+    watch = '<script>var failures = []; addEventListener("error", (e) => failures.push(e.message));</script>'
+    (tmp_path / "page.html").write_text(
+        text.replace("<head>", f"<head>{watch}").replace("</body>", f"{PROBE}</body>"), encoding="utf-8"
+    )
+    frame = tmp_path / "frame.html"  # a window has a least width, a frame has none
+    frame.write_text(
+        f'<iframe src="page.html" width="{width}" height="2000"></iframe><pre id="seen"></pre>'
+        '<script>onmessage = (e) => { document.querySelector("#seen").textContent = JSON.stringify(e.data); }</script>'
+    )
+    command = [
+        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    found = re.search(r'<pre id="seen">([^<]+)</pre>', dom)
+    assert found, dom
+    seen = json.loads(html.unescape(found[1]))
+    assert seen["failures"] == []
+    assert seen["overflow"] <= 0
+    assert len(seen["figures"]) >= 6
+    assert min(seen["figures"]) > 250
+    assert len(seen["tables"]) >= 5
+    assert min(seen["tables"]) > 250
+    assert list(map(float, seen["up"])) == sorted(map(float, seen["up"]))
+    assert seen["down"] == seen["up"][::-1]
+    assert re.match(r"parallel, seed \d: [+-]0\.\d+", seen["tip"])
+
+
+# -- studies that are not as they should be --------------------------------------------------------------------------
+
+
+def write(tmp_path: Path, outcome, factors=TOPOLOGY, **options) -> str:  # type: ignore[no-untyped-def]
+    db = study(tmp_path, factors, outcome, **options)
+    text = page(report.write(db, "topology", tmp_path / "out")).text
+    answer = report.answer(db, "topology")
+    assert answer.splitlines()[1] in text
+    return text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_an_empty_study_says_that_nothing_has_run(tmp_path: Path) -> None:
+    text = write(tmp_path, lambda levels, seed: None, seeds=2)
+    assert "0 of 8 runs are complete and 8 are still to run." in text
+    assert "parallel cannot be compared with serial: its runs are not finished." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_an_unfinished_study_reports_what_is_there(tmp_path: Path) -> None:
+    text = write(
+        tmp_path, lambda levels, seed: Outcome(1.0 + 0.1 * seed + 0.01 * len(levels["topology"]) * seed) if seed < 3 else None
+    )
+    assert "12 of 20 runs are complete and 8 are still to run." in text
+    assert "2 pairs are still to run." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_one_seed(tmp_path: Path) -> None:
+    text = write(tmp_path, lambda levels, seed: Outcome(1.0), seeds=1)
+    assert "parallel has one pair with serial: held-out loss differs by 0.0000 nats per token; one pair says nothing" in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_one_cell(tmp_path: Path) -> None:
+    text = write(tmp_path, lambda levels, seed: Outcome(1.0 + seed), {"topology": {"serial": {}}}, seeds=2)
+    assert "The study has no contrast: nothing is compared." in text
+    assert "2 of 2 runs are complete." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_all_diverged(tmp_path: Path) -> None:
+    text = write(tmp_path, lambda levels, seed: Outcome(status="diverged", step=9, points={8: math.inf, 9: NAN}), seeds=2)
+    assert "0 of 8 runs are complete and 8 diverged." in text
+    assert "parallel cannot be compared with serial: all 2 pairs are lost." in text
+    assert "2 of 2 pairs are lost: parallel diverged with seeds 0 and 1 and serial diverged with seeds 0 and 1." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_a_baseline_that_diverged_is_blamed(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        if levels["topology"] == "serial" and seed == 0:
+            return Outcome(status="diverged", step=3)
+        return Outcome(1.0 + 0.1 * seed + 0.01 * seed * len(levels["topology"]))
+
+    text = write(tmp_path, outcome)
+    assert "1 of 5 pairs is lost: serial diverged with seed 0." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
+    text = write(tmp_path, lambda levels, seed: Outcome(1.0 + 0.1 * seed), {"topology": {"serial": {}, "again": {"lr": 0.002}}})
+    assert "again equals serial exactly in all 5 pairs: held-out loss does not differ." in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(1, 0.1))), DEPTHS, within=["n_layer"], seeds=3)
+    assert "topology at n_layer=4, against serial" in text
+    assert "topology at n_layer=12, against serial" in text
+    assert "Held-out loss over topology and n_layer." in text  # the heat map
+    assert "topology: does its effect change from n_layer=4 to n_layer=12?" in text
+    assert "No change is told from zero for parallel, concat and no-skip; this study can see" in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    factors = {
+        "topology": {"serial": {}, "parallel": {"topology": "parallel"}},
+        "n_layer": {str(n): {"n_layer": n} for n in (2, 4, 8, 16)},
+    }
+    text = write(
+        tmp_path, lambda levels, seed: Outcome(float(3 * int(levels["n_layer"]) ** -0.1 + rng.normal(0, 0.001))), factors,
+        within=["n_layer"], seeds=3,
+    )  # fmt: skip
+    assert "Held-out loss over n_layer." in text
+    assert "Fitted curves E + A/N^α" in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        if levels.get("lr") == "0.01":
+            return Outcome(status="diverged", step=5, seconds=1.0)
+        loss = 5.0 + 1e4 * abs(float(levels["lr"]) - 1e-3) if "lr" in levels else 1.0 + 0.1 * seed
+        return Outcome(points=dict.fromkeys(STEPS, loss), seconds=3.0)
+
+    text = write(tmp_path, outcome, seeds=2, rates=(3e-4, 1e-3, 3e-3, 1e-2), toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n')
+    assert "8 of 8 runs are complete." in text
+    assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
+    assert "Held-out loss over the learning rate." in text
+    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").curves
+    assert curve["value"].max() < 2  # what was tried is in no learning curve
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))))
+    found = {(row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"])) for row in rows}
+    assert found == {("tune", "complete"): ("12", 36.0), ("tune", "diverged"): ("4", 4.0), ("compare", "complete"): ("8", 24.0)}
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_a_grid_says_what_each_factor_explains(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    depth = {"4": 0.0, "12": 1.0}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2 - depth[levels["n_layer"]] + float(rng.normal(0, 0.01)))
+
+    write(tmp_path, outcome, DEPTHS, within=["n_layer"])
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "factors.csv").read_text(encoding="utf-8"))))
+    share = {row["term"]: float(row["variance explained"]) for row in rows}
+    assert list(share) == ["seed", "topology", "n_layer", "topology × n_layer", "residual"]
+    assert share["n_layer"] > 0.99
+    assert sum(share.values()) == pytest.approx(1)
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
+    db = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(1.0 + seed), seeds=2)
+    db = study(tmp_path, TOPOLOGY, lambda levels, seed: None, seeds=3, name="other & more", question="Why <not>?")
+    path = report.index(db, ["topology", "other & more"], tmp_path / "reports")
+    found = page(path)
+    links = [value for tag, name, value in found.attributes if (tag, name) == ("a", "href")]
+    assert len(links) == 2
+    assert all((tmp_path / "reports" / link).is_file() for link in links)
+    assert "Why <not>?" in found.text
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (words.listed(["a"]), "a"),
+        (words.listed("abc"), "a, b and c"), (words.listed([]), ""), (words.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
+        (words.signed(0.00001, 3), "0.000"), (words.signed(-0.02, 3), "−0.020"), (words.number(math.inf), "∞"),
+        (words.number(NAN), "–"),
+        (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0499), "p = 0.050"), (words.p_value(0.5), "p = 0.50"),
+        (document.tex("50%_x & 3×10¹⁴"), r"50\%\_x \& 3$\times$10$^{14}$"),
+        (document.markdown("a|b\n*c* <d>"), r"a\|b \*c\* &lt;d&gt;"),
+    ],
+)  # fmt: skip
+def test_words(given: str, said: str) -> None:
+    assert given == said

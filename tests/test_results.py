@@ -1,0 +1,137 @@
+"""Frames from a database made by hand: what went in comes out, typed and in order."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from report_study import NAN, Outcome, study
+
+import ablate
+from ablate import results
+from ablate.errors import AblateError
+from ablate.store import Database
+
+TOPOLOGY = {"topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")}}
+DEPTHS = {**TOPOLOGY, "n_layer": {"4": {"n_layer": 4}, "12": {"n_layer": 12}}}
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome | None:
+        if levels["topology"] == "concat" and seed == 1:
+            return Outcome(status="diverged", step=7, points={5: 4.0, 6: math.inf, 7: NAN})
+        if levels["topology"] == "concat" and seed == 2:
+            return None
+        return Outcome(points={5: 3.0 + seed, 10: 2.0 + seed}, finals=[("stream_rms", 0, 1.0), ("stream_rms", 1, -math.inf)])
+
+    return study(tmp_path, DEPTHS, outcome, seeds=3, within=["n_layer"])
+
+
+def test_load_has_one_row_a_member_with_factors_baseline_first(db: Database) -> None:
+    frame = ablate.load("topology", db)
+    assert len(frame) == 18
+    assert list(frame["topology"].cat.categories) == ["serial", "parallel", "concat"]
+    assert frame["topology"].cat.ordered
+    assert frame["topology"].astype(str).equals(frame["cell"].str.extract(r"topology=([^,]+)")[0].astype("str"))
+    assert set(frame["n_layer"]) == {4, 12}
+    assert frame["n_layer"].dtype == "int64"  # numbers stay numbers
+    assert frame["arm"].astype(str).equals(frame["topology"].astype(str))
+    whole = frame[frame["status"] == "complete"]
+    assert (whole["metric"] == 2.0 + whole["seed"]).all()
+
+
+def test_what_is_not_there_is_nan_and_the_status_tells_why(db: Database) -> None:
+    frame = ablate.load("topology", db).query("topology == 'concat' and n_layer == 4").set_index("seed")
+    assert frame["status"].to_dict() == {0: "complete", 1: "diverged", 2: "planned"}
+    assert frame["metric"].isna().to_dict() == {0: False, 1: True, 2: True}
+    assert frame.loc[1, "diverged_at"] == 7
+    assert frame["diverged_at"].dtype == "Int64"  # a step is a whole number, also beside runs that have none
+    assert frame["diverged_at"].isna().to_dict() == {0: True, 1: False, 2: True}
+
+
+def test_curves_keep_nan_and_infinities_in_their_places(db: Database) -> None:
+    frame = ablate.curves("topology", "loss", db)
+    one = frame[(frame["cell"] == "topology=concat, n_layer=4") & (frame["seed"] == 1)]
+    assert list(one["step"]) == [5, 6, 7]
+    values = list(one["value"])
+    assert values[:2] == [4.0, math.inf]
+    assert math.isnan(values[2])
+    assert list(one["tokens"]) == [5 * 8192, 6 * 8192, 7 * 8192]
+    assert ablate.curves("topology", ["loss", "no such series"], db).equals(frame)
+    assert len(ablate.curves("topology", db=db)) == len(frame)
+
+
+def test_finals_by_name(db: Database) -> None:
+    frame = results.finals("topology", "stream_rms", db)
+    assert set(frame["at"]) == {0.0, 1.0}
+    assert (frame.loc[frame["at"] == 1.0, "value"] == -math.inf).all()
+    everything = results.finals("topology", db=db)
+    assert set(everything["name"]) == {"loss", "train_seconds", "stream_rms"}
+    assert everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2  # the two diverged runs: measured, and NaN
+
+
+def test_pairs_are_the_runs_of_one_seed(db: Database) -> None:
+    frame = results.pairs("topology", db)
+    assert len(frame) == 2 * 2 * 3
+    assert (frame["baseline"].str.startswith("topology=serial")).all()
+    known = frame[(frame["status"] == "complete")]
+    assert (known["difference"] == known["value"] - known["baseline_value"]).all()
+
+
+def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
+    arms = results.arms("topology", db)
+    assert dict(zip(arms["cell"], arms["is_baseline"], strict=True))["topology=serial, n_layer=12"]
+    factors = {"topology": TOPOLOGY["topology"], "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}}}
+    (tmp_path / "two").mkdir()
+    two = results.arms("topology", study(tmp_path / "two", factors, lambda levels, seed: None))
+    assert two["arm"].cat.categories[0] == "baseline"
+    assert "topology × norm=parallel × post" in set(two["arm"])
+
+
+def test_orders_have_the_baseline_first(db: Database) -> None:
+    assert results.orders("topology", db) == {"topology": ["serial", "parallel", "concat"], "n_layer": ["4", "12"]}
+    assert results.levels("topology", db)["topology=concat, n_layer=12"] == {"topology": "concat", "n_layer": "12"}
+
+
+def test_an_unfinished_study_has_typed_frames(tmp_path: Path) -> None:
+    db = study(tmp_path, TOPOLOGY, lambda levels, seed: None)
+    frame = ablate.load("topology", db)
+    assert set(frame["status"]) == {"planned"}
+    assert frame["metric"].dtype == float
+    assert frame["metric"].isna().all()
+    assert ablate.curves("topology", "loss", db).empty
+    assert results.pairs("topology", db)["difference"].isna().all()
+
+
+def test_nothing_can_be_written_through_a_reader(db: Database) -> None:
+    with pytest.raises(Exception, match=r"readonly|read-only"):
+        results.query(db, "DELETE FROM run")
+
+
+def test_an_unknown_study_names_the_nearest(db: Database) -> None:
+    with pytest.raises(AblateError, match="did you mean 'topology'"):
+        ablate.load("topolgy", db)
+
+
+def test_a_path_is_a_database_too(db: Database) -> None:
+    assert ablate.load("topology", db.path).equals(ablate.load("topology", db))
+
+
+def test_import_stays_light() -> None:
+    code = "import ablate, sys; print([m for m in ('pandas', 'torch', 'sqlalchemy', 'scipy') if m in sys.modules], ablate.load)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.startswith("[] <function load")
+    with pytest.raises(AttributeError, match="no attribute 'lood'"):
+        ablate.lood  # noqa: B018
+
+
+def test_numeric_columns_survive_pandas(db: Database, tmp_path: Path) -> None:
+    frame = ablate.curves("topology", "loss", db)
+    frame.to_csv(tmp_path / "curves.csv", index=False)
+    again = pd.read_csv(tmp_path / "curves.csv")
+    pd.testing.assert_series_equal(again["value"], frame["value"])

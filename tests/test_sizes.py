@@ -1,0 +1,105 @@
+"""Closed forms equal what the real modules have and do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_cases import ONE_FACTOR, ONE_FACTOR_IDS, build, small, tokens
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.factors import CATALOGUE
+
+TOPOLOGY_AND_NORM = [small(topology=t, norm=n) for t in CATALOGUE["topology"].names for n in CATALOGUE["norm"].names]
+BERT = small(objective="masked", mlm_head_transform="dense", tie_embeddings="tied", embed_norm="layernorm", position="learned")
+CASES = [
+    *zip(ONE_FACTOR_IDS, (changed for _, _, _, changed in ONE_FACTOR), strict=True),
+    *((f"{config.topology}, {config.norm}", config) for config in TOPOLOGY_AND_NORM),
+    *((f"rmsnorm, no bias, {norm}", small(norm=norm, norm_kind="rmsnorm", bias="none")) for norm in ("post", "peri")),
+    ("grouped swiglu concat", small(n_kv_head=2, d_head=6, qkv="mlp", activation="swiglu", topology="concat")),
+    ("bert", BERT),
+    ("t5, full", small(position="t5", objective="masked", head_combine="sum", score="additive")),
+]
+
+
+@pytest.mark.parametrize("config", [config for _, config in CASES], ids=[name for name, _ in CASES])
+def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
+    model, given = build(config), tokens(config)
+    body = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if name.startswith(("blocks.", "final_norm.")) or (config.position == "t5" and name.startswith("position."))
+    )
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(given)
+    counted = sizes.count(config)
+    assert counted.params == sum(parameter.numel() for parameter in model.parameters())
+    assert counted.body == body
+    assert counted.flops_per_token * given.numel() == counter.get_total_flops()
+
+
+def test_by_hand() -> None:
+    config = RunConfig(n_layer=1, d_model=8, n_head=2, n_ctx=4, batch_tokens=8, steps=10, n_vocab=10)
+    norms = 3 * 16  # before attention, before the MLP, final
+    assert sizes.count(config).body == 4 * (64 + 8) + (8 * 32 + 32) + (32 * 8 + 8) + norms
+    assert sizes.count(config).params == sizes.count(config).body + 2 * 80
+    per_token = 2 * (4 * 64 + 2 * 8 * 32) + 2 * 2 * 4 * 8 + 2 * 80
+    assert sizes.count(config).flops_per_token == per_token
+    assert sizes.train_flops(config) == 3 * per_token * 80
+
+
+def _kept(config: RunConfig) -> int:
+    """Bytes that autograd keeps from a forward pass and its loss, with the logits and their gradient."""
+    model, given = build(config), tokens(config)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
+            logits = model(given)
+        loss = F.cross_entropy(logits.flatten(0, 2), given.flatten())
+    assert loss.requires_grad
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + 2 * logits.nbytes
+
+
+MEMORY: list[dict[str, Any]] = [
+    {},
+    {"norm": "peri", "qk_norm": "rmsnorm"},
+    {"norm": "post", "topology": "concat"},
+    {"norm": "none", "topology": "parallel"},
+    {"activation": "swiglu", "n_kv_head": 1},
+    {"activation": "relu", "qkv": "mlp", "dropout": 0.1},
+    {"position": "t5"},
+    {"score": "additive", "position": "none"},
+    {"objective": "masked", "mlm_head_transform": "dense", "n_vocab": 2000},
+]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("fields", MEMORY, ids=str)
+def test_activation_memory_is_within_a_tenth(fields: dict[str, Any], precision: str) -> None:
+    config = RunConfig(**({"n_layer": 3, "d_model": 64, "n_ctx": 64, "batch_tokens": 512} | fields), precision=precision)
+    counted = sizes.count(config)
+    cast = 2 * counted.params if precision == "bfloat16" else 0  # weights in bfloat16, kept for the backward pass
+    estimate = config.batch_tokens * counted.activation_bytes_per_token + cast
+    assert 0.9 < estimate / _kept(config) < 1.1
+
+
+def test_memory_is_states_and_activations_of_every_member() -> None:
+    config = RunConfig(n_vocab=256, batch_tokens=512)
+    counted = sizes.count(config)
+    assert counted.state_bytes == 16 * counted.params
+    assert sizes.count(config.model_copy(update={"precision": "float64"})).state_bytes == 32 * counted.params
+    expected = 3 * (counted.state_bytes + 512 * counted.activation_bytes_per_token)
+    assert sizes.memory_bytes(config, pack=3) == expected

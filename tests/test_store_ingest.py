@@ -1,0 +1,151 @@
+"""Journals into tables: every event, every value, exactly once."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_plans import execute, fresh, plan_of, rows, train
+
+from ablate.journal import Journal
+from ablate.store import Database, runs, schema
+from ablate.store import ingest as module
+from ablate.store.ingest import ingest
+
+VALUES = [0.0, 1.5, 5e-324, -2.2250738585072014e-308, 1e308, 1.7976931348623157e308, math.inf, -math.inf, 0.1, 2**53 + 0.0]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with fresh(tmp_path / "ablate.db") as db:
+        yield db
+
+
+@pytest.fixture
+def claim(db: Database) -> Iterator[runs.Claim]:
+    with runs.Owner.here(db) as owner:
+        yield runs.claim(db, runs.register(db, plan_of()), owner, 1)[0]
+
+
+def _bits(value: float | None) -> bytes:
+    return struct.pack("<d", schema.from_db(value))
+
+
+def test_every_event_reaches_its_columns(db: Database, claim: runs.Claim) -> None:
+    with Journal(claim.journal) as journal:
+        journal.append(
+            "start", step=0, time=86400.5, host="h", pid=7, device="cuda:0", threads=2, pack_size=4, compile_mode="default",
+            versions={"torch": "2.13"}, commit="abc", dirty=True,
+        )  # fmt: skip
+        journal.append("metrics", steps=[10, 20], series={"loss": [2.5, 2.0], "lr": [1, 2]})
+        journal.append("checkpoint", step=20, path="a.checkpoints/x.pt")
+        journal.append("final", values=[["loss", 0, 2.0], ["loss_at_length", 2, 2.25]])
+        journal.append("end", status="complete", step=20, error=None, device_seconds=3.5, peak_bytes=1 << 40, time=86401)
+    events = ingest(db, claim.attempt_id)
+    assert [event["event"] for event in events] == ["start", "metrics", "checkpoint", "final", "end"]
+    assert rows(
+        db.path,
+        'SELECT n, status, host, device, threads, pack_size, compile_mode, versions, "commit", dirty, started, ended, '
+        "device_seconds, peak_bytes, resumed_step, error, journal_offset FROM attempt",
+    ) == [
+        (1, "complete", "h", "cuda:0", 2, 4, "default", '{"torch": "2.13"}', "abc", 1, "1970-01-02T00:00:00.500Z",
+         "1970-01-02T00:00:01.000Z", 3.5, 1 << 40, 0, None, claim.journal.stat().st_size)
+    ]  # fmt: skip
+    assert rows(db.path, "SELECT series, step, tokens, value FROM curves ORDER BY 1, 2") == [
+        ("loss", 10, 640, 2.5), ("loss", 20, 1280, 2.0), ("lr", 10, 640, 1.0), ("lr", 20, 1280, 2.0),
+    ]  # fmt: skip
+    assert rows(db.path, "SELECT name, at, value FROM final ORDER BY 1") == [("loss", 0.0, 2.0), ("loss_at_length", 2.0, 2.25)]
+    assert rows(db.path, "SELECT run_id, kind, path FROM artifact") == [(claim.run_id, "checkpoint", "a.checkpoints/x.pt")]
+    assert rows(db.path, "SELECT unit, goal FROM series WHERE name = 'loss'") == [("nats", "min")]
+    assert ingest(db, claim.attempt_id) == []
+
+
+@pytest.mark.parametrize("place", ["metric", "final"])
+def test_values_come_back_bit_by_bit(db: Database, claim: runs.Claim, place: str) -> None:
+    values = [*VALUES, math.nan]
+    with Journal(claim.journal) as journal:
+        if place == "metric":
+            journal.append("metrics", steps=list(range(len(values))), series={"x": values})
+        else:
+            journal.append("final", values=[["x", at, value] for at, value in enumerate(values)])
+    ingest(db, claim.attempt_id)
+    order = "step" if place == "metric" else "at"
+    stored = [value for (value,) in rows(db.path, f"SELECT value FROM {place} ORDER BY {order}")]
+    assert stored[-1] is None and math.isnan(schema.from_db(stored[-1]))
+    assert [_bits(value) for value in stored] == [_bits(value) for value in values]
+    assert [schema.to_db(value) for value in values] == stored
+
+
+def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
+    names = ["select", "", " ", "a'b\"c", "loss; DROP TABLE run", "日本\u202e", "\x00\n", "<script>"]
+    names += [f"metric {i}" for i in range(1000)]
+    with Journal(claim.journal) as journal:
+        journal.append("metrics", steps=[1, 2], series={name: [float(i), math.nan] for i, name in enumerate(names)})
+        journal.append("final", values=[[name, 0, i] for i, name in enumerate(names)])
+    ingest(db, claim.attempt_id)
+    assert dict(rows(db.path, "SELECT series, value FROM curves WHERE step = 1")) == {n: float(i) for i, n in enumerate(names)}
+    assert dict(rows(db.path, "SELECT name, value FROM final")) == {n: float(i) for i, n in enumerate(names)}
+
+
+def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
+    train(claim, steps=range(1, 40))
+    whole = claim.journal.read_bytes()
+    claim.journal.write_bytes(b"")
+    seen = 0
+    for end in range(0, len(whole) + 97, 97):
+        claim.journal.write_bytes(whole[:end])
+        seen += len(ingest(db, claim.attempt_id))
+    assert seen == 4
+    assert rows(db.path, "SELECT count(*), count(DISTINCT step), sum(value) FROM metric WHERE series_id = 1") == [
+        (39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))
+    ]
+
+
+def test_start_deletes_what_stands_beyond_its_step(db: Database, claim: runs.Claim) -> None:
+    with runs.Owner.here(db) as owner:
+        train(claim, steps=range(0, 100, 10), status="stopped")
+        ingest(db, claim.attempt_id)
+        execute(db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric")  # another run: not to be touched
+        again = runs.claim(db, 1, owner, 1)[0]
+        assert again.run_id == claim.run_id
+        train(again, steps=(60, 70), start=50, loss=7.0)
+        ingest(db, again.attempt_id)
+    stored = rows(db.path, "SELECT step, value FROM metric WHERE run_id = 1 AND series_id = 1")
+    assert [step for step, _ in stored] == [0, 10, 20, 30, 40, 50, 60, 70]
+    assert [value for _, value in stored] == [3, *(2 + 1 / s for s in (10, 20, 30, 40, 50)), *(7 + 1 / s for s in (60, 70))]
+    assert rows(db.path, "SELECT count(*) FROM metric WHERE run_id = 2") == [(20,)]
+    assert rows(db.path, "SELECT status, resumed_step FROM attempt") == [("stopped", 0), ("complete", 50)]
+
+
+def test_rows_and_offset_are_one_transaction(db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(claim)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(module, "_end", fail)
+        ingest(db, claim.attempt_id)
+    assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
+    assert rows(db.path, "SELECT journal_offset, status FROM attempt") == [(0, "running")]
+    assert rows(db.path, "SELECT count(*) FROM series") == [(0,)]
+    assert len(ingest(db, claim.attempt_id)) == 4  # no stale series id either
+    assert rows(db.path, "SELECT count(*) FROM curves") == [(6,)]
+
+
+def test_ingester_that_read_the_same_lines_gets_nothing(db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(claim, status=None)
+    read = module.journal.read
+
+    def slow_read(path: Path, offset: int) -> object:
+        found = read(path, offset)
+        monkeypatch.setattr(module.journal, "read", read)
+        assert len(ingest(db, claim.attempt_id)) == 2  # another one is quicker
+        return found
+
+    monkeypatch.setattr(module.journal, "read", slow_read)
+    assert ingest(db, claim.attempt_id) == []
+    assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]

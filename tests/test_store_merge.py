@@ -1,0 +1,362 @@
+"""Merging databases: idempotent, commutative, nothing lost, no curve of two attempts; and checking one."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from store_plans import do_all, execute, fresh, names, plan_of, rows, train
+
+from ablate import store
+from ablate.config import Evaluation
+from ablate.errors import AblateError
+from ablate.store import Database, runs
+from ablate.store.check import check
+from ablate.store.ingest import ingest
+from ablate.store.merge import merge
+
+_RUN = "(SELECT key FROM run WHERE run.id = {}.run_id)"
+_CELL = "(SELECT study.name || '/' || label FROM cell JOIN study ON study.id = study_id WHERE cell.id = {})"
+CONTENT = {
+    "study": "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study",
+    "cell": f"SELECT {_CELL.format('c.id')}, stratum, active FROM cell AS c",
+    "level": f"SELECT {_CELL.format('cell_id')}, factor, level, ordinal FROM cell_level",
+    "member": f"SELECT {_CELL.format('cell_id')}, {_RUN.format('member')}, role, ordinal FROM member",
+    "decision": f"SELECT {_CELL.format('cell_id')}, name, value, evidence FROM decision",
+    "contrast": f"SELECT family, stratum, factor, level, {_CELL.format('cell_id')}, {_CELL.format('baseline_id')} FROM contrast",
+    "effect": f"SELECT {_CELL.format('contrast.cell_id')}, effect.metric, method, n, mean, input_hash FROM effect "
+    "JOIN contrast ON contrast.id = contrast_id",
+    "run": "SELECT key, config, status, diverged_at, topology, seed, tokens, n_params, flops FROM run",
+    "attempt": f"SELECT {_RUN.format('attempt')}, n, status, owner, heartbeat, device, started, ended, resumed_step, journal, "
+    "journal_offset, evaluation, error FROM attempt",
+    "series": "SELECT name, unit, goal FROM series",
+    "metric": f"SELECT {_RUN.format('metric')}, (SELECT name FROM series WHERE id = series_id), step, value FROM metric",
+    "final": f"SELECT {_RUN.format('final')}, name, at, value FROM final",
+    "artifact": f"SELECT {_RUN.format('artifact')}, kind, path, sha256 FROM artifact",
+}
+
+
+def _content(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All that a database says, without ids."""
+    return {name: sorted(rows(path, sql), key=repr) for name, sql in CONTENT.items()}
+
+
+def _merged(folder: Path, *paths: Path) -> Path:
+    """A copy of the first database, with the others merged into it in this order."""
+    path = folder / f"{secrets.token_hex(8)}.db"
+    shutil.copy(paths[0], path)
+    with store.open(str(path), create=True) as db:
+        for other in paths[1:]:
+            with store.open(str(other)) as opened:
+                merge(db, opened)
+    assert rows(path, "PRAGMA foreign_key_check") == [] and rows(path, "PRAGMA integrity_check") == [("ok",)]
+    return path
+
+
+# -- any two databases --------------------------------------------------------------------------------------------
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of small databases need no disk
+LEVELS = ("serial", "parallel", "concat")
+STATUS = ("complete", "diverged", "failed", "stopped", None)
+_study = st.tuples(
+    st.just("study"),
+    st.sampled_from(["one", "two"]),
+    st.lists(st.sampled_from(LEVELS), min_size=1, max_size=3, unique=True),
+    st.integers(1, 2),
+    st.sampled_from([(1.0,), (1.0, 2.0)]),
+)
+_work = st.tuples(st.just("work"), st.integers(1, 3), st.sampled_from(STATUS), st.sampled_from([2.0, 3.0]))
+_decide = st.tuples(st.just("decide"), st.sampled_from(["lr", "seeds"]), st.sampled_from(["1", "2"]))
+_effect = st.tuples(st.just("effect"), st.integers(1, 3))
+_life = st.lists(st.one_of(_study, _work, _work, _decide, _effect), max_size=5)
+
+
+def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> None:
+    for what, *how in life:
+        if what == "study":
+            name, levels, seeds, lengths = how
+            runs.register(db, plan_of(name, levels, range(seeds), Evaluation(lengths=lengths)))
+        elif what == "work":
+            number, status, loss = how
+            for (study_id,) in rows(db.path, "SELECT id FROM study"):
+                with runs.Owner.here(db) as owner:
+                    for claim in runs.claim(db, study_id, owner, number):
+                        finals = [("loss", 0.0, loss), ("loss_at_length", 2.0, loss)][: int(loss) - 1]
+                        train(claim, status=status, loss=loss + next(counter), finals=finals)
+                        ingest(db, claim.attempt_id)
+        elif what == "decide":
+            execute(db.path, "INSERT OR REPLACE INTO decision SELECT study_id, id, ?, ?, '{}' FROM cell", *how)
+        elif what == "effect":
+            execute(
+                db.path,
+                "INSERT OR REPLACE INTO effect (contrast_id, metric, method, n, lost, input_hash) "
+                "SELECT id, 'loss', 't', ?, 0, 'x' FROM contrast",
+                *how,
+            )
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking would take minutes
+@given(common=_life, left=_life, right=_life)
+def test_merge_is_idempotent_and_commutative_and_loses_nothing(
+    common: list[tuple[Any, ...]], left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]
+) -> None:
+    counter = itertools.count()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}")  # the same names every time
+        folder = Path(name)
+        base = folder / "base.db"
+        with fresh(base) as db:
+            _live(db, common, counter)
+        a, b = folder / "a.db", folder / "b.db"
+        for path, life in ((a, left), (b, right)):
+            shutil.copy(base, path)
+            with store.open(str(path), create=True) as db:
+                _live(db, life, counter)
+
+        both = _merged(folder, a, b)
+        content = _content(both)
+        assert content == _content(_merged(folder, b, a))
+        assert content == _content(_merged(folder, both, b))
+        assert content == _content(_merged(folder, both, a))
+
+        with store.open(str(both)) as db:
+            assert not [finding for finding in check(db) if "is not there" in finding.text or "attempt" in finding.text]
+        for side in (a, b):
+            there = _content(side)
+            assert {row[9] for row in there["attempt"]} <= {row[9] for row in content["attempt"]}
+            assert {row[0] for row in there["run"]} <= {row[0] for row in content["run"]}
+            done = {row[0] for row in there["run"] if row[2] == "complete"}
+            assert done <= {row[0] for row in content["run"] if row[2] == "complete"}
+            assert {row[0] for row in there["cell"]} <= {row[0] for row in content["cell"]}
+        assert all(_values(both, key) in (_values(a, key), _values(b, key)) for (key,) in rows(both, "SELECT key FROM run"))
+
+
+def _values(path: Path, key: str) -> list[Any]:
+    """The points and finals of a run."""
+    points = "SELECT series.name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON run.id = run_id"
+    finals = "SELECT name, at, value FROM final JOIN run ON run.id = run_id"
+    return [sorted(rows(path, f"{sql} WHERE key = ?", key)) for sql in (points, finals)]
+
+
+# -- what a merge brings ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with fresh(tmp_path / "a" / "a.db") as a, fresh(tmp_path / "b" / "b.db") as b:
+        yield a, b
+
+
+def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
+    a, b = two
+    with runs.Owner.here(a) as owner:
+        do_all(a, runs.register(a, plan_of(seeds=(0,))), owner)
+    with runs.Owner.here(b) as owner:
+        do_all(b, runs.register(b, plan_of("other")), owner, loss=3.0)
+    before = b.path.read_bytes()
+    merged = merge(a, b)
+    assert (merged.studies, merged.runs) == (1, 2) and merged.renewed in (0, 1, 2)
+    assert merge(a, b).studies == merge(a, b).runs == merge(a, b).renewed == 0
+    assert b.path.read_bytes() == before
+    assert rows(a.path, "SELECT study, count(*), sum(loss IS NOT NULL) FROM runs GROUP BY 1") == [
+        ("other", 4, 4),
+        ("wiring", 2, 2),
+    ]
+    assert rows(a.path, "SELECT count(*) FROM attempt") == [(6,)]  # both machines' attempts at the shared runs
+    assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 4), ("superseded", 2)]
+    assert rows(a.path, "SELECT count(*) FROM curves WHERE study = 'wiring' AND series = 'loss'") == [(6,)]
+
+
+def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, status, loss in ((a, "stopped", 5.0), (b, "complete", 2.0)):
+        study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+        with runs.Owner.here(db) as owner:
+            (claim,) = runs.claim(db, study_id, owner, 1)
+            train(claim, steps=range(1, 9) if db is a else (1, 2), status=status, loss=loss)
+            ingest(db, claim.attempt_id)
+    merge(a, b)
+    assert rows(a.path, "SELECT status, loss FROM runs") == [("complete", 2.0)]
+    assert rows(a.path, "SELECT step, value FROM curves WHERE series = 'loss'") == [(1, 3.0), (2, 2.5)]
+    with runs.Owner.here(a) as owner:
+        assert runs.claim(a, 1, owner, 1) == []
+
+
+def test_accepted_attempt_of_the_winner_stays_accepted(two: tuple[Database, Database]) -> None:
+    a, b = two
+    with runs.Owner.here(a) as owner:
+        study_id = runs.register(a, plan_of(seeds=(0,), levels=("serial",)))
+        do_all(a, study_id, owner)
+        a.close()
+        shutil.copy(a.path, b.path)
+    with runs.Owner.here(b) as owner:  # there it is done again for another final, and that fails
+        runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=Evaluation(lengths=(1, 2))))
+        do_all(b, study_id, owner, status="failed")
+    for db, other in ((a, b), (b, a)):
+        merge(db, other)
+        assert rows(db.path, "SELECT status, loss FROM runs") == [("complete", 2.0)]
+        assert rows(db.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 1), ("failed", 1)]
+
+
+def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:
+    a, b = two
+    with runs.Owner.here(b) as owner:
+        finals = [("loss", 0, float("nan")), ("accuracy", 0, float("-inf"))]
+        do_all(b, runs.register(b, plan_of(seeds=(0,), levels=("serial",))), owner, finals=finals)
+    merge(a, b)
+    assert rows(a.path, "SELECT name, value FROM final ORDER BY 1") == [("accuracy", float("-inf")), ("loss", None)]
+
+
+def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, seed, tokens in ((a, 0, 512), (b, 1, 1024)):
+        with runs.Owner.here(db) as owner:
+            do_all(db, runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))), owner)
+    runs.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))  # the later revision
+    for _ in range(2):
+        merge(a, b)
+        assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [(0, "planned", 2), (1, "complete", 2)]
+
+
+def test_studies_that_measure_shared_runs_otherwise_are_not_merged(two: tuple[Database, Database]) -> None:
+    a, b = two
+    for db, name, tokens in ((a, "one", 512), (b, "other", 1024)):
+        with runs.Owner.here(db) as owner:
+            do_all(db, runs.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))), owner)
+    before = _content(a.path)
+    with pytest.raises(AblateError, match="measures them otherwise"):
+        merge(a, b)
+    assert _content(a.path) == before
+
+
+def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> None:
+    a, b = two
+    study_id = runs.register(b, plan_of())
+    with runs.Owner.here(b) as owner:
+        runs.claim(b, study_id, owner, 1)
+        with pytest.raises(AblateError, match="is being written by 1 run"):
+            merge(a, b)
+    assert rows(a.path, "SELECT count(*) FROM study") == [(0,)]
+
+
+# -- check --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
+        do_all(db, runs.register(db, plan_of()), owner)
+        yield db
+
+
+def _repaired(db: Database, *texts: str, stays: str = "") -> None:
+    """`check` finds exactly these, changes nothing; with `repair` puts them right, and then finds nothing but `stays`."""
+    before = _content(db.path), names(db.journals)
+    found = check(db)
+    assert len(found) == len(texts) and all(text in finding.text for text, finding in zip(texts, found, strict=True)), found
+    assert not any(finding.repair for finding in found)
+    assert (_content(db.path), names(db.journals)) == before
+    assert all(finding.repair or (stays and stays in finding.text) for finding in check(db, repair=True))
+    assert [finding.text for finding in check(db) if not stays or stays not in finding.text] == []
+
+
+def test_sound_database(db: Database) -> None:
+    assert check(db) == []
+
+
+def test_rows_that_refer_to_nothing(db: Database) -> None:
+    execute(db.path, "DELETE FROM run WHERE id = 1")  # sqlite3 itself keeps no foreign keys
+    _repaired(db, "rows of attempt", "rows of final", "rows of member", "6 points belong to a run", stays="belongs to no run")
+
+
+def test_doubled_attempts(db: Database) -> None:
+    execute(db.path, "DROP INDEX ix_attempt_accepted")
+    columns = "status, owner, heartbeat, journal_offset, evaluation"
+    execute(
+        db.path, f"INSERT INTO attempt (run_id, n, journal, {columns}) SELECT run_id, 2, 'x', {columns} FROM attempt WHERE id = 1"
+    )
+    _repaired(db, "run 1 has 2 accepted attempts")
+    assert rows(db.path, "SELECT n, status FROM attempt WHERE run_id = 1") == [(1, "superseded"), (2, "complete")]
+
+
+def test_states_that_contradict(db: Database) -> None:
+    execute(db.path, "UPDATE run SET status = 'running' WHERE id = 1")
+    execute(db.path, "UPDATE attempt SET status = 'superseded' WHERE run_id = 2")
+    _repaired(db, "run 1 is running, but no attempt", "run 2 is complete, but no attempt")
+    assert rows(db.path, "SELECT status FROM run") == [("planned",), ("planned",), ("complete",), ("complete",)]
+
+
+def test_the_dead_and_their_locks(db: Database) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
+    owner = runs.Owner.here(db)
+    claim = runs.claim(db, study_id, owner, 1)[0]
+    train(claim, status=None)
+    assert check(db) == []
+    assert owner._lock
+    owner._lock.close()  # as a killed process does: the file stays
+    _repaired(db, f"run {claim.run_id} is running, but its launcher", "lock file")
+    assert rows(db.path, "SELECT count(*) FROM metric WHERE run_id = ?", claim.run_id) == [(6,)]
+
+
+def test_orphan_journals_are_taken_in(db: Database) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0, 1, 2, 3)))
+    with runs.Owner.here(db) as owner:
+        whole, cut, done = runs.claim(db, study_id, owner, 3)
+    train(whole)
+    train(cut, status=None)
+    train(done)
+    execute(db.path, "DELETE FROM attempt WHERE status = 'running'")  # as in a backup from before
+    execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
+    with runs.Owner.here(db) as owner:
+        (again,) = [claim for claim in runs.claim(db, study_id, owner, 3) if claim.run_id == done.run_id]
+        train(again, loss=9.0)
+        ingest(db, again.attempt_id)
+        execute(db.path, "DELETE FROM attempt WHERE status = 'running'")
+        execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
+    _repaired(db, *["belongs to no attempt"] * 3)
+    found = rows(db.path, "SELECT run_id, status, journal FROM attempt WHERE run_id > 4 ORDER BY id")
+    assert sorted(found) == sorted(
+        [
+            (whole.run_id, "complete", whole.journal.name),
+            (cut.run_id, "dead", cut.journal.name),
+            (done.run_id, "complete", again.journal.name),
+            (done.run_id, "superseded", done.journal.name),
+        ]
+    )
+    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", whole.run_id) == [("complete", 2.0)]
+    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", done.run_id) == [("complete", 9.0)]
+    assert rows(db.path, "SELECT status FROM run WHERE id = ?", cut.run_id) == [("planned",)]
+
+
+def test_journal_that_lost_its_end(db: Database) -> None:
+    first = sorted(db.journals.glob("*.jsonl"))[0]
+    first.write_text("")
+    (finding,) = check(db)
+    assert "shorter than what was read from it" in finding.text
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with fresh(path) as db, runs.Owner.here(db) as owner:
+        do_all(db, runs.register(db, plan_of(seeds=range(8))), owner, steps=range(400))
+    data = bytearray(path.read_bytes())
+    for page in range(40, 44):
+        data[4096 * page : 4096 * page + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    with store.open(str(path)) as db:
+        try:
+            found = check(db, repair=True)
+        except AblateError as error:
+            assert "damaged" in str(error)
+        else:
+            assert found and all("damaged" in finding.text and not finding.repair for finding in found)

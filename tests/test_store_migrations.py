@@ -1,0 +1,200 @@
+"""Migrations: tables as the code sees them, no child row lost, a backup first, every past schema still opens.
+
+`python tests/test_store_migrations.py` writes the database of the newest schema that `test_past_schemas` keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from store_plans import do_all, execute, names, plan_of, rows
+
+from ablate import store
+from ablate.errors import AblateError
+from ablate.store import migrate, runs, schema, views
+
+KEPT = Path(__file__).parent / "store_schemas"
+
+MADE_UP = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+def upgrade():
+    op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))
+    with op.batch_alter_table("run") as batch:  # makes the table anew: the parent of attempt, member, final, artifact
+        batch.alter_column("config", new_column_name="settings")
+        batch.alter_column("flops", type_=sa.Integer())
+    with op.batch_alter_table("cell") as batch:
+        batch.alter_column("label", type_=sa.String(200))
+    with op.batch_alter_table("study") as batch:
+        batch.alter_column("question", nullable=True)
+"""
+
+
+def _filled(path: Path) -> None:
+    with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
+        study_id = runs.register(db, plan_of())
+        do_all(db, study_id, owner)
+        with db.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO artifact (run_id, kind, path) VALUES (1, 'checkpoint', 'x.pt')")
+
+
+def _numbers(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything in every table but the runs' own rows."""
+    tables = [name for name in schema.metadata.tables if name not in ("run", "study", "cell")]
+    return {name: sorted(rows(path, f"SELECT * FROM {name}"), key=repr) for name in tables}
+
+
+@pytest.fixture
+def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of the first schema, in a program that knows a second."""
+    path = tmp_path / "old" / "ablate.db"
+    path.parent.mkdir()
+    _filled(path)
+    scripts = tmp_path / "migrations"
+    shutil.copytree(migrate.SCRIPTS, scripts)
+    (scripts / "versions" / "0002_made_up.py").write_text(MADE_UP)
+    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
+    monkeypatch.setattr(migrate, "HEAD", "0002")
+    return path
+
+
+def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with store.open(str(path), create=True) as db, db.read() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+        differences = compare_metadata(context, schema.metadata)
+    missing = [d[3] for d in differences if d[0] == "add_column" and d[2] == "run"]
+    lines = [f'op.add_column("run", sa.Column("{c.name}", sa.{c.type!r}, nullable=False, server_default=…))' for c in missing]
+    assert not differences, "a migration is missing: " + ("\n".join(lines) or str(differences))
+    assert {name for (name,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'view'")} == set(views.VIEWS)
+    ddl = dict(rows(path, "SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    for table in schema.metadata.tables.values():
+        assert ("WITHOUT ROWID" in ddl[table.name]) == (not table.dialect_options["sqlite"]["with_rowid"]), table.name
+
+
+def test_upgrade_keeps_every_child_row(second: Path) -> None:
+    before = _numbers(second)
+    assert len(before["metric"]) == 4 * 3 * 2 and len(before["final"]) == 8 and len(before["attempt"]) == 4
+    with store.open(str(second), create=True) as db:
+        assert "upgraded from schema 0001 to 0002" in db.notes[0]
+        with db.read() as connection:
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+            assert connection.exec_driver_sql("SELECT count(*) FROM curves").scalar() == 24
+            assert connection.exec_driver_sql("SELECT avg(loss), count(*) FROM runs").one() == (2.0, 4)
+    assert _numbers(second) == before
+    assert rows(second, "SELECT window FROM run") == [(0,)] * 4
+    assert rows(second, "SELECT count(*) FROM run WHERE settings LIKE '{%'") == [(4,)]
+
+
+def test_upgrade_backs_up_first(second: Path) -> None:
+    old = _numbers(second)
+    store.open(str(second), create=True).close()
+    (copy,) = [name for name in names(second.parent) if "before" in name]
+    backup = second.parent / copy
+    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0001",)]
+    assert _numbers(backup) == old
+
+
+def test_reading_an_older_database_is_refused_untouched(second: Path) -> None:
+    before = second.read_bytes()
+    with pytest.raises(AblateError, match=r"older ablate .* `ablate db upgrade`"):
+        store.open(str(second))
+    assert second.read_bytes() == before
+
+
+def test_failed_migration_leaves_the_old_database(second: Path) -> None:
+    script = migrate.SCRIPTS / "versions" / "0002_made_up.py"
+    script.write_text(MADE_UP + "    op.execute('DELETE FROM run WHERE id = 1')\n")
+    before = _numbers(second), rows(second, "SELECT * FROM run")
+    with pytest.raises(AssertionError, match="refer to nothing"):
+        store.open(str(second), create=True)
+    assert (_numbers(second), rows(second, "SELECT * FROM run")) == before
+    assert rows(second, "SELECT version_num FROM ablate_version") == [("0001",)]
+    assert rows(second, "SELECT count(*) FROM runs") == [(4,)]  # the views are still there
+
+
+def test_creation_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.db"
+
+    def fail(connection: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(views, "create", fail)
+        store.open(str(path), create=True)
+    assert not path.exists() or rows(path, "SELECT * FROM sqlite_master") == []
+    store.open(str(path), create=True).close()
+    assert rows(path, "SELECT version_num FROM ablate_version") == [(migrate.HEAD,)]
+
+
+def test_a_version_of_another_tool_is_not_ours(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    execute(path, "CREATE TABLE alembic_version (version_num TEXT)")
+    with pytest.raises(AblateError, match="something else"):
+        store.open(str(path), create=True)
+
+
+# -- databases of past schemas ------------------------------------------------------------------------------------
+
+
+def _answers(path: Path) -> dict[str, list[Any]]:
+    """What people ask, on views, so that it stays the same in every later schema."""
+    questions = {
+        "runs": "SELECT study, cell, role, key, status, seed, topology, lr, mask_mix, tokens, n_params, loss, accuracy, attempts "
+        "FROM runs ORDER BY study, cell, seed",
+        "curves": "SELECT cell, seed, series, step, tokens, value FROM curves ORDER BY cell, seed, series, step",
+        "pairs": "SELECT level, seed, metric, value, baseline_value, difference FROM pairs ORDER BY level, seed",
+    }
+    return {name: [list(row) for row in rows(path, sql)] for name, sql in questions.items()}
+
+
+@pytest.mark.parametrize("version", sorted(file.stem for file in KEPT.glob("*.sql")))
+def test_past_schemas_open_with_their_numbers_unchanged(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((KEPT / f"{version}.sql").read_text(encoding="utf-8"))
+    store.open(str(path), create=True).close()
+    assert rows(path, "SELECT version_num FROM ablate_version") == [(migrate.HEAD,)]
+    assert _answers(path) == json.loads((KEPT / f"{version}.json").read_text(encoding="utf-8"))
+
+
+def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path: Path) -> None:
+    path, kept = tmp_path / "x.db", tmp_path / "kept.db"
+    store.open(str(path), create=True).close()
+    file = KEPT / f"{migrate.HEAD}.sql"
+    assert file.exists(), f"keep a database of schema {migrate.HEAD}: run `python {Path(__file__).name}` in tests/"
+    with contextlib.closing(sqlite3.connect(kept)) as connection:
+        connection.executescript(file.read_text(encoding="utf-8"))
+    question = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    assert dict(rows(path, question)) == dict(rows(kept, question)), "a table or view changed: it needs a migration of its own"
+
+
+def _keep(folder: Path) -> None:
+    path = folder / "x.db"
+    _filled(path)
+    execute(path, "UPDATE metric SET value = NULL WHERE run_id = 1 AND step = 2")
+    execute(path, "UPDATE final SET value = 9e999 WHERE run_id = 2 AND name = 'accuracy'")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        dump = "\n".join(line.replace(",Inf)", ",9e999)") for line in connection.iterdump())
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / f"{migrate.HEAD}.sql").write_text(dump + "\n", encoding="utf-8")
+    (KEPT / f"{migrate.HEAD}.json").write_text(json.dumps(_answers(path), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        _keep(Path(folder))

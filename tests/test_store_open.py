@@ -1,0 +1,200 @@
+"""Opening a results database: where it may lie, what is refused untouched, what state it is left in."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from store_plans import execute, names, rows
+
+from ablate import store
+from ablate.errors import AblateError
+from ablate.store import migrate, sqlite
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ablate.db"
+
+
+def _state(path: Path) -> tuple[bytes, list[str]]:
+    return path.read_bytes(), names(path.parent)
+
+
+def test_default_place_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ABLATE_DB", raising=False)
+    store.open(create=True).close()
+    assert (tmp_path / "results" / "ablate.db").exists()
+    monkeypatch.setenv("ABLATE_DB", "other.db")
+    assert store.locate() == Path("other.db")
+    assert store.locate("sqlite:///a/b.db") == Path("a/b.db")
+    assert store.locate("sqlite:////a/b.db") == Path("/a/b.db")
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "://", "what://x"])
+def test_url_that_names_no_file_is_refused(url: str) -> None:
+    with pytest.raises(AblateError):
+        store.open(url, create=True)
+
+
+def test_file_at_rest_is_one_file_in_delete_mode(path: Path) -> None:
+    with store.open(str(path), create=True) as db, db.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    assert names(path.parent) == ["ablate.db"]
+    assert rows(path, "PRAGMA journal_mode") == [("delete",)]
+    assert rows(path, "SELECT name FROM series") == [("a",)]
+
+
+def test_write_transaction_locks_at_once_and_rolls_back(path: Path) -> None:
+    with store.open(str(path), create=True) as db:
+        with db.begin(), pytest.raises(sqlite3.OperationalError):
+            sqlite3.connect(path, timeout=0).execute("BEGIN IMMEDIATE")  # the lock is held from the start
+        with pytest.raises(ZeroDivisionError), db.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+            raise ZeroDivisionError
+    assert rows(path, "SELECT count(*) FROM series") == [(0,)]
+
+
+def test_reading_sees_one_state_and_cannot_write(path: Path) -> None:
+    with store.open(str(path), create=True) as db, db.read() as reader:
+        assert reader.exec_driver_sql("SELECT count(*) FROM series").scalar() == 0
+        with db.begin() as writer:
+            writer.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+        assert reader.exec_driver_sql("SELECT count(*) FROM series").scalar() == 0
+        with pytest.raises(Exception, match="readonly"):
+            reader.exec_driver_sql("DELETE FROM series")
+
+
+def test_opening_to_read_changes_nothing(path: Path) -> None:
+    store.open(str(path), create=True).close()
+    before = _state(path)
+    with store.open(str(path)) as db, db.read() as connection:
+        connection.exec_driver_sql("SELECT * FROM runs").all()
+    assert _state(path) == before
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_one_clear_line_for_what_is_no_database_of_ours(path: Path, create: bool) -> None:
+    path.write_text("not a database, but long enough to be looked at as one" * 20)
+    before = _state(path)
+    with pytest.raises(AblateError, match="not a SQLite database"):
+        store.open(str(path), create=create)
+    assert _state(path) == before
+
+    path.unlink()
+    execute(path, "CREATE TABLE photos (id)")
+    before = _state(path)
+    with pytest.raises(AblateError, match="something else"):
+        store.open(str(path), create=create)
+    assert _state(path) == before
+
+    with pytest.raises(AblateError, match="is a folder"):
+        store.open(str(path.parent), create=create)
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_newer_database_is_refused_untouched(path: Path, create: bool) -> None:
+    store.open(str(path), create=True).close()
+    execute(path, "UPDATE ablate_version SET version_num = '9999'")
+    before = _state(path)
+    with pytest.raises(AblateError, match=r"newer ablate \(schema 9999") as error:
+        store.open(str(path), create=create)
+    assert "\n" not in str(error.value)
+    assert _state(path) == before
+
+
+def test_absent_file_or_folder(path: Path) -> None:
+    with pytest.raises(AblateError, match="does not exist"):
+        store.open(str(path))
+    store.open(str(path.parent / "absent" / "deep" / "x.db"), create=True).close()
+    (path.parent / "file").touch()
+    with pytest.raises(AblateError, match=r"cannot be made: folder .*file"):
+        store.open(str(path.parent / "file" / "x.db"), create=True)
+    path.touch()
+    with pytest.raises(AblateError, match="empty"):
+        store.open(str(path))
+    with store.open(str(path), create=True) as db, db.read() as connection:
+        assert connection.exec_driver_sql("SELECT * FROM runs").all() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_folder_and_file(path: Path) -> None:
+    store.open(str(path), create=True).close()
+    path.chmod(0o444)
+    with pytest.raises(AblateError, match="no permission"):
+        store.open(str(path), create=True)
+    path.parent.chmod(0o555)
+    try:
+        with pytest.raises(AblateError, match="not writable"):
+            store.open(str(path.parent / "new.db"), create=True)
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
+    with pytest.raises(AblateError, match="not writable"):
+        store.open(str(path), create=True)
+    assert names(path.parent) == []
+
+
+def test_wal_database_on_read_only_media_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.open(str(path), create=True).close()
+    rows(path, "PRAGMA journal_mode = WAL")
+    monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
+    with store.open(str(path)) as db, db.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM run").scalar() == 0
+    assert names(path.parent) == ["ablate.db"]
+
+
+def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.0)
+    connect = sqlite.connect
+    monkeypatch.setattr(sqlite, "connect", lambda path, mode, timeout=0.0: connect(path, mode, timeout))
+    with store.open(str(path), create=True) as db:
+        with db.begin() as connection, pytest.raises(AblateError, match="disk is full"), db._explained():
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            connection.exec_driver_sql("CREATE TABLE big AS SELECT randomblob(1000000)")
+        with db.begin(), pytest.raises(AblateError, match="is locked"), db.begin():
+            pass
+        with db.begin() as connection:  # and it goes on
+            connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+
+
+def test_network_file_system_is_recognised_and_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"/dev/vda / ext4 rw 0 0\nserver:/home {path.parent} nfs4 rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: mounts)
+    assert sqlite.network_filesystem(path) == "nfs4"
+    assert sqlite.network_filesystem(Path("/elsewhere/x.db")) is None
+    with store.open(str(path), create=True) as db, db.begin() as connection:
+        assert "network file system (nfs4)" in db.notes[0]
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
+
+
+def test_lock_file_is_waited_for_and_gone(path: Path) -> None:
+    order = []
+    with sqlite.locked(path):
+
+        def wait() -> None:
+            store.open(str(path), create=True).close()
+            order.append("opened")
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        waiter.join(0.3)
+        order.append("released")
+    waiter.join()
+    assert order == ["released", "opened"]
+    assert names(path.parent) == ["ablate.db"]
+
+
+def test_versions_are_those_of_the_scripts() -> None:
+    scripts = sorted(script.name[:4] for script in (migrate.SCRIPTS / "versions").glob("[0-9]*.py"))
+    assert scripts[-1] == migrate.HEAD

@@ -1,0 +1,313 @@
+"""Questions: they cannot write, end in time, help where they are wrong, and show every value as it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from store_plans import do_all, fresh, names, plan_of, rows
+
+from ablate.errors import AblateError
+from ablate.store import Database, formats, query, runs
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with fresh(tmp_path_factory.mktemp("query") / "ablate.db") as db, runs.Owner.here(db) as owner:
+        do_all(db, runs.register(db, plan_of()), owner)
+        yield db
+
+
+# -- what a query may do ------------------------------------------------------------------------------------------
+
+WRITES = [
+    "ATTACH 'file:{folder}/x?mode=rwc' AS x",
+    "ATTACH '{folder}/x' AS x",
+    "ATTACH ':memory:' AS x",
+    "PRAGMA query_only = off",
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA writable_schema = on",
+    "PRAGMA user_version",
+    "SELECT * FROM pragma_journal_mode('delete')",
+    "WITH x AS (SELECT 1) INSERT INTO series (name, unit, goal) SELECT 'x', '', '' FROM x",
+    "INSERT INTO series (name, unit, goal) VALUES ('x', '', '') RETURNING id",
+    "REPLACE INTO series VALUES (1, 'x', '', '')",
+    "UPDATE run SET status = 'planned'",
+    "DELETE FROM metric",
+    "DROP VIEW runs",
+    "CREATE TABLE x (y)",
+    "CREATE TEMP TABLE x (y)",
+    "CREATE VIRTUAL TABLE x USING fts5(y)",
+    "ALTER TABLE run ADD COLUMN x",
+    "SELECT load_extension('x')",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; DELETE FROM metric",
+    "/* SELECT */ DELETE FROM metric",
+    "EXPLAIN DELETE FROM metric",
+    "VACUUM",
+    "VACUUM INTO '{folder}/x'",
+    "BEGIN IMMEDIATE",
+    "COMMIT",
+    "SAVEPOINT x",
+    "REINDEX",
+    "ANALYZE",
+    "DETACH main",
+    "",
+    " ; ",
+    "-- nothing",
+    "SELECT '\0'",
+    "SELECT '\ud800'",
+    "SELECT randomblob(1000000000)",
+    "SELECT writefile('{folder}/x', 'y')",
+]
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_query_cannot_write_attach_or_set(db: Database, sql: str) -> None:
+    files, content = names(db.path.parent), db.path.read_bytes()
+    with pytest.raises(AblateError) as error:
+        query.run(db, sql.replace("{folder}", str(db.path.parent)))
+    assert "\n" not in str(error.value)
+    assert names(db.path.parent) == files and db.path.read_bytes() == content
+    assert rows(db.path, "SELECT (SELECT count(*) FROM metric), (SELECT count(*) FROM run)") == [(24, 4)]
+
+
+def test_authorizer_and_limit_hold_without_each_other(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only file still lets ATTACH write another one: two locks on that door."""
+    sql = f"ATTACH 'file:{db.path.parent}/x?mode=rwc' AS x"
+    with monkeypatch.context() as patch:
+        patch.setattr(query, "_READS", set(range(100)))
+        with pytest.raises(AblateError, match="too many attached"):
+            query.run(db, sql)
+    assert not (db.path.parent / "x").exists()
+
+
+def test_query_gives_columns_and_rows(db: Database) -> None:
+    sql = "SELECT cell, count(*), avg(loss) FROM runs GROUP BY cell"
+    assert query.run(db, sql) == (["cell", "count(*)", "avg(loss)"], rows(db.path, sql))
+    assert query.run(db, "SELECT 1 WHERE 0;") == (["1"], [])
+    assert query.run(db, "WITH a AS (SELECT 1 AS b) SELECT b, b FROM a -- twice") == (["b", "b"], [(1, 1)])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT max(x) FROM a",
+        "SELECT count(*) FROM metric a, metric b, metric c, metric d, metric e, metric f WHERE a.value + f.value < 0",
+    ],
+)
+def test_query_is_stopped_in_time(db: Database, sql: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(AblateError, match=r"stopped after 0\.2 s"):
+        query.run(db, sql, limit_seconds=0.2)
+    assert time.monotonic() - start < 2
+
+
+def test_errors_say_what_was_meant(db: Database) -> None:
+    with pytest.raises(AblateError, match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: runs, curves, pairs"):
+        query.run(db, "SELECT * FROM curvez")
+    with pytest.raises(AblateError, match=r"unknown column 'los'; did you mean 'loss'\? Columns of runs: study, cell"):
+        query.run(db, "SELECT los FROM runs")
+    with pytest.raises(AblateError, match=r"unknown column 'c\.valu'; did you mean 'value'\? Columns of curves"):
+        query.run(db, "SELECT c.valu FROM curves c")
+    with pytest.raises(AblateError, match="no such function: median"):
+        query.run(db, "SELECT median(loss) FROM runs")
+    with pytest.raises(AblateError, match="syntax error"):
+        query.run(db, "SELECT FROM runs")
+
+
+def test_tables_and_views_with_columns(db: Database) -> None:
+    listed = query.tables(db)
+    assert [name for name, kind, _ in listed if kind == "view"] == ["runs", "curves", "pairs", "effects", "finals_wide"]
+    assert [kind for _, kind, _ in listed] == sorted((kind for _, kind, _ in listed), reverse=True)
+    assert {name: columns for name, _, columns in listed}["metric"] == ["run_id", "series_id", "step", "value"]
+    for name, _, columns in listed:
+        assert query.run(db, f'SELECT * FROM "{name}" LIMIT 0')[0] == columns
+
+
+# -- formats ------------------------------------------------------------------------------------------------------
+
+NUMBERS = [0, -1, 2**62, 0.5, -0.1, 5e-324, 1e308, 2.0, math.nan, math.inf, -math.inf]
+TEXTS = [
+    "", " ", "plain", "NULL", "null", "NaN", "nan", "Infinity", "-inf", "1", "1e5", "1.0", "0x1f", "x'00'", "select",
+    "a|b", "a\\|b", "a,b", 'say "so"', '"quoted"', "'single'", "two\nlines", "\r", "tab\there", " lead", "trail ",
+    "<script>alert(1)</script>", "&lt;", "**bold** _it_ `code` [a](http://b) ~~s~~", "$x$", "=1+1", "日本語", "é", "e\u0301",
+    "👩‍👩‍👧", "\x1b[31mred", "\u202egnp.exe", "\u2028", "\x7f\x9b", "\x00",
+]  # fmt: skip
+VALUES: list[Any] = [None, *NUMBERS, *TEXTS, b"", b"\x00\xff"]
+
+
+def _same(a: Any, b: Any) -> bool:
+    return (a == b and type(a) is type(b)) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
+
+
+def _from_shown(text: str) -> Any:
+    """The value that a cell of a table shows: by the module's own rules, written down a second time."""
+    special = {"NULL": None, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    if text in special:
+        return special[text]
+    if found := re.fullmatch(r"x'([0-9a-f]*)'", text):
+        return bytes.fromhex(found[1])
+    if text.startswith('"'):
+        return json.loads(text)
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_table_shows_every_value_so_that_it_can_be_told(value: Any) -> None:
+    text = formats.render(["x"], [(value,)], "table").split("\n")[2]
+    assert _same(_from_shown(text), value)
+    assert text.isprintable()
+
+
+def test_table_is_aligned() -> None:
+    text = formats.render(["cell", "loss"], [("日本", 1.5), ("e\u0301", None), ("abc", 22.25)])
+    assert text == "cell   loss\n────  ─────\n日本    1.5\ne\u0301      NULL\nabc   22.25\n"
+    assert formats.render(["a", "b"], []) == "a  b\n─  ─\n"
+
+
+def _parse_csv(text: str) -> list[list[tuple[str, bool]]]:
+    """A CSV reader by RFC 4180 that also tells whether a field was in quotes, which Python's does not."""
+    lines: list[list[tuple[str, bool]]] = [[]]
+    position = 0
+    while position < len(text):
+        quoted = text[position] == '"'
+        field = ""
+        if quoted:
+            position += 1
+            while text[position : position + 1] != '"' or text[position : position + 2] == '""':
+                field += text[position]
+                position += 2 if text[position] == '"' else 1
+            position += 1
+        else:
+            while text[position] not in ",\n":
+                field += text[position]
+                position += 1
+        lines[-1].append((field, quoted))
+        if text[position] == "\n":
+            lines.append([])
+        position += 1
+    return lines[:-1]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_csv_gives_every_value_back(value: Any) -> None:
+    text = formats.render(["x", "y"], [(value, 7)], "csv")
+    (_, (first, second)) = _parse_csv(text)
+    assert second == ("7", False)
+    field, quoted = first
+    if value is None:
+        assert (field, quoted) == ("", False)
+    elif isinstance(value, str):
+        assert field == value
+        assert quoted or isinstance(_from_shown(value), str)
+    else:
+        assert not quoted and _same(_from_shown(field), value)
+    if value != "\x00":  # which Python's reader cannot
+        assert list(csv.reader(io.StringIO(text, newline="")))[1] == [field, "7"]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_json_gives_every_value_back(value: Any) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    (row,) = json.loads(formats.render(["x"], [(value,)], "json"), parse_constant=refuse)
+    if isinstance(value, float) and not math.isfinite(value):
+        assert _same(float(row["x"]), value)
+    elif isinstance(value, bytes):
+        assert row["x"] == f"x'{value.hex()}'"
+    else:
+        assert _same(row["x"], value)
+
+
+def _markdown_cells(text: str) -> list[list[str]]:
+    """The cells' text, as a Markdown reader of another house renders it; every cell must be text alone."""
+    cells: list[list[str]] = []
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
+    assert tokens[0].type == "table_open" and tokens[-1].type == "table_close"
+    for token in tokens:
+        if token.type == "tr_open":
+            cells.append([])
+        if token.type == "inline":
+            assert all(child.type in ("text", "text_special") for child in token.children or []), token.children
+            cells[-1].append("".join(child.content for child in token.children or []))
+    return cells
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_markdown_gives_every_value_back_and_renders_none_of_it(value: Any) -> None:
+    text = formats.render(["x", "y"], [(value, "end")], "md")
+    assert text.count("\n") == 3
+    assert _markdown_cells(text) == [["x", "y"], [formats.shown(value), "end"]]
+    assert _same(_from_shown(_markdown_cells(text)[1][0]), value)
+
+
+def test_hostile_column_names_and_repeated_ones() -> None:
+    columns = ["a", "a", "<b>", "x|y", "", 'q"', "NULL"]
+    row = tuple(range(7))
+    assert list(json.loads(formats.render(columns, [row], "json"))[0].values()) == list(row)
+    assert [field for field, _ in _parse_csv(formats.render(columns, [row], "csv"))[0]] == columns
+    assert [_from_shown(text) for text in _markdown_cells(formats.render(columns, [row], "md"))[0]] == columns
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.one_of(st.none(), st.floats(), st.integers(-(2**63), 2**63 - 1), st.text()), st.text()), max_size=5))
+def test_any_value_through_any_format(table: list[tuple[Any, str]]) -> None:
+    columns = ["a", "b"]
+    for (value, _), line in zip(table, formats.render(columns, table, "table").split("\n")[2:], strict=False):
+        assert line.isprintable() and line.startswith((formats.shown(value).rstrip(), " "))
+    assert [[field for field, _ in line] for line in _parse_csv(formats.render(columns, table, "csv"))[1:]] == [
+        ["" if value is None else value if isinstance(value, str) else formats.shown(value), text] for value, text in table
+    ]
+    back = json.loads(formats.render(columns, table, "json"))
+    assert [row["b"] for row in back] == [text for _, text in table]
+    cells = _markdown_cells(formats.render(columns, table, "md"))[1:]
+    assert all(
+        _same(_from_shown(cell), value)
+        for pair, line in zip(table, cells, strict=True)
+        for value, cell in zip(pair, line, strict=True)
+    )
+
+
+def test_a_thousand_metrics_from_the_database_through_every_format(tmp_path: Path) -> None:
+    values = dict(zip((f"{text}{i}" for i, text in zip(range(1000), itertools.cycle(TEXTS))), itertools.cycle(NUMBERS)))
+    with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
+        do_all(db, runs.register(db, plan_of(seeds=(0,))), owner, finals=[(name, 0, value) for name, value in values.items()])
+        sql = "SELECT name, coalesce(value, 'NaN') AS value FROM final WHERE run_id = 1"  # NULL in `value` is NaN
+        columns, found = query.run(db, sql)
+    assert {name: float(value) for name, value in found}.keys() == values.keys()
+    assert all(_same(float(value), float(values[name])) for name, value in found)
+    frame = pd.read_csv(io.StringIO(formats.render(columns, found, "csv").replace("\0", "")), dtype={"name": str})
+    assert (
+        len(frame) == 1000
+        and frame["value"].dtype == float
+        and frame["value"].isna().sum() == sum(v != v for v in values.values())
+    )
+    parsed = json.loads(formats.render(columns, found, "json"))
+    assert all(_same(float(row["value"]), float(values[row["name"]])) for row in parsed)
+    cells = _markdown_cells(formats.render(columns, found, "md"))[1:]
+    assert {_from_shown(name) for name, _ in cells} == values.keys()
+
+
+def test_unknown_format() -> None:
+    with pytest.raises(AblateError, match=r"unknown format 'markdown'.*Choices: table, csv, json, md"):
+        formats.render(["a"], [], "markdown")

@@ -1,0 +1,79 @@
+"""The shape of the code base: modules import only what stands before them, and the light ones stay light."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ablate"
+ORDER = [
+    *("errors", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws", "model"),
+    *("data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
+]
+HEAVY = {
+    "torch": ORDER.index("draws"),
+    "pandas": ORDER.index("results"),
+    "seaborn": ORDER.index("figures"),
+    "matplotlib": ORDER.index("figures"),
+    "sqlalchemy": ORDER.index("store"),
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    return [
+        (path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent != PACKAGE or path.stem not in {"__init__", "__main__"}
+    ]
+
+
+def imported(path: Path, *, only_top: bool = False) -> set[str]:
+    """Dotted names that a file imports: anywhere, or only as it is itself imported (outside of functions)."""
+    tree = ast.parse(path.read_text())
+    nodes: list[ast.AST] = list(ast.walk(tree))
+    if only_top:
+        inside = {
+            id(node)
+            for function in nodes
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            or (isinstance(function, ast.If) and ast.unparse(function.test) == "TYPE_CHECKING")
+            for node in ast.walk(function)
+        }
+        nodes = [node for node in nodes if id(node) not in inside]
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} if node.module != "ablate" else {f"ablate.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value.name if isinstance(value, Path) else value)
+def test_a_module_imports_only_what_stands_before_it(module: str, path: Path) -> None:
+    assert module in ORDER, f"{module} has no place in the order; give it one here and in CONTRIBUTING.md"
+    for name in imported(path):
+        if name.startswith("ablate.") and name != "ablate.__version__":
+            other = name.split(".")[1]
+            assert other in ORDER[: ORDER.index(module) + 1], f"{path.name} imports {name}, which stands after {module}"
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value.name if isinstance(value, Path) else value)
+def test_heavy_libraries_are_imported_only_where_they_are_needed(module: str, path: Path) -> None:
+    for name in imported(path, only_top=True):
+        root = name.split(".")[0]
+        assert ORDER.index(module) >= HEAVY.get(root, 0), f"{path.name} imports {root} as it is loaded"
+
+
+def test_the_order_in_the_documentation_is_the_order_that_holds() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    rows = [line.split("`")[1].strip("/") for line in text.splitlines() if line.startswith("| `")]
+    assert rows == ORDER
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for _, path in modules():
+        if path.stat().st_size:
+            assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"

@@ -1,0 +1,447 @@
+"""Study files: what they mean, and that whatever is wrong in one is told with its line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ablate import metrics
+from ablate.errors import AblateError
+from ablate.plan import plan
+from ablate.scaling.fit import HELD_OUT
+from ablate.study import Study, Tune, TwoStage, load, tables
+from ablate.study.design import combinations, count
+from ablate.study.source import Source
+from ablate.study.values import number
+from ablate.study.write import value, write
+
+STUDIES = sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
+
+PLAIN = """\
+name = "plain"
+question = "Which?"
+seeds = 2
+
+[base]
+d_model = 64
+n_head = 2
+tokens = "1M"
+
+[factors]
+topology = [
+    1,
+    "parallel",
+]
+n_layer = [2, 4]  # depth
+"""
+
+
+def read(tmp_path: Path, text: str) -> Study:
+    file = tmp_path / "a.toml"
+    file.write_text(text, encoding="utf-8")
+    return load(str(file))
+
+
+def test_plain_study_means_what_it_says(tmp_path: Path) -> None:
+    study = read(tmp_path, PLAIN)
+    assert (study.name, study.metric, study.goal, study.design, study.seeds) == ("plain", "loss", "min", "grid", (0, 1))
+    assert study.base == {"d_model": 64, "n_head": 2, "tokens": 1_000_000}
+    assert study.factors == {
+        "topology": {"serial": {"topology": "serial"}, "parallel": {"topology": "parallel"}},
+        "n_layer": {"2": {"n_layer": 2}, "4": {"n_layer": 4}},
+    }
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent.parent)
+    assert load(file.stem) == load(str(file.relative_to(Path.cwd())))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("20M", 20_000_000),
+        ("0.2M", 200_000),
+        ("4.02K", 4_020),  # 4.02 × 10³ is not a whole number in binary
+        ("3e14", 300_000_000_000_000),
+        (2e7, 20_000_000),
+        ("1_000", 1000),
+        ("0.5", 0.5),
+        (".5K", 500),
+        ("1.5T", 1_500_000_000_000),
+        ("2G", 2_000_000_000),
+        (3, 3),
+        (0.25, 0.25),
+    ],
+)
+def test_numbers(written: object, meant: float) -> None:
+    found = number("n", written)
+    assert (found, type(found)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize(
+    "written", ["", "M", ".", "20 M M", "20m", "twenty", "1e9999", True, None, [1], float("nan"), float("inf"), 10**400]
+)
+def test_no_numbers(written: object) -> None:
+    with pytest.raises(AblateError, match=r"^n = "):
+        number("n", written)
+
+
+def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_path: Path) -> None:
+    text = PLAIN.replace("n_head = 2\n", "").replace("d_model = 64\n", "").split("[factors]")[0] + (
+        '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n'
+        '[factors.kv]\na = {}\n"b <i>" = { n_kv_head = 1 }\n'
+    )
+    assert read(tmp_path, text).factors == {
+        "size": {
+            "0.1M": {"params": 100_000, "aspect": 32, "d_head": 32},
+            "1000000.0": {"params": 1_000_000, "aspect": 32, "d_head": 32},
+        },
+        "kv": {"a": {}, "b <i>": {"n_kv_head": 1}},
+    }
+
+
+LEVELS = {"a": ["1", "2", "3"], "b": ["x", "y"], "c": ["p", "q"]}
+
+
+@pytest.mark.parametrize(
+    ("design", "within", "interactions", "expected"),
+    [
+        ("grid", [], [], "1xp 1xq 1yp 1yq 2xp 2xq 2yp 2yq 3xp 3xq 3yp 3yq"),
+        ("grid", ["c"], [], "1xp 1yp 2xp 2yp 3xp 3yp 1xq 1yq 2xq 2yq 3xq 3yq"),
+        ("one-factor", [], [], "1xp 2xp 3xp 1yp 1xq"),
+        ("one-factor", ["b"], [], "1xp 2xp 3xp 1xq 1yp 2yp 3yp 1yq"),
+        ("one-factor", [], [["a", "c"]], "1xp 2xp 3xp 1yp 1xq 2xq 3xq"),
+        ("leave-one-out", ["a"], [], "1xp 1yp 1xq 2xp 2yp 2xq 3xp 3yp 3xq"),
+    ],
+)
+def test_designs(design: str, within: list[str], interactions: list[list[str]], expected: str) -> None:
+    found = list(combinations(design, LEVELS, within, interactions))
+    assert " ".join("".join(choice.values()) for choice in found) == expected
+    assert count(design, LEVELS, within, interactions) == len(found)
+
+
+def test_add_one_in_starts_from_the_model_without_any_part(tmp_path: Path) -> None:
+    text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "add-one-in"')
+    study = read(tmp_path, text)
+    assert [list(levels) for levels in study.factors.values()] == [["parallel", "serial"], ["4", "2"]]
+    assert [cell.label for cell in plan(study).cells] == ["baseline", "topology=serial", "n_layer=2"]
+
+
+WRONG = [  # (what is replaced, by what, line, words of the message)
+    ("seeds = 2", "sedes = 2", 3, ["'sedes'", "'seeds'"]),
+    ("seeds = 2", "seeds = 0", 3, ["seeds = 0"]),
+    ("seeds = 2", "seeds = [1, 1]", 3, ["seeds"]),
+    ("seeds = 2", "seeds = [-1]", 3, ["2147483647"]),
+    ("seeds = 2", 'seeds = "2"', 3, ["seeds"]),
+    ("seeds = 2", "seeds = true", 3, ["seeds"]),
+    ("seeds = 2\n", "", 0, ["seeds is missing"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01 }", 3, ["seeds.max is missing", "most seeds"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }", 3, ["key of seeds 'resolutoin'", "'resolution'"]),
+    ("seeds = 2", "seeds = { pilot = 1, resolution = 0.01, max = 30 }", 3, ["seeds.pilot = 1", "2"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01, max = 4 }", 3, ["seeds.max = 4", "between pilot = 5"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 0, max = 30 }", 3, ["seeds.resolution = 0", "above 0"]),
+    ("seeds = 2", "seeds = { pilot = 5, resolution = 'fine', max = 30 }", 3, ["seeds.resolution = 'fine'", "number"]),
+    ("seeds = 2", "seeds = { pilot = 2, resolution = 1, max = 90000 }", 10, ["4 cells × 90,000 seeds"]),
+    ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
+    ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
+    ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
+    ("seeds = 2", 'seeds = 2\ninteractions = [["n_layer", "topology"]]', 4, ["grid"]),
+    ("seeds = 2", 'seeds = 2\nmetric = "los"', 4, ["'los'", "'loss'"]),
+    ("seeds = 2", 'seeds = 2\nmetric = "loss@3"', 4, ["loss takes no number"]),
+    ("seeds = 2", 'seeds = 2\nmetric = "probe_loss@0.4"', 4, ["probe.ratio", "probe_loss@0.15"]),
+    ('name = "plain"', 'name = "../plain"', 1, ["name"]),
+    ('name = "plain"', "name = 3", 1, ["name = 3"]),
+    ('"Which?"', '" "', 2, ["question"]),
+    ('"Which?"', '"\\u001b[2J"', 2, ["printable"]),
+    ("d_model = 64", "d_modl = 64", 6, ["'d_modl'", "'d_model'"]),
+    ("d_model = 64", 'd_model = "wide"', 6, ["d_model = 'wide'", "number"]),
+    ("d_model = 64", "d_model = 0", 6, ["d_model = 0", "greater than or equal to 1"]),
+    ("d_model = 64", "d_model = 1.5", 6, ["d_model = 1.5"]),
+    ("d_model = 64", "d_model = true", 6, ["d_model = True"]),
+    ("d_model = 64", "d_model = [64]", 6, ["d_model = [64]"]),
+    ("d_model = 64", "lr = nan", 6, ["lr = nan"]),
+    ("d_model = 64", 'norm = "prey"', 6, ["norm level 'prey'", "'pre'", "peri"]),
+    ("d_model = 64", "bias = true", 6, ["bias level 'True'"]),
+    ("d_model = 64", "seed = 3", 6, ["seed", "`seeds`"]),
+    ("d_model = 64", "steps = 100", 6, ["steps", "tokens_per_param"]),
+    ("d_model = 64", "n_vocab = 100", 6, ["tokenizer"]),
+    ("d_model = 64", "n_layer = 3", 6, ["n_layer", "both in [base] and in [factors]", "line 15"]),
+    ("d_model = 64", "mask_mix = [0.8, 0.2]", 6, ["mask_mix"]),
+    ("d_model = 64", "max_epochs = 0", 6, ["max_epochs = 0"]),
+    ('tokens = "1M"\n', "", 5, ["no budget", "tokens", "flops"]),
+    ('tokens = "1M"', 'tokens = "1M"\nflops = 3e14', 9, ["two budgets", "tokens and flops"]),
+    ('tokens = "1M"', "tokens = -1", 8, ["above 0"]),
+    ('"parallel"', '"paralel"', 13, ["topology level 'paralel'", "'parallel'"]),
+    ('"parallel"', "9", 13, ["topology level '9'"]),
+    ('"parallel"', '"serial"', 13, ["'serial' stands twice"]),
+    ('    "parallel",\n', "", 11, ["two levels"]),
+    ("n_layer = [2, 4]", 'n_layer = [2, "2"]', 15, ["'2' stands twice"]),
+    ("n_layer = [2, 4]", "n_layer = [2, 2.0]", 15, ["'2.0' stands twice"]),
+    ("n_layer = [2, 4]", "n_layers = [2, 4]", 15, ["'n_layers'", "'n_layer'"]),
+    ("n_layer = [2, 4]", "n_layer = 4", 15, ["[base]"]),
+    ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
+    ("n_layer = [2, 4]", "heads = [2, 4]", 15, ["'heads'"]),
+    ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32 }", 15, ["without d_head"]),
+    ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32, d_heads = 8 }", 15, ["'d_heads'", "'d_head'"]),
+    ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32, d_head = 8 }", 6, ["d_model", "by size"]),
+    ("n_layer = [2, 4]", "[factors.norm]\na = { bias = 'all' }\nb = { bias = 'none' }", 15, ["column"]),
+    ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = { bais = 'none' }", 17, ["'bais'", "'bias'"]),
+    ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = { bias = 'some' }", 17, ["bias level 'some'"]),
+    ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = 3", 17, ["table of fields"]),
+    ("n_layer = [2, 4]", "[factors.x]\na = { topology = 1 }\nb = { topology = 2 }", 15, ["two factors", "topology and x"]),
+    ("n_layer = [2, 4]", "[factors.loss]\na = { bias = 'all' }\nb = { bias = 'none' }", 15, ["column"]),
+    ("# depth", "\n[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
+    ("# depth", "\n[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
+    ("# depth", "\n[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7", 20, ["topology level '7'"]),
+    ("# depth", "\n[[exclude]]", 16, ["everything"]),
+    ("# depth", "\n[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
+    ("# depth", "\n[eval]\nlengths = [0]", 17, ["lengths"]),
+    ("# depth", "\n[eval]\ntokens = 'many'", 17, ["number"]),
+    ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
+    ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
+    ("# depth", "\n[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
+    ("# depth", "\n[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
+    ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
+    ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
+    ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
+    *(
+        ("# depth", f"\n[tune]\n{keys}", line, words)
+        for keys, line, words in [
+            ("lr = [1e-4, 1e-2]\nper = 'cell'", 16, ["tune.points is missing", "log scale"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "first cell"]),
+            ("lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'", 18, ["key of [tune] 'point'", "'points'"]),
+            ("lr = [1e-4, 1e-2]\npoints = 2\nper = 'cell'", 18, ["tune.points = 2", "3"]),
+            ("lr = [1e-4, 1e-2]\npoints = 60\nper = 'cell'", 18, ["tune.points = 60", "nearer than 10%"]),
+            ("lr = [1e-2, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = [0.01, 0.0001]", "lower"]),
+            ("lr = [1e-2]\npoints = 5\nper = 'cell'", 17, ["tune.lr"]),
+            ("lr = [0, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = 0", "above 0"]),
+            ("lr = [1e-4, 1e9]\npoints = 5\nper = 'cell'", 17, ["100"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nseeds = 0\nper = 'cell'", 19, ["tune.seeds = 0"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = 'cel'", 19, ["'cel'", "'cell'", "study"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = ['topolgy']", 19, ["factor in tune.per 'topolgy'", "'topology'"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = []", 19, ["tune.per = []", '"study"']),
+            ("lr = [1e-4, 1e-2]\npoints = 5\nper = 3", 19, ["tune.per = 3"]),
+        ]
+    ),
+    ("# depth", "\n[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
+    ("# depth", "\n[fit]\nhold_out = 'largest size'", 16, ["fit.group is missing"]),
+    ("# depth", "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'", 18, ["fit.hold_out = 'biggest'", "largest size"]),
+    ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
+    ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
+    ("# depth", "\n[optimizer]\nlr = 3", 16, ["'optimizer'"]),
+    ("[factors]", "[factors", 0, ["line 10"]),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), WRONG, ids=[f"{old[:20]!r} → {new[:40]!r}" for old, new, *_ in WRONG])
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str, line: int, words: list[str]) -> None:
+    assert PLAIN.count(old) == 1
+    with pytest.raises(AblateError) as error:
+        read(tmp_path, PLAIN.replace(old, new))
+    message = str(error.value)
+    assert message.startswith(str(tmp_path / "a.toml") + (f", line {line}:" if line else ":"))
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+TUNE = "\n[tune]\nlr = [1e-4, 1e-2]\npoints = 5\nper = 'study'\n"
+
+
+def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
+    with pytest.raises(AblateError, match=r"line 6: lr is fixed here, and found by \[tune\] \(.*line 18\); keep one"):
+        read(tmp_path, PLAIN.replace("d_model = 64", "lr = 1e-3\nd_model = 64") + TUNE)
+    with pytest.raises(AblateError, match=r"line 15: lr sets lr, which is found by \[tune\]"):
+        read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "lr = [1e-3, 1e-2]") + TUNE)
+    with pytest.raises(AblateError, match=r"line 15: speed sets lr"):
+        read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "[factors.speed]\na = { lr = 1e-3 }\nb = { lr = 1e-2 }") + TUNE)
+
+
+def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:
+    tables = "\n[fit]\ngroup = 'topology'\nhold_out = 'largest size'\n[report]\ndelta = '1e-2'\n"
+    study = read(tmp_path, PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = '5e-3', max = 9 }") + TUNE + tables)
+    assert (study.seeds, study.two_stage, study.delta) == ((0, 1, 2), TwoStage(0.005, 9), 0.01)
+    assert study.tune == Tune(1e-4, 1e-2, 5, 1, ())
+    assert study.fit and (study.fit.group, study.fit.hold_out) == ("topology", "largest size")
+    for per, groups in (("'cell'", ("topology", "n_layer")), ("['n_layer']", ("n_layer",))):
+        found = read(tmp_path, PLAIN + TUNE.replace("'study'", per)).tune
+        assert found and found.per == groups
+
+
+def test_what_may_be_held_out_is_what_a_fit_knows() -> None:
+    assert set(get_args(tables.Held)) == set(HELD_OUT)
+
+
+def test_designs_with_and_without_take_two_levels(tmp_path: Path) -> None:
+    text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "leave-one-out"').replace("[2, 4]", "[2, 4, 6]")
+    with pytest.raises(AblateError, match=r"line 16: n_layer has 3 levels"):
+        read(tmp_path, text)
+
+
+def test_a_study_cannot_explode(tmp_path: Path) -> None:
+    levels = ", ".join(str(n) for n in range(1, 1001))
+    text = PLAIN.replace("[2, 4]", f"[{levels}]") + f"d_mlp = [{levels}]\n"
+    begin = time.perf_counter()
+    with pytest.raises(AblateError, match=r"line 10: 2,000,000 cells × 2 seeds are 4,000,000 runs"):
+        read(tmp_path, text)
+    assert time.perf_counter() - begin < 2
+
+
+def test_a_line_is_found_in_arrays_tables_and_strings() -> None:
+    text = 'a = 1\nb = [\n  [1],  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
+    source = Source(Path("s.toml"), text)
+    assert [source.line("a"), source.line("b"), source.line("b", 1), source.line("b", "two")] == [1, 2, 3, 4]
+    assert [source.line("t", "u v"), source.line("t", "u v", "k"), source.line("t", "u v", "k", "m")] == [6, 7, 7]
+    assert [source.line("e", 0, "k"), source.line("e", 1), source.line("e", 1, "k"), source.line("nowhere")] == [9, 10, 11, 0]
+
+
+def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
+    assert metrics.final("probe_loss@0.4") == ("probe_loss", 0.4)
+    assert metrics.final("loss") == ("loss", 0.0)
+    masked = PLAIN.replace("n_head = 2", 'n_head = 2\nobjective = "masked"')
+    study = read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "era_accuracy"'))
+    assert (study.goal, study.evaluation.downstream) == ("max", ("era_accuracy",))
+    assert read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "probe_accuracy"')).metric == "probe_accuracy@0.15"
+
+
+def test_a_question_may_stand_on_several_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
+
+
+def test_a_missing_study_names_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AblateError, match=r"no study file 'quickstrat'.*ablate new"):
+        load("quickstrat")
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "quickstart.toml").write_text(PLAIN)
+    with pytest.raises(AblateError, match="did you mean 'quickstart'"):
+        load("quickstrat")
+    (tmp_path / "bytes.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(AblateError, match="UTF-8"):
+        load("bytes.toml")
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_a_written_study_reads_as_the_same(file: Path) -> None:
+    import tomllib
+
+    raw = tomllib.loads(file.read_text())
+    assert tomllib.loads(write(raw)) == raw
+
+
+def test_hostile_names_and_values_are_written_as_they_are() -> None:
+    import tomllib
+
+    raw = {
+        "name": "x",
+        "question": 'a "b" \\ \x7f\x00\n é',
+        "factors": {"t": {"a = [1]\n#": {"corpus": "'"}}},
+        "exclude": [{"a b": 1e-9}],
+    }
+    assert tomllib.loads(write(raw)) == raw
+    assert [value(text) for text in ("12", "1e-3", "20M", "serial", "[0.8, 0.1]", '"7"')] == [
+        12,
+        1e-3,
+        "20M",
+        "serial",
+        [0.8, 0.1],
+        "7",
+    ]
+
+
+# -- mutations: a valid plan or one AblateError, never another exception ------------------------------------------------
+
+SEED_TEXTS = [
+    PLAIN,
+    PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE + "seeds = 2\n",
+    PLAIN.replace("seeds = 2", 'seeds = [3, 4]\nwithin = ["n_layer"]\nmetric = "bits_per_byte"')
+    + '\n[[exclude]]\ntopology = "parallel"\nn_layer = 4\n'
+    '\n[eval]\nlengths = [1, 2]\ntokens = "64K"\n\n[match]\nparams = "body"\n',
+    'name = "m"\nquestion = "?"\nmetric = "probe_loss@0.4"\ndesign = "one-factor"\nseeds = 2\n'
+    '[base]\nobjective = "masked"\ntokens_per_param = 2\n'
+    "[factors]\nmask_ratio = [0.15, 0.4]\n[factors.heads]\nh4 = { n_head = 4 }\nmqa = { n_head = 4, n_kv_head = 1 }\n"
+    "[eval]\nprobe = { ratio = [0.15, 0.4] }\n",
+    'name = "s"\nquestion = "?"\nseeds = 1\nwithin = ["size"]\n[base]\nn_ctx = 64\n[factors]\nactivation = ["gelu", "swiglu"]\n'
+    'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\nflops = ["3e12", "1e13"]\n',
+]
+NASTY = [
+    "0",
+    "-1",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "[[]]",
+    "{}",
+    "1979-05-27",
+    "99999999999999999999",
+    "[1, 1]",
+    '"1e300"',
+]
+WORDS = [
+    "norm",
+    "objective",
+    "d_mlp",
+    "n_kv_head",
+    "d_head",
+    "qkv",
+    "tokens",
+    "flops",
+    "size",
+    "seeds",
+    "'masked'",
+    "'sum'",
+    "'none'",
+    "3",
+    "7",
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A valid study file with up to four small wounds."""
+    lines = draw(st.sampled_from(SEED_TEXTS)).split("\n")
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        kind = draw(st.sampled_from(["drop", "double", "swap", "value", "word", "cut", "insert"]))
+        if kind == "drop" and len(lines) > 1:
+            del lines[at]
+        elif kind == "double":
+            lines.insert(at, lines[at])
+        elif kind == "swap":
+            other = draw(st.integers(0, len(lines) - 1))
+            lines[at], lines[other] = lines[other], lines[at]
+        elif kind == "value":
+            lines[at] = lines[at].split("=")[0] + "= " + draw(st.sampled_from(NASTY + WORDS))
+        elif kind == "word":
+            lines[at] = draw(st.sampled_from(WORDS)) + " = " + lines[at].partition("=")[2]
+        elif kind == "cut":
+            lines[at] = lines[at][: draw(st.integers(0, len(lines[at])))]
+        else:
+            lines[at] += draw(st.text(max_size=3))
+    return "\n".join(lines)
+
+
+@given(mutated())
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_mutated_study_is_a_plan_or_one_clear_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mutated.toml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        made = plan(load(str(file)))
+    except AblateError as error:
+        assert str(file) in str(error)
+    else:
+        assert made.runs
+        assert made.study.tune is None or {run.role for run in made.runs} == {"tune"}
+        assert len({run.config.key for run in made.runs}) <= len(made.runs)

@@ -1,0 +1,176 @@
+"""Finding corpora: what they are, how long, by what name, and every way in which they are not there."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ablate.errors import AblateError
+from ablate.text import corpora, sources
+
+TEXT = b"First document.\n\nIt has two paragraphs.\fSecond document, with more in it.\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _old(path: Path) -> Path:
+    """Lets a file look older than the time after which its facts are remembered."""
+    os.utime(path, (time.time() - 60,) * 2)
+    return path
+
+
+def test_the_shipped_corpora_are_what_their_readme_says() -> None:
+    austen, sotu = (corpora.find(name, Path()) for name in ("austen", "sotu"))
+    assert (austen.n_documents, austen.n_bytes, austen.location, austen.name) == (6, 4016982, "package:austen", "austen")
+    assert (sotu.n_documents, sotu.n_bytes) == (249, 12186000)
+    # A run's key holds this hash: reading the text differently makes every stored run another one.
+    assert austen.hash == "74f6dd8c15c0ffab8ed8d595a8adb26bbccac0c51a5219dcc97a5e3487ae65ac"
+    assert 0.09 < austen.n_held_out_bytes / austen.n_bytes < 0.11
+    assert 0.08 < sotu.n_held_out_bytes / sotu.n_bytes < 0.12
+    notes = (sources.SHIPPED / "README.md").read_text()
+    assert all(word in notes for word in ("austen.txt.xz", "sotu.txt.xz", "Public domain", "American Presidency Project"))
+
+
+def test_the_same_text_has_the_same_hash_in_whatever_form(tmp_path: Path) -> None:
+    first, second = TEXT.split(b"\f")
+    (tmp_path / "story.txt").write_bytes(TEXT)
+    (tmp_path / "story.v2.txt.gz").write_bytes(gzip.compress(TEXT))
+    (tmp_path / "packed.txt.xz").write_bytes(lzma.compress(TEXT))
+    folder = tmp_path / "stories" / "deep"
+    folder.mkdir(parents=True)
+    (folder.parent / "z.md").write_bytes(second)
+    (folder / "a.txt").write_bytes(first + b"\n\n")
+    (folder.parent / ".hidden").write_bytes(b"not read")
+    specs = ["story.txt", "story.v2.txt.gz", str(tmp_path / "packed.txt.xz"), "stories", "stor*/**/*.[tm]*"]
+    found = [corpora.find(spec, tmp_path) for spec in specs]
+    expected = hashlib.sha256(b"".join(part.strip() + b"\f" for part in (first, second))).hexdigest()
+    assert {corpus.hash for corpus in found} == {expected}
+    assert {corpus.n_documents for corpus in found} == {2}
+    assert {corpus.n_bytes for corpus in found} == {len(TEXT)}
+    assert [corpus.name for corpus in found] == ["story", "story", "packed", "stories", tmp_path.name]
+    assert all(corpora.read(corpus.location).hash == expected for corpus in found)
+    assert all(corpus.location.startswith("/") for corpus in found)
+
+
+def test_a_change_is_noticed_and_an_unchanged_text_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(TEXT)
+    before, changed = corpora.find("a.txt", tmp_path), path.stat().st_mtime_ns
+    path.write_bytes(TEXT.replace(b"two", b"six"))  # as long, and within the clock's tick:
+    os.utime(path, ns=(changed, changed))
+    assert corpora.find("a.txt", tmp_path).hash != before.hash
+    after = corpora.find("a.txt", _old(path).parent)
+    assert before.hash != after.hash and before.n_bytes == after.n_bytes
+    monkeypatch.setattr(sources.TextFiles, "documents", lambda self: pytest.fail("read again"))
+    assert corpora.find("a.txt", tmp_path) == after
+
+
+def test_a_hugging_face_data_set_is_its_rows(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    texts = ["First document.\n\nIt has two paragraphs.", None, "Second document, with more in it."]
+    rows = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": texts})
+    rows.save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(str(tmp_path / "splits"))
+    (tmp_path / "files").mkdir()
+    rows.to_json(str(tmp_path / "files" / "part.jsonl"))
+    (tmp_path / "same.txt").write_bytes(TEXT)
+    expected = corpora.find("same.txt", tmp_path).hash
+    for spec in ("saved", "hf:saved", "splits", "hf:files"):
+        assert corpora.find(spec, tmp_path).hash == expected
+    assert corpora.find("hf:files", tmp_path).name == "files"
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [({"a": ["x"], "b": ["y"]}, "no column 'text'.*columns: a, b"), ({"n": [1]}, "no column 'text'.*columns: n")],
+)
+def test_a_data_set_without_one_column_of_text_says_its_columns(tmp_path: Path, columns: dict, complaint: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict(columns).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(AblateError, match=complaint):
+        corpora.find("set", tmp_path)
+
+
+def test_a_damaged_data_set_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "dataset_info.json").write_text("{")
+    (tmp_path / "set" / "state.json").write_text("{")
+    with pytest.raises(AblateError, match="cannot be read as a data set") as caught:
+        corpora.find("set", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
+    np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
+    np.array([5, 50256], "<u2").tofile(tmp_path / "val.bin")
+    corpus = corpora.find(str(tmp_path), Path())
+    assert corpus.holds_tokens and corpus.n_token_ids == 50257
+    np.array([50256, 5], "<u2").tofile(tmp_path / "val.bin")
+    assert corpora.find(str(tmp_path), Path()).hash != corpus.hash
+
+
+@pytest.mark.parametrize(
+    ("files", "spec", "complaint"),
+    [
+        ({}, "austin", "corpus 'austin': there is no such file, folder or corpus; did you mean 'austen'.*austen, sotu"),
+        ({"story.txt": TEXT}, "stroy.txt", "did you mean 'story.txt'"),
+        ({}, "no/such/folder/x.txt", "corpus 'no/such/folder/x.txt': there is no such file"),
+        ({}, "*.txt", "there is no such file"),
+        ({"empty.txt": b""}, "empty.txt", "corpus 'empty.txt' is empty"),
+        ({"blank.txt": b" \n\f\n"}, "blank.txt", "corpus 'blank.txt' is empty"),
+        ({"blank.txt.gz": gzip.compress(b"")}, "blank.txt.gz", "is empty"),
+        ({"folder/.hidden": TEXT}, "folder", "the folder is empty"),
+        ({"image.txt": b"\x89PNG\0\0"}, "image.txt", "image.txt holds NUL bytes"),
+        ({"bad.txt.gz": b"no gzip"}, "bad.txt.gz", "bad.txt.gz cannot be unpacked"),
+        ({"torn.txt.gz": gzip.compress(TEXT)[:-12]}, "torn.txt.gz", "torn.txt.gz cannot be unpacked"),
+        ({"torn.txt.xz": lzma.compress(TEXT)[:-20]}, "torn.txt.xz", "torn.txt.xz cannot be unpacked"),
+        ({"bin/train.bin": b"ab"}, "bin", "val.bin is missing beside its other half"),
+        ({"bin/train.bin": b"ab", "bin/val.bin": b"abc"}, "bin", "val.bin has 3 bytes: tokens of 16 bits"),
+        ({"bin/train.bin": b"ab", "bin/val.bin": b""}, "bin", "val.bin has 0 bytes"),
+        ({}, "hf:nowhere", "there is no folder"),
+        ({}, "debian-docs", "python -m ablate.text.debian_docs"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, files: dict[str, bytes], spec: str, complaint: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(AblateError, match=complaint) as caught:
+        corpora.find(spec, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_unpacks_to_far_more_than_text_would_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_UNPACKED_FREELY", 1 << 20)
+    (tmp_path / "fine.txt.gz").write_bytes(gzip.compress(b"word " * 100_000))
+    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a" * (8 << 20)))
+    assert corpora.find("fine.txt.gz", tmp_path).n_documents == 1
+    with pytest.raises(AblateError, match=r"bomb\.txt\.gz unpacks to more than 1 MiB"):
+        corpora.find("bomb.txt.gz", tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(AblateError, match=r"cannot write the cache.*ABLATE_CACHE"):
+        corpora.find("a.txt.gz", tmp_path)
+
+
+def test_text_loads_neither_torch_nor_the_tokenizers_library() -> None:
+    program = "import sys, ablate.text; print({'torch', 'tokenizers', 'datasets', 'pandas'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"

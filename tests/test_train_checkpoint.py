@@ -1,0 +1,74 @@
+"""Checkpoints are there whole or not at all, and the one before is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ablate.train import checkpoint
+
+
+def state(n: int) -> checkpoint.State:
+    return {"done": n, "keys": ["a", "b"], "step": {"weights": torch.full((2, 1000), float(n))}}
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "job.pt"
+    assert checkpoint.load(path) is None
+    checkpoint.save(path, state(7))
+    loaded = checkpoint.load(path)
+    assert loaded and loaded["done"] == 7 and torch.equal(loaded["step"]["weights"], state(7)["step"]["weights"])
+
+
+@pytest.mark.parametrize("left", [0, 10, 1000, -1])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "job.pt"
+    checkpoint.save(path, state(1))
+    checkpoint.save(path, state(2))
+    path.write_bytes(path.read_bytes()[:left])
+    loaded = checkpoint.load(path)
+    assert loaded and loaded["done"] == 1
+
+
+def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.pt"
+    checkpoint.save(path, state(1))
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda fd: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(path, state(2))
+    loaded = checkpoint.load(path)
+    assert loaded and loaded["done"] == 1
+
+
+def test_dying_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.pt"
+    checkpoint.save(path, state(1))
+    replace = Path.replace
+
+    def once(self: Path, target: Path) -> Path:
+        if self.name.endswith(".tmp"):
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", once)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(path, state(2))
+    monkeypatch.undo()
+    loaded = checkpoint.load(path)
+    assert loaded and loaded["done"] == 1
+
+
+def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    torch.save({"done": 1, "step": Path("/")}, path)  # any class but tensors and plain values
+    assert checkpoint.load(path) is None
+
+
+def test_remove_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    for n in range(3):
+        checkpoint.save(path, state(n))
+    checkpoint.remove(path)
+    assert list(tmp_path.iterdir()) == []

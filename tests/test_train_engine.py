@@ -1,0 +1,306 @@
+"""The engine: events, finals, bit-identical curves, resumption, divergence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import training
+from training import Events, after, config, run
+
+from ablate import text
+from ablate.config import Evaluation, RunConfig
+from ablate.data.batches import length_windows
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.text import corpora, tokenizers
+from ablate.train import checkpoint, engine
+from ablate.train.evaluate import Evaluator
+from ablate.train.meter import Meter
+from ablate.train.step import Step
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+# -- events ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_says_so() -> None:
+    (events,) = run(config(steps=60))
+    assert [event["event"] for event in events.events][:1] == ["start"]
+    assert [event["event"] for event in events.events][-2:] == ["final", "end"]
+    losses = list(events.series("train_loss").values())
+    assert losses[0] > 3.4  # log 32 = 3.47
+    assert losses[-1] < 0.5 * losses[0]
+    held_out = events.series("loss")
+    assert list(held_out) == [20, 40, 60]
+    assert held_out[60] < held_out[20] < losses[0]
+    assert events.end["status"] == "complete" and events.end["step"] == 60
+    assert events.end["device_seconds"] > 0 and events.end["peak_bytes"] > 1e6
+    assert all(speed > 0 for speed in events.series("tokens_per_second").values())
+
+
+def test_finals_of_a_causal_run() -> None:
+    (events,) = run(config(position="alibi"), evaluation=Evaluation(points=2, tokens=256, lengths=(1, 2, 4)))
+    finals = events.finals()
+    assert finals["loss", 0] == events.series("loss")[30]
+    assert finals["bits_per_byte", 0] == pytest.approx(finals["loss", 0] / math.log(2) / 2)  # every token spells two bytes
+    assert 0 < finals["accuracy", 0] < 1
+    assert finals["epochs", 0] == pytest.approx(30 * 4 / 224)  # 3600 tokens hold 224 windows of 16, whatever the offset
+    assert finals["train_seconds", 0] > 0
+    assert [at for name, at in finals if name == "loss_at_length"] == [1, 2, 4]
+    assert [at for name, at in finals if name == "loss_at_position"] == [0, 1, 2, 4, 8]
+    for name in ("stream_rms", "token_similarity"):
+        assert [at for other, at in finals if other == name] == [0, 1, 2]
+    weights = [1, 1, 2, 4, 8]
+    by_position = [finals["loss_at_position", at] for at in (0, 1, 2, 4, 8)]
+    assert finals["loss", 0] == pytest.approx(sum(w * v for w, v in zip(weights, by_position, strict=True)) / 16, rel=1e-6)
+    assert all(isinstance(value, float | int) and math.isfinite(value) for value in finals.values())
+
+
+def test_every_length_scores_the_same_tokens() -> None:
+    wanted, evaluation = [config(position="none")], Evaluation(tokens=256, lengths=(1, 2))
+    step = Step(wanted, training.text(), "cpu")
+    finals = {(name, at): values for name, at, values in Evaluator(step, wanted, evaluation, training.text()).finals()}
+    windows = length_windows(training.text().held_out, 16, (1, 2), 256)
+    for factor in (1, 2):
+        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[:, :, -4:]  # the last quarter of n_ctx
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), windows[:, -4:].flatten())
+        assert finals["loss_at_length", factor] == pytest.approx([loss.item()], rel=1e-6)
+
+
+def test_lengths_beyond_a_learned_position_are_left_out() -> None:
+    (events,) = run(config(position="learned"), evaluation=Evaluation(points=1, tokens=256, lengths=(1, 2)))
+    assert [at for name, at in events.finals() if name == "loss_at_length"] == [1]
+
+
+def test_finals_of_masked_runs_are_on_the_same_scored_tokens() -> None:
+    grid = Evaluation(points=1, tokens=256, probe={"ratio": (0.15, 0.5)})
+    low, high = run(config(objective="masked", mask_ratio=0.15), config(objective="masked", mask_ratio=0.6), evaluation=grid)
+    for finals in (low.finals(), high.finals()):
+        assert {at for name, at in finals if name == "probe_loss"} == {0.15, 0.5}
+        assert {at for name, at in finals if name == "probe_accuracy"} == {0.15, 0.5}
+        assert finals["pseudo_perplexity", 0] > 1
+    # An untrained pair would differ by the ratio alone at its own test, and not at all on a probe:
+    rows = {"lr": 1e-12, "steps": 1, "objective": "masked", "seed": 3}
+    one, other = run(config(**rows, mask_ratio=0.15), config(**rows, mask_ratio=0.6), evaluation=grid)
+    assert one.finals()["probe_loss", 0.5] == pytest.approx(other.finals()["probe_loss", 0.5], rel=1e-6)
+    assert one.finals()["loss", 0] != pytest.approx(other.finals()["loss", 0], rel=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "every"), [(1, 1), (200, 1), (201, 2), (450, 3), (100_000, 500)])
+def test_at_most_200_points_the_last_at_the_end(steps: int, every: int) -> None:
+    points = Meter(steps, 1).add(0, np.ones((steps, 3, 1)))
+    assert [point.step for point in points] == sorted({*range(every, steps + 1, every), steps})
+    assert len(points) <= 200
+
+
+def test_a_point_is_the_mean_of_the_steps_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    (every,) = run(config())
+    monkeypatch.setattr("ablate.train.meter.POINTS", 10)
+    (few,) = run(config())
+    single = list(every.series("train_loss").values())
+    means = [sum(single[i : i + 3]) / 3 for i in range(0, 30, 3)]
+    assert list(few.series("train_loss").values()) == pytest.approx(means, rel=1e-12)
+    assert few.series("lr")[30] == every.series("lr")[30]
+
+
+def test_the_learning_rate_follows_the_schedule() -> None:
+    (events,) = run(config(schedule="linear", warmup=0.1, lr=0.02))
+    expected = [0.02 * min((step + 1) / 3, 1) * (1 - max(step - 3, 0) / 27) for step in range(30)]
+    assert list(events.series("lr").values()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("level", CATALOGUE["precision"].names)
+def test_precisions_agree(level: str) -> None:
+    (reference,), (events,) = run(config(precision="float64")), run(config(precision=level))
+    tolerance = {"float64": 0, "float32": 1e-4, "bfloat16": 0.1}[level]
+    assert events.finals()["loss", 0] == pytest.approx(reference.finals()["loss", 0], abs=tolerance)
+
+
+def test_held_out_text_is_read_without_dropout() -> None:
+    """Weights start alike whatever the dropout, and an untrained model tells."""
+    losses = []
+    for dropout in (0.0, 0.5):
+        wanted = [config(dropout=dropout)]
+        losses.append(
+            Evaluator(Step(wanted, training.text(), "cpu"), wanted, training.EVALUATION, training.text()).held_out().loss
+        )
+    assert losses[0] == losses[1]
+
+
+def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
+    austen = corpora.find("austen", Path())
+    byte = tokenizers.describe("byte", austen, Path())
+    known = {"corpus": "austen", "corpus_hash": austen.hash, "n_vocab": 256, "tokenizer_hash": byte.hash}
+    wanted = config(**known, n_ctx=32, steps=2)
+    tokens = text.load(wanted, {austen.hash: austen.location, byte.hash: byte.location})
+    evaluation = Evaluation(points=1, tokens=64, downstream=("novel_accuracy",))
+    one, other = run(wanted, wanted.model_copy(update={"seed": 1}), tokens=tokens, evaluation=evaluation)
+    for events in (one, other):
+        assert 1 / 6 < events.finals()["novel_accuracy", 0] < 1
+
+
+def test_what_cannot_be_measured_is_refused_before_training() -> None:
+    events = Events()
+    with pytest.raises(AblateError, match="lengths"):
+        run(config(), evaluation=Evaluation(points=1, tokens=64, lengths=(1, 4000)), into=[events])
+    assert events.events == []
+
+
+# -- the same seed, the same bits -----------------------------------------------------------------------------------
+
+
+def fresh_process(of: RunConfig) -> dict:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(training.__file__))]
+    done = subprocess.run(command, input=of.canonical_json(), capture_output=True, text=True, env=env, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
+    wanted = config(seed=5, dropout=0.1, lr=3e-3)
+    run(config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0))  # the same shape, left in a bad way
+    run(config(d_model=8, steps=3))  # another shape
+    (warm,) = run(wanted)
+    fresh = fresh_process(wanted)
+    assert fresh["curve"] == json.loads(json.dumps(warm.curve()))
+    assert fresh["finals"] == [[*key, value] for key, value in warm.measured().items()]
+
+
+def test_another_seed_gives_another_curve() -> None:
+    (one,), (other,) = run(config(seed=1)), run(config(seed=2))
+    assert one.series("train_loss")[1] != other.series("train_loss")[1]
+
+
+@pytest.mark.parametrize("stops", [(1,), (10,), (11,), (5, 20), (29,)])
+def test_stop_and_resume_change_no_bit(stops: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point is the mean of three steps, so that stops fall between points, on them, and on an evaluation."""
+    monkeypatch.setattr("ablate.train.meter.POINTS", 10)
+    wanted = config(d_model=8, dropout=0.1)
+    (whole,) = run(wanted)
+    events, path, done = [Events()], tmp_path / "job.pt", 0
+    for stop in stops:
+        run(wanted, into=events, checkpoint=path, stop=after(stop + 1 - done), resume=done > 0)
+        assert events[0].end["status"] == "stopped" and events[0].end["step"] == stop
+        assert events[0].of("checkpoint")[-1]["step"] == stop and path.exists()
+        run(config(steps=5, d_model=8, dropout=0.1, seed=9))  # the warm step meanwhile serves another run
+        done = stop
+    run(wanted, into=events, checkpoint=path, resume=True)
+    assert events[0].of("start")[-1]["step"] == stops[-1]
+    assert events[0].curve() == whole.curve()
+    assert events[0].measured() == whole.measured()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_any_event_and_a_resume_change_no_bit(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "BLOCK_SECONDS", 0.02)
+    monkeypatch.setattr("ablate.train.meter.POINTS", 10)
+    wanted = config(d_model=8)
+    (whole,) = run(wanted)
+    events = Events()
+    random = torch.Generator().manual_seed(seed)
+
+    class Killed(Exception):
+        pass
+
+    for _ in range(4):
+        fuse = int(torch.randint(2, 20, (), generator=random))
+
+        def emit(event: str, **values: object) -> None:
+            nonlocal fuse
+            fuse -= 1
+            if fuse == 0:
+                raise Killed
+            events(event, **values)
+
+        try:
+            engine.train(
+                [wanted], training.EVALUATION, training.text(), device="cpu", emit=[emit], checkpoint=tmp_path / "c", resume=True
+            )
+            break
+        except Killed:
+            pass
+    else:
+        run(wanted, into=[events], checkpoint=tmp_path / "c", resume=True)
+    assert events.curve() == whole.curve()
+    assert events.measured() == whole.measured()
+
+
+def test_some_members_of_a_pack_can_be_resumed(tmp_path: Path) -> None:
+    pack = [config(seed=seed, precision="float64") for seed in range(3)]
+    whole = run(*pack)
+    run(*pack, checkpoint=tmp_path / "c", stop=after(12))
+    two, zero = run(pack[2], pack[0], checkpoint=tmp_path / "c", resume=True)
+    assert two.of("start")[0]["step"] == 11
+    assert two.finals()["loss", 0] == pytest.approx(whole[2].finals()["loss", 0], rel=1e-9)
+    assert zero.finals()["loss", 0] == pytest.approx(whole[0].finals()["loss", 0], rel=1e-9)
+
+
+def test_a_checkpoint_of_other_runs_is_not_taken_up(tmp_path: Path) -> None:
+    run(config(seed=1), checkpoint=tmp_path / "c", stop=after(12))
+    (events,) = run(config(seed=2), checkpoint=tmp_path / "c", resume=True)
+    assert events.of("start")[0]["step"] == 0
+    assert events.curve() == run(config(seed=2))[0].curve()
+
+
+def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (events,) = run(config(), checkpoint=tmp_path / "c")
+    assert events.of("checkpoint") == []
+    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
+    (events,) = run(config(), checkpoint=tmp_path / "c", evaluation=Evaluation(points=6, tokens=64))
+    assert len(events.of("checkpoint")) >= 5
+    assert checkpoint.load(tmp_path / "c") is None  # removed when the run is complete
+
+
+# -- divergence -----------------------------------------------------------------------------------------------------
+
+
+def test_a_diverged_member_ends_with_its_step_and_nan_finals_and_harms_no_other() -> None:
+    evaluation = Evaluation(points=3, tokens=256, lengths=(1, 2))
+    good, bad = run(config(seed=1), config(seed=2, lr=1e30), evaluation=evaluation)
+    beside_good, _ = run(config(seed=1), config(seed=2), evaluation=evaluation)
+    assert good.curve() == beside_good.curve() and good.measured() == beside_good.measured()
+    step = bad.end["step"]
+    assert bad.end["status"] == "diverged" and step == 2  # the first update was too large
+    losses = bad.series("train_loss")
+    assert list(losses) == [1, 2] and math.isfinite(losses[1]) and not math.isfinite(losses[2])
+    assert bad.series("loss") == {}
+    assert all(math.isnan(value) for value in bad.finals().values())
+    assert {("loss", 0), ("accuracy", 0), ("bits_per_byte", 0), ("loss_at_length", 1), ("loss_at_length", 2)} <= set(bad.finals())
+    assert len(bad.of("end")) == 1
+
+
+def test_a_pack_whose_members_have_all_diverged_ends(tmp_path: Path) -> None:
+    events = run(config(seed=1, lr=1e30, steps=2000), config(seed=2, lr=1e30, steps=2000), checkpoint=tmp_path / "c")
+    assert [member.end["status"] for member in events] == ["diverged", "diverged"]
+    assert events[0].end["device_seconds"] < 5
+
+
+def test_divergence_in_a_warm_step_does_not_reach_the_next_run() -> None:
+    (before,) = run(config(seed=4))
+    run(config(seed=4, lr=1e30))
+    (again,) = run(config(seed=4))
+    assert again.curve() == before.curve()
+
+
+def test_divergence_before_a_stop_stays_after_the_resume(tmp_path: Path) -> None:
+    pack = [config(seed=1), config(seed=2, lr=1e30)]
+    events = run(*pack, checkpoint=tmp_path / "c", stop=after(12))
+    assert [member.end["status"] for member in events] == ["stopped", "diverged"]
+    run(*pack, checkpoint=tmp_path / "c", resume=True, into=events)
+    assert [member.end["status"] for member in events] == ["complete", "diverged"]
+    assert events[1].end["step"] == 2
+    assert events[0].curve() == run(*pack)[0].curve()

@@ -1,0 +1,145 @@
+"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from training import config, text
+
+from ablate.config import RunConfig
+from ablate.factors import CATALOGUE
+from ablate.train.step import Step
+
+STEPS = 50
+SEEDS = (3, 4)
+
+
+def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0) -> Step:
+    step = Step(configs, text(), "cpu", micro_batch)
+    step.run(n, lambda: False)
+    return step
+
+
+def members(step: Step) -> list[dict[str, torch.Tensor]]:
+    return [{name: p.detach()[k].cpu() for name, p in step.model.named_parameters()} for k in range(step.model.pack)]
+
+
+VARIANTS: list[dict[str, Any]] = [
+    *({"topology": level} for level in CATALOGUE["topology"].names),
+    *({"position": level} for level in CATALOGUE["position"].names if level != "rotary"),
+    {"norm": "post", "tie_embeddings": "tied"},
+    {"objective": "masked", "dropout": 0.1},
+    {"n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "z_loss": 1e-3},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+def test_packed_equals_solo_over_50_steps_in_float64(variant: dict[str, Any]) -> None:
+    """Members differ in all that members may differ in."""
+    masked = variant.get("objective") == "masked"
+    own: list[dict[str, Any]] = [
+        {"seed": 3, "lr": 3e-3, "weight_decay": 0.1, **({"mask_ratio": 0.15} if masked else {})},
+        {"seed": 4, "lr": 1e-2, "weight_decay": 0.5, **({"mask_ratio": 0.5} if masked else {})},
+    ]
+    configs = [config(precision="float64", steps=STEPS, **variant, **fields) for fields in own]
+    together = go(configs)
+    for k, alone in enumerate(configs):
+        solo = go([alone])
+        rows, _ = together.read(STEPS)
+        solo_rows, _ = solo.read(STEPS)
+        assert abs(rows[:, :, k] - solo_rows[:, :, 0]).max() < 1e-9
+        for name, parameter in members(solo)[0].items():
+            torch.testing.assert_close(members(together)[k][name], parameter, rtol=0, atol=1e-9)
+
+
+def test_packed_equals_solo_to_1e5_in_float32() -> None:
+    configs = [config(seed=seed, lr=1e-3, steps=STEPS) for seed in SEEDS]
+    together = go(configs).read(STEPS)[0][:, 0]
+    for k, alone in enumerate(configs):
+        assert abs(together[:, k] - go([alone]).read(STEPS)[0][:, 0, 0]).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"objective": "masked", "dropout": 0.2, "z_loss": 1e-3}, {"objective": "masked", "mask_kind": "span"}],
+    ids=str,
+)
+@pytest.mark.parametrize("micro_batch", [1, 2])
+def test_accumulated_micro_batches_equal_the_whole_batch(variant: dict[str, Any], micro_batch: int) -> None:
+    configs = [config(precision="float64", seed=seed, steps=10, **variant) for seed in SEEDS]
+    whole, parts = go(configs, 10), go(configs, 10, micro_batch)
+    assert abs(whole.read(10)[0] - parts.read(10)[0]).max() < 1e-11
+    torch.testing.assert_close(parts.optimiser.weights, whole.optimiser.weights, rtol=0, atol=1e-11)
+
+
+def test_the_gradient_is_that_of_the_mean_loss() -> None:
+    """Against torch's own loss on the same windows and weights."""
+    step = Step([config(precision="float64", z_loss=0.01)], text(), "cpu")
+    windows = step.batches.several(0, 1)[0]
+    logits = step.model(windows[..., :-1])
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), windows[..., 1:].flatten())
+    penalty = 0.01 * logits.logsumexp(-1).square().mean()
+    gradient = torch.autograd.grad(loss + penalty, step.optimiser.parameters)
+    norm = torch.stack([g.norm() for g in gradient]).norm()
+    step.run(1, lambda: False)
+    (row,), _ = step.read(1)
+    assert row[:2, 0].tolist() == pytest.approx([loss.item(), norm.item()], rel=1e-10)
+
+
+def test_each_step_draws_its_own_masks_and_dropout() -> None:
+    """Against the model and the objective asked for the draws of step 2."""
+    step = Step([config(objective="masked", dropout=0.3, lr=1e-30, precision="float64")], text(), "cpu")
+    step.run(3, lambda: False)
+    rows, _ = step.read(3)
+    for number in (0, 2):
+        step.model.dice.step.fill_(number)
+        inputs, targets, weights = step.objective.train(step.batches.several(number, 1)[0], number)
+        loss = torch.nn.functional.cross_entropy(step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none")
+        assert rows[number, 0, 0] == pytest.approx((loss @ weights.flatten().double() / weights.sum()).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 7},
+        {"lr": 0.003},
+        {"weight_decay": 0.9},
+        {"mask_ratio": 0.4},
+        {"steps": 13},
+        {"warmup": 0.5},
+        {"grad_clip": 0.1},
+        {"grad_clip": 0.0},
+    ],
+    ids=str,
+)
+def test_a_step_loaded_with_other_runs_is_as_a_new_one(change: dict[str, Any]) -> None:
+    first = config(objective="masked", dropout=0.1)
+    other = config(**{"objective": "masked", "dropout": 0.1} | change)
+    warm, untouched = go([first], 10), go([first], 10)
+    warm.load([other], text())
+    warm.run(10, lambda: False)
+    new = go([other], 10)
+    assert torch.equal(warm.optimiser.weights, new.optimiser.weights)
+    assert not torch.equal(new.optimiser.weights, untouched.optimiser.weights)
+
+
+def test_without_clipping_a_gradient_of_any_norm_is_taken_as_it_is() -> None:
+    unclipped, loose, tight = (go([config(grad_clip=clip)], 5) for clip in (0.0, 1e6, 0.01))
+    assert torch.equal(unclipped.optimiser.weights, loose.optimiser.weights)
+    assert not torch.equal(unclipped.optimiser.weights, tight.optimiser.weights)
+
+
+@pytest.mark.parametrize("corpus", ["on the device", "on the host"])
+def test_the_ring_holds_what_was_not_read_in_between(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = go([config()], 21).read(21)[0]
+    if corpus == "on the host":
+        monkeypatch.setattr("ablate.train.step.TEXT_BYTES", 0)
+    monkeypatch.setattr("ablate.train.step.RING", 5)
+    step = Step([config()], text(), "cpu")
+    rows = []
+    for n in (3, 5, 5, 4, 4):
+        step.run(n, lambda: False)
+        rows += list(step.read(n)[0])
+    assert len(rows) == 21 and all((row == expected).all() for row, expected in zip(rows, whole, strict=True))

@@ -1,0 +1,181 @@
+"""Warm steps: when compilation pays, that compiled code computes the same, and on a GPU that graphs do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training import Events, config, run, text
+
+from ablate.config import Evaluation
+from ablate.errors import AblateError
+from ablate.train import warm
+from ablate.train.step import Step
+
+
+def never() -> bool:
+    return False
+
+
+def rows(step: Step, n: int) -> np.ndarray:
+    step.run(n, never)
+    return step.read(n)[0]
+
+
+@pytest.fixture
+def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "_WARM", type(warm._WARM)())
+
+
+# -- which mode -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "there", "mode"),
+    [
+        (2, "eager", "eager"),  # a 2-second run never waits for a compiler
+        (13, "eager", "eager"),
+        (14, "eager", "block"),  # 0.70 · 14 + 4 < 14
+        (80, "eager", "block"),
+        (90, "eager", "whole"),  # 0.57 · 90 + 15 < 0.70 · 90 + 4
+        (90, "block", "block"),  # what is there costs nothing: 0.57 · 90 + 15 > 0.70 · 90
+        (120, "block", "whole"),
+        (1, "whole", "whole"),
+        (1, "block", "block"),
+    ],
+)
+def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, mode: str) -> None:
+    assert warm.worthwhile(seconds, there) == mode
+
+
+def test_an_unknown_mode_names_the_modes() -> None:
+    with pytest.raises(AblateError, match=r"whole"):
+        run(config(), compile="hole")
+
+
+def test_a_cpu_works_eagerly(no_warm_steps: None) -> None:
+    (events,) = run(config(steps=2), compile="whole")
+    assert events.of("start")[0]["compile_mode"] == "eager"
+
+
+# -- which steps are kept -------------------------------------------------------------------------------------------
+
+
+def test_only_runs_of_one_shape_share_a_step(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(warm.KEPT, "cpu", 100)
+    first = warm.warm_step([config()], text(), "cpu")
+    for change in ({"seed": 3}, {"lr": 0.1}, {"steps": 7}, {"warmup": 0.3}, {"grad_clip": 0.0}, {"weight_decay": 0.3}):
+        assert warm.warm_step([config(**change)], text(), "cpu") is first
+    for change in ({"d_model": 8}, {"schedule": "wsd"}, {"batch_tokens": 128}, {"dropout": 0.1}, {"precision": "float64"}):
+        assert warm.warm_step([config(**change)], text(), "cpu") is not first
+    assert warm.warm_step([config(), config(seed=1)], text(), "cpu") is not first
+    assert warm.warm_step([config()], text(), "cpu", micro_batch=2) is not first
+
+
+def test_the_steps_not_used_for_longest_are_forgotten(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(warm.KEPT, "cpu", 3)
+    first = warm.warm_step([config(d_mlp=1)], text(), "cpu")
+    for width in (2, 3):
+        warm.warm_step([config(d_mlp=width)], text(), "cpu")
+        assert warm.warm_step([config(d_mlp=1)], text(), "cpu") is first
+    warm.warm_step([config(d_mlp=100)], text(), "cpu")  # one too many: d_mlp = 2 goes
+    kept = [entry.step.config.d_mlp for entry in warm._WARM.values()]
+    assert kept == [3, 1, 100]
+
+
+# -- compiled -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["block", "whole"])
+def test_a_step_traces_without_a_break_and_computes_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be given."""
+    monkeypatch.setitem(warm.COMPILER, "backend", "aot_eager")
+    packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
+    eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2)
+    warm.compiled(step, mode)
+    assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
+    warm.compiled(step, "eager")
+    assert not {"_losses", "_finish", "_example"} & set(vars(step)) and "forward" not in vars(step.model.blocks[0])
+
+
+# -- CUDA -----------------------------------------------------------------------------------------------------------
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"precision": "bfloat16", "topology": "parallel"},
+    {"objective": "masked", "dropout": 0.1, "position": "alibi"},
+    {"objective": "masked", "mask_kind": "span", "position": "t5", "precision": "bfloat16"},
+    {"tie_embeddings": "tied", "n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "position": "learned"},
+    {"score": "additive", "position": "none", "head_combine": "sum", "norm": "post", "z_loss": 1e-4},
+]
+
+
+def cuda(test: Any) -> Any:
+    return pytest.mark.cuda(pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")(test))
+
+
+@cuda
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("pack", [1, 3])
+def test_a_step_does_not_wait_for_the_device(variant: dict[str, Any], pack: int) -> None:
+    step = Step([config(**variant, seed=seed) for seed in range(pack)], text(), "cuda", 2)
+    rows(step, 2)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@cuda
+@pytest.mark.parametrize("mode", warm.MODES)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str) -> None:
+    packs = [config(**variant, seed=seed, lr=1e-3) for seed in range(2)]
+    eager, step = Step(packs, text(), "cuda"), Step(packs, text(), "cuda")
+    warm.compiled(step, mode)
+    warm.capture(step)
+    assert step.replay != step.step
+    tolerance = 0.02 if variant.get("precision") == "bfloat16" else 1e-4
+    assert abs(rows(step, 20)[:, 0] - rows(eager, 20)[:, 0]).max() < tolerance
+
+
+@cuda
+def test_a_captured_step_serves_other_runs() -> None:
+    variant = {"objective": "masked", "dropout": 0.1}
+    step = Step([config(**variant)], text(), "cuda")
+    warm.capture(step)
+    rows(step, 10)
+    other = config(**variant, seed=5, lr=3e-3, mask_ratio=0.4, steps=17, warmup=0.2, grad_clip=0.3, weight_decay=0.7)
+    step.load([other], text())
+    assert abs(rows(step, 17) - rows(Step([other], text(), "cuda"), 17)).max() < 1e-4
+
+
+@cuda
+def test_the_gpu_computes_what_the_cpu_does() -> None:
+    packs = [config(seed=seed, precision="float64", objective="masked", dropout=0.1) for seed in range(2)]
+    assert abs(rows(Step(packs, text(), "cuda"), 20) - rows(Step(packs, text(), "cpu"), 20)).max() < 1e-9
+
+
+@cuda
+@pytest.mark.parametrize("mode", ["auto", *warm.MODES])
+def test_a_pack_trains_on_a_gpu(mode: str, no_warm_steps: None) -> None:
+    evaluation = Evaluation(points=3, tokens=256, lengths=(1, 2))
+    good, bad = run(config(seed=1), config(seed=2, lr=1e30), evaluation=evaluation, device="cuda", compile=mode)
+    assert good.of("start")[0]["compile_mode"] == ("eager" if mode == "auto" else mode)
+    assert good.end["status"] == "complete" and good.end["peak_bytes"] > 0
+    assert good.finals()["loss", 0] < 2.5
+    assert bad.end["status"] == "diverged" and bad.end["step"] == 2
+
+
+@cuda
+def test_a_gpu_resumes(tmp_path: Any, no_warm_steps: None) -> None:
+    asked = iter(range(100))
+    (whole,) = run(config(), device="cuda")
+    events = [Events()]
+    run(config(), device="cuda", into=events, checkpoint=tmp_path / "c", stop=lambda: next(asked) == 13)
+    run(config(), device="cuda", into=events, checkpoint=tmp_path / "c", resume=True)
+    assert events[0].of("start")[1]["step"] == 13
+    assert list(events[0].series("train_loss").values()) == pytest.approx(list(whole.series("train_loss").values()), abs=1e-4)
