@@ -276,7 +276,7 @@ _ROWS = (
     ),
     Factor("z_loss", "objective", "Weight of (log Σ exp logits)² in the training loss.", source="PaLM, arXiv:2204.02311"),
     # -- data -----------------------------------------------------------------------------------------------------
-    Factor("corpus", "data", "Text: austen, sotu, or a file, folder or glob."),
+    Factor("corpus", "data", "Text: austen, sotu, debian-docs, or a file, folder or glob."),
     Factor("tokenizer", "data", "byte, bpe:SIZE trained on the training part, or a tokenizer.json."),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),

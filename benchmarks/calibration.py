@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 LEVELS = 4
 SEEDS = (3, 4, 5, 6, 8, 10)
 CHECKED = 20  # studies a case whose numbers are compared with ablate.stats
-REPLICATES = 250  # of a fit's bootstrap
+REPLICATES = 200  # of a fit's bootstrap
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
@@ -224,7 +224,7 @@ def further(rng: np.random.Generator, studies: int) -> None:
         trusted.append(found.held_out.trusted)
     row("36 runs, 1% noise: the miss of the largest size lies in its interval", studies, float(np.mean(trusted)))
     for sd in (0.002, 0.01):
-        isoflop(rng, studies, sd)
+        isoflop(rng, studies // 2, sd)
     groups(rng, studies // 4)
 
 

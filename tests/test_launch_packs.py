@@ -34,9 +34,10 @@ def test_a_pack_grows_until_the_device_is_busy_or_full():
 
 
 @pytest.mark.parametrize(
-    ("waiting", "capacity", "idle", "expected"), [(16, 32, 2, 8), (8, 32, 1, 8), (5, 32, 2, 3), (1, 32, 4, 1), (40, 32, 1, 32)]
+    ("waiting", "capacity", "idle", "expected"),
+    [(16, 32, 2, 8), (8, 32, 1, 8), (5, 32, 2, 3), (1, 32, 4, 1), (40, 32, 1, 20), (4, 3, 1, 2), (8, 3, 1, 3)],
 )
-def test_idle_devices_get_their_part(waiting, capacity, idle, expected):
+def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idle, expected):
     assert packs.share(waiting, capacity, idle) == expected
 
 

@@ -49,7 +49,7 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
     assert len(rows(path, "SELECT DISTINCT versions, host, device, threads FROM attempt")) == 1
     pids = {journal.read(file)[0][0]["pid"] for file in (tmp_path / "a.journals").glob("*.jsonl")}
     assert len(pids) == 1, "one warm worker does all runs of a device"
-    assert "stub 1/6: lr=0.001, seed 0 complete, loss 0." in output
+    assert "stub 1/6: lr=0.001, seed 0 complete, held-out loss 0." in output
     assert output.endswith("stub: 4 complete, 2 diverged\n")
 
     before = rows(path, "SELECT count(*) FROM attempt")
@@ -178,10 +178,42 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     (worker,) = workers(first.pid)
     first.kill(signal.SIGINT)
     wait_for(lambda: "once more to kill" in first.output.read_text())
+    time.sleep(1.5 * launcher.ECHO)
     first.kill(signal.SIGINT)
     assert first.wait(3) == 130
     assert not Path(f"/proc/{worker}").exists()
     assert rows(path, "SELECT status, error FROM attempt") == [("stopped", "it was stopped before it could write a checkpoint")]
+
+
+def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
+    """GNU `timeout` sends SIGTERM to its child, and then to the process group that the child is in."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first.kill(signal.SIGTERM)
+    time.sleep(launcher.ECHO / 10)
+    first.kill(signal.SIGTERM)
+    assert first.wait() == 143
+    assert rows(path, "SELECT kind FROM artifact") == [("checkpoint",)]
+
+
+def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, monkeypatch):
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(first.pid)
+    first.kill(signal.SIGKILL)
+    first.wait()
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 20)
+    assert rows(path, "SELECT 1 FROM artifact") == [], "nobody has read the worker's last words"
+    monkeypatch.setenv("STUB_DELAY", "0")
+    assert launch(plan, path)[0].counts == {"complete": 1}
+    ((step,),) = rows(path, "SELECT resumed_step FROM attempt WHERE status = 'complete'")
+    assert step > 0
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 400,)]
+    assert not list(path.with_suffix(".journals").glob("*.owner"))
 
 
 def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):

@@ -8,14 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from ablate import study
 from ablate.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +37,7 @@ def plain(line: str) -> str:
     return re.sub(r"[\d.─]+", "N", " ".join(line.split()))
 
 
+@pytest.mark.timeout(900)  # it trains the quickstart, beside whatever else is tested at the time
 def test_the_examples_run_as_shown(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "studies", tmp_path / "studies")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABLATE_DB": "results/ablate.db"}
@@ -68,14 +67,9 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_the_study_shown_is_a_study() -> None:
+def test_the_study_shown_is_the_file() -> None:
     shown = re.search(r"```toml\n(.*?)```", README, re.S)
-    assert shown
-    real = study.load(str(ROOT / "studies" / "quickstart.toml"))
-    file = tomllib.loads(shown[1])
-    assert (file["name"], file["question"], file["seeds"]) == (real.name, real.question, len(real.seeds))
-    assert file["factors"] == tomllib.loads(real.toml)["factors"]
-    assert file["base"].items() <= tomllib.loads(real.toml)["base"].items()
+    assert shown and shown[1] == (ROOT / "studies" / "quickstart.toml").read_text()
 
 
 def commands(group: Any, path: str = "ablate") -> list[tuple[str, str]]:

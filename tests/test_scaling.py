@@ -339,8 +339,9 @@ def test_equal_curves_are_not_told_apart() -> None:
 def test_a_factor_on_the_loss_is_an_offset() -> None:
     (one,) = two_groups(USUAL * [1.03, 1.03, 1, 1.03, 1]).comparisons
     assert one.verdict == "offset"
-    for gap in (one.gap_low, one.gap_high):
+    for gap in (one.gap, one.gap_low, one.gap_high):
         assert gap.lo < 0.03 < gap.hi and gap.value == pytest.approx(0.03, abs=0.01)
+    assert one.gap.hi - one.gap.lo < 0.5 * (one.gap_high.hi - one.gap_high.lo)
 
 
 def test_other_exponents_are_told_apart_and_cross_where_they_should() -> None:
@@ -376,7 +377,8 @@ def test_a_table_fills_in_what_it_can() -> None:
     table = isoflop_table(0.002)
     given = scaling.fit_table(table["loss"], n=table["n"], flops=table["c"], rng=rng(), bootstraps=50)
     whole = scaling.fit_table(table["loss"], n=table["n"], d=table["d"], rng=rng(), bootstraps=50)
-    for found in (given, whole):
+    other = scaling.fit_table(table["loss"], d=table["d"], flops=table["c"], rng=rng(), bootstraps=50)
+    for found in (given, whole, other):
         assert found.fits["all"].form is FORMS["nd"] and found.isoflops["all"].n_exponent.value == pytest.approx(0.51, abs=0.1)
     assert "Tokens taken as d = flops / 6n." in given.lines() and "Budgets taken as C = 6·n·d." in whole.lines()
     only_c = scaling.fit_table(np.array([4.0, 3.5, 3.2, 3.0, 2.9]), flops=np.geomspace(1e17, 1e21, 5), rng=rng(), bootstraps=50)
@@ -385,6 +387,10 @@ def test_a_table_fills_in_what_it_can() -> None:
         scaling.fit_table(np.array([3.0]), rng=rng())
     with pytest.raises(AblateError, match="column d has 2 values for 3 losses"):
         scaling.fit_table(np.ones(3), n=np.ones(3), d=np.ones(2), rng=rng())
+    with pytest.raises(AblateError, match="unknown hold_out 'biggest'"):
+        scaling.fit_table(table["loss"], n=table["n"], flops=table["c"], hold_out="biggest", rng=rng())
+    with pytest.raises(AblateError, match=r"L\(N, D\) needs the column d"):
+        scaling.fit_table(table["loss"], n=table["n"], form="nd", rng=rng())
 
 
 def test_a_table_of_one_budget_is_refused_with_both_reasons() -> None:

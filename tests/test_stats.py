@@ -111,6 +111,7 @@ def test_equivalence_agrees_with_statsmodels(margin: float) -> None:
     d = np.random.default_rng(3).normal(0.01, 0.05, 8)
     found, (p, *_) = stats.equivalence(d, margin), DescrStatsW(d).ttost_mean(-margin, margin)
     assert found.p == pytest.approx(p)
+    assert (found.lo, found.hi) == pytest.approx(st.t.interval(0.9, 7, d.mean(), st.sem(d)))
     assert found.equivalent == (p < 0.05) == (-margin < found.lo and found.hi < margin)
 
 

@@ -112,8 +112,10 @@ def test_newer_database_is_refused_untouched(path: Path, create: bool) -> None:
 def test_absent_file_or_folder(path: Path) -> None:
     with pytest.raises(AblateError, match="does not exist"):
         store.open(str(path))
-    with pytest.raises(AblateError, match=r"folder .* does not exist"):
-        store.open(str(path.parent / "absent" / "x.db"), create=True)
+    store.open(str(path.parent / "absent" / "deep" / "x.db"), create=True).close()
+    (path.parent / "file").touch()
+    with pytest.raises(AblateError, match=r"cannot be made: folder .*file"):
+        store.open(str(path.parent / "file" / "x.db"), create=True)
     path.touch()
     with pytest.raises(AblateError, match="empty"):
         store.open(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,12 @@ def query(
     with store.open(db) as database:
         if sql is None:
             rows = [(name, kind, ", ".join(columns)) for name, kind, columns in queries.tables(database)]
-            print(formats.render(["name", "kind", "columns"], rows, format), end="")
+            if format == "table":  # columns are too many for one line
+                for name, kind, columns in rows:
+                    print(
+                        f"{name} ({kind})", *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "), sep="\n"
+                    )
+            else:
+                print(formats.render(["name", "kind", "columns"], rows, format), end="")
         else:
             print(formats.render(*queries.run(database, sql), format), end="")

@@ -81,7 +81,7 @@ def merge(
         brought = join(ours, theirs)
         for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
             analyse(ours, study)
-        print(f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new, {brought.renewed} renewed")
+        print(f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs}, renewed: {brought.renewed}")
 
 
 def require(db: str | None) -> None:

@@ -40,10 +40,10 @@ def new(
         list[str],
         typer.Option(metavar="NAME=VALUE", help="What every run starts from. May be repeated.", autocompletion=complete.levels),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(help="Runs of each cell [default: 5].", show_default=False)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each cell; by default 5.", show_default=False)] = None,
     question: Annotated[str | None, typer.Option(help="The question that the report answers.", show_default=False)] = None,
-    metric: Annotated[str | None, typer.Option(help="The number that decides it [default: loss].", show_default=False)] = None,
-    design: Annotated[str | None, typer.Option(help="grid, one-factor, … [default: grid].", show_default=False)] = None,
+    metric: Annotated[str | None, typer.Option(help="The number that decides it; by default loss.", show_default=False)] = None,
+    design: Annotated[str | None, typer.Option(help="grid, one-factor, …; by default grid.", show_default=False)] = None,
     origin: Annotated[
         str | None,
         typer.Option(

@@ -18,7 +18,9 @@ PIPED_WIDTH = 160  # columns where the output is no terminal
 
 Db = Annotated[
     str | None,
-    typer.Option("--db", help="Database file [default: $ABLATE_DB, else results/ablate.db].", show_default=False, metavar="FILE"),
+    typer.Option(
+        "--db", help="Database file; by default $ABLATE_DB, else results/ablate.db.", show_default=False, metavar="FILE"
+    ),
 ]
 
 

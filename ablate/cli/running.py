@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ablate.launch.status import Working
     from ablate.store import Database
 
-STATUSES = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
 WATCH_SECONDS = 2.0
 
 
@@ -46,7 +45,8 @@ def run(
             out.print(note, markup=False)
         outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
         analyse(database, given.name)
-    out.print(f"Next: ablate report {given.name}", markup=False)
+    unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
+    out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -105,7 +105,9 @@ def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
 
 def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
     """One line a study or cell: how many of its runs have each status, and the time that is left."""
-    shown = [state for state in STATUSES if any(state in counts for counts in lines.values())]
+    from ablate.store.schema import RUN_STATUS
+
+    shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
     rows = [
         [name, str(sum(counts.values())), *(str(counts.get(state, "")) for state in shown), *left[n : n + len(more)]]

@@ -10,6 +10,7 @@ from ablate.launch import packs, status
 from ablate.launch.devices import Device
 from ablate.plan import Plan
 from ablate.store import Database
+from ablate.store.owners import fallen
 from ablate.store.runs import Claim, Owner, claim
 
 
@@ -34,6 +35,7 @@ class Jobs:
 
         Its runs are of one shape. Those that left a checkpoint together go on together.
         """
+        fallen(self._db, self._owner, self._study_id)  # what the dead wrote is read before their checkpoints are looked for
         checkpoints = status.checkpoints(self._db, self._study_id)
 
         def checkpoint(config: RunConfig) -> str | None:

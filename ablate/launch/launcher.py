@@ -24,6 +24,7 @@ from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, 
 from ablate.store.schema import ACCEPTED
 
 GRACE = 10.0  # seconds that running jobs have to checkpoint when the launcher stops
+ECHO = 1.0  # seconds in which a second signal is the first one's echo: `timeout` sends to its child and to the group
 LISTEN = 0.2  # seconds between two looks at signals and the display
 INGEST = 1.0  # seconds between two readings of the journals
 BEAT = 5.0  # seconds between two heartbeats
@@ -104,6 +105,7 @@ class Launcher:
         self._in_vain: dict[int, int] = {}  # run → attempts whose worker died or had too little memory
         self._deadline: float | None = None  # by which everything must have ended, once it is to stop
         self._heeded = 0  # signals
+        self._first_signal = 0.0
         self._next: dict[str, float] = {}  # what is done every few seconds → when again
 
     def run(self) -> Outcome:
@@ -271,9 +273,10 @@ class Launcher:
         new = len(self._signals.received) - self._heeded
         self._heeded += new
         if new and self._deadline is None:
+            self._first_signal = time.monotonic()
             self._display.say("stopping: jobs at work write a checkpoint; once more to kill them")
             self._stop()
-        elif new:
+        elif new and time.monotonic() - self._first_signal > ECHO:
             self._kill()
 
     def _stop(self) -> None:

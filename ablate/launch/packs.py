@@ -44,5 +44,9 @@ def size(config: RunConfig, device: Device, squeezed: int) -> tuple[int, int]:
 
 
 def share(waiting: int, capacity: int, idle: int) -> int:
-    """Runs of the next pack, of those `waiting` that are alike: what fits, but the other idle devices get their part."""
-    return max(1, min(capacity, -(-waiting // idle)))
+    """Runs of the next pack, of those `waiting` that are alike: what fits, but the other idle devices get their part.
+
+    Packs are of one size as far as they can be, for each size is compiled anew.
+    """
+    fits = max(1, min(capacity, -(-waiting // idle)))
+    return -(-waiting // -(-waiting // fits))

@@ -145,7 +145,7 @@ class Display:
         self._last_ended = now
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
-        loss = f", held-out loss {run.held_out:.4g}" if fine and run.held_out is not None else ""
+        loss = f", held-out loss {run.held_out:.4g}" if status == "complete" and run.held_out is not None else ""
         self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{loss}{why}{facts}")
 
     def refresh(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ablate import analysis, stats
+from ablate.plan.compare import MISMATCH
 from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import MetricWords, decimals, listed, number, p_value, percent, plural, sentence, signed
@@ -18,7 +19,6 @@ from ablate.study import values
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 FEW = 3  # strata that each have a line of their own
-MISMATCH = 0.01  # a difference in parameters or FLOPs, relative to the baseline's, that a sentence names
 BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
 
 

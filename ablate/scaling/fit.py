@@ -268,7 +268,7 @@ def check(
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
     widened = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
     noise = rng.choice(widened, size=(len(copies), int(out.sum()))).mean(axis=1)
-    lo, hi = limits(predicted - copies + noise, len(residuals) - len(value), confidence)
+    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
     actual = log_loss[out].mean()
     return HeldOut(
         what=f"{what} ({HELD_OUT[what]} = {top:.3g})",

@@ -56,19 +56,18 @@ class Comparison:
     high: float
     exponents: dict[str, Difference]  # each curve with a floor of its own: assumes nothing, tells little apart
     one_floor: dict[str, Difference]  # if both curves had the same floor E
-    gap_low: Interval  # loss over the baseline's − 1, at the low end of the range
+    gap: Interval  # loss over the baseline's − 1, geometric mean over the range
+    gap_low: Interval  # at its low end
     gap_high: Interval
     crossing: Crossing
     confidence: float
 
     @property
     def verdict(self) -> str:
-        """ "exponent", "offset" (a gap at both ends, of one sign, and exponents not told apart) or "not told apart"."""
+        """ "exponent", "offset" (exponents not told apart, but a gap over the range) or "not told apart"."""
         if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
             return "exponent"
-        below = self.gap_low.hi < 0 and self.gap_high.hi < 0
-        above = self.gap_low.lo > 0 and self.gap_high.lo > 0
-        return "offset" if below or above else "not told apart"
+        return "not told apart" if self.gap.lo <= 0 <= self.gap.hi else "offset"
 
 
 def compare_groups(
@@ -102,10 +101,8 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
     value = log_ratio(fit.values, base.values, fit, axis, x, flops_per_param_token)
     copies = log_ratio(fit.replicates, base.replicates, fit, axis, x, flops_per_param_token)
-    lo, hi = limits(copies, dof, fit.confidence)
-    gaps = [
-        Interval(*(float(np.expm1(np.interp(np.log(end), np.log(x), curve))) for curve in (value, lo, hi))) for end in (low, high)
-    ]
+    within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
+    gaps = [gap(value[at], copies[:, at], dof, fit.confidence) for at in (within, within[:1], within[-1:])]
     return Comparison(
         group=name,
         baseline=baseline,
@@ -114,11 +111,18 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         high=high,
         exponents=differences(names, *apart, dof, fit.confidence),
         one_floor=differences(names, *joined, dof + 1, fit.confidence),
-        gap_low=gaps[0],
-        gap_high=gaps[1],
+        gap=gaps[0],
+        gap_low=gaps[1],
+        gap_high=gaps[2],
         crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
         confidence=fit.confidence,
     )
+
+
+def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
+    """The mean of log ratios [X], and of their replicates [B, X], as a change in loss."""
+    lo, hi = limits(copies.mean(axis=1), dof, confidence)
+    return Interval(*(float(np.expm1(one)) for one in (value.mean(), lo, hi)))
 
 
 def differences(names: list[str], value: Floats, copies: Floats, dof: int, confidence: float) -> dict[str, Difference]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ablate.errors import AblateError
-from ablate.scaling.fit import BOOTSTRAPS, MISFIT, Fit, fit, misfit
+from ablate.scaling.fit import BOOTSTRAPS, MISFIT, Fit, chosen_check, chosen_form, fit, misfit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
@@ -54,6 +54,7 @@ def fit_table(
         if given is not None and len(given) != len(loss):
             raise AblateError(f"column {name} has {len(given)} values for {len(loss)} losses.")
     columns, notes = complete(n, d, flops)
+    chosen_check(hold_out, chosen_form(form, columns), columns)
     names = np.array(["all"] * len(loss) if group is None else [str(name) for name in group])
     order = np.lexsort([*columns.values()])  # runs of the same point stand at the same place in every group
     seed = int(rng.integers(2**63))
@@ -68,12 +69,12 @@ def fit_table(
             same = np.random.default_rng(seed)
             fits[name] = fit(losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, confidence=confidence, **part)
         except AblateError as error:
-            refused.append(f"{name}: {error}")
+            refused.append(f"{name}: {error}" if group is not None else str(error))
         if {"n", "c"} <= part.keys() and (flops is not None or repeating(part["c"])):
             try:
                 isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part)
             except AblateError as error:
-                refused.append(f"{name}: {error}")
+                refused.append(f"{name}: {error}" if group is not None else str(error))
     if not fits and not isoflops:
         raise AblateError(" ".join(refused))
     for name in fits:
@@ -84,12 +85,14 @@ def fit_table(
 
 
 def complete(n: Floats | None, d: Floats | None, flops: Floats | None) -> tuple[dict[str, Floats], list[str]]:
-    """The columns that are there, and d or flops from the other two by C = 6·N·D."""
+    """The columns that are there, and the third of n, d and flops from the other two by C = 6·N·D."""
     columns = {name: np.asarray(c, float) for name, c in (("n", n), ("d", d), ("c", flops)) if c is not None}
     if not columns:
         raise AblateError("a table of losses needs at least one of the columns n, d, flops.")
     if columns.keys() == {"n", "c"}:
         return columns | {"d": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"])}, ["Tokens taken as d = flops / 6n."]
+    if columns.keys() == {"d", "c"}:
+        return columns | {"n": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["d"])}, ["Parameters taken as n = flops / 6d."]
     if columns.keys() == {"n", "d"}:
         return columns | {"c": FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"]}, ["Budgets taken as C = 6·n·d."]
     return columns, []
@@ -132,6 +135,6 @@ def comparison_lines(one: Comparison) -> list[str]:
     out = [f"{one.group} against {one.baseline}: {one.verdict}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
         out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
-    ends = ((one.gap_low, one.low), (one.gap_high, one.high))
-    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}] at {one.axis.upper()} = {at:.3g}" for gap, at in ends)
+    places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
+    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}]{where}" for where, gap in places)
     return [*out, f"  loss against the baseline's: {gaps}", f"  {one.crossing}"]

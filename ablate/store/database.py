@@ -129,8 +129,10 @@ def _check_place(path: Path, create: bool) -> None:
     if not path.exists():
         if not create:
             raise AblateError(f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
-        if not path.parent.is_dir():
-            raise AblateError(f"database {path} cannot be made: folder {path.parent} does not exist")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AblateError(f"database {path} cannot be made: folder {path.parent}: {error.strerror}") from None
     elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
         raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: no permission")
     if create and not os.access(path.parent, os.W_OK):

@@ -108,6 +108,7 @@ def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, st
             if _is_alive(db, row):
                 continue
             reason = _GONE
+            _lock_file(db, row.owner).unlink(missing_ok=True)
         else:
             beat, since = owner.seen.get(row.id, (None, 0.0))
             if beat != row.heartbeat:

@@ -31,7 +31,7 @@ def find(path_or_name: str) -> Path:
     path = Path(path_or_name)
     if path.is_file():
         return path
-    named = Path("studies") / f"{path_or_name}.toml"
+    named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
     if named.is_file():
         return named
     there = sorted(file.stem for file in Path("studies").glob("*.toml"))
