@@ -93,7 +93,7 @@ def files(folder: Path) -> set[Path]:
         (["plan", "bad.toml"], ["bad.toml, line 6"]),
         (["run", QUICKSTART, "--device", "cuda"], ["cuda"]),
         (["run", QUICKSTART, "--device", "quda"], ["'quda'", "cuda"]),
-        (["run", QUICKSTART, "--db", "no/folder/a.db"], ["no/folder"]),
+        (["run", QUICKSTART, "--db", "bad.toml/a.db"], ["bad.toml/a.db cannot be made"]),
         (["run", QUICKSTART, "--size", "teeny"], ["'teeny'", "'tiny'"]),
         (["plan", QUICKSTART, "--flops", "fast"], ["--flops = 'fast'"]),
         (["plan", QUICKSTART, "--flops", "-3"], ["--flops = -3"]),
@@ -448,7 +448,7 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
 def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
     assert ablate("db", "check", "--db", measured)[0] == 0
     code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
-    assert code == 0 and "1 studies new or changed, 25 runs new" in out
+    assert code == 0 and "studies new or changed: 1, runs new: 25" in out
     assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
     assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
