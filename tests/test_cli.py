@@ -449,7 +449,7 @@ def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
     assert ablate("db", "check", "--db", measured)[0] == 0
     code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
     assert code == 0 and "studies new or changed: 1, runs new: 25" in out
-    assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
+    assert "runs new: 0" in ablate("db", "merge", measured, "--db", "mine.db")[1]
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
     assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
     assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
