@@ -18,7 +18,8 @@ from store_plans import do_all, execute, fresh, names, plan_of, rows, train
 from ablate import store
 from ablate.config import Evaluation
 from ablate.errors import AblateError
-from ablate.store import Database, runs
+from ablate.plan import Decision
+from ablate.store import Database, decisions, runs
 from ablate.store.check import check
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
@@ -360,3 +361,23 @@ def test_damage_is_told(tmp_path: Path) -> None:
             assert "damaged" in str(error)
         else:
             assert found and all("damaged" in finding.text and not finding.repair for finding in found)
+
+
+def test_decisions_go_with_their_plan(tmp_path: Path) -> None:
+    """Of two revisions the later one's members and decisions stand: the other's rates would be of runs that are no members."""
+    for name, levels in (("early", ["serial", "parallel"]), ("late", ["serial", "concat"])):
+        with fresh(tmp_path / f"{name}.db") as db:
+            study_id = runs.register(db, plan_of(levels=["serial"]))
+            if name == "late":
+                runs.register(db, plan_of(levels=["serial", "parallel"]))
+            runs.register(db, plan_of(levels=levels))
+            for cell in levels:
+                decision = Decision(f"topology={cell}", "lr", 2e-3 if name == "early" else 1e-3, {"basis": name})
+                decisions.write(db, study_id, [decision])
+    for order in itertools.permutations(["early", "late"]):
+        path = _merged(tmp_path, *(tmp_path / f"{name}.db" for name in order))
+        with store.open(str(path)) as db:
+            assert {decision.cell: decision.value for decision in decisions.read(db, "wiring")} == {
+                "topology=serial": 1e-3,
+                "topology=concat": 1e-3,
+            }

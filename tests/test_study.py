@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import get_args
@@ -334,6 +335,16 @@ def test_a_written_study_reads_as_the_same(file: Path) -> None:
 
     raw = tomllib.loads(file.read_text())
     assert tomllib.loads(write(raw)) == raw
+
+
+def test_a_written_study_explains_its_small_tables() -> None:
+    import tomllib
+
+    raw = tomllib.loads(PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE)
+    text = write(raw)
+    assert tomllib.loads(text) == raw
+    assert "seeds = { pilot = 3, resolution = 0.01, max = 9 } # how many runs" in text
+    assert re.search(r"# How the learning rate.*\n\[tune\]\nlr = .* # the lowest and the highest learning rate\n", text)
 
 
 def test_hostile_names_and_values_are_written_as_they_are() -> None:

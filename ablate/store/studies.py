@@ -73,22 +73,24 @@ def read(connection: Connection) -> dict[str, StudyContent]:
 def combine(a: StudyContent, b: StudyContent) -> StudyContent:
     """The later revision; cells that only the other has are kept, inactive. It does not matter which side comes first."""
     late, early = (a, b) if rank(a.header) >= rank(b.header) else (b, a)
+    same = late.header == early.header
     result = StudyContent(late.header)
     for label in dict.fromkeys([*late.cells, *early.cells]):
         sides = [side.cells[label] for side in (late, early) if label in side.cells]
         if label in late.cells and late.cells[label].active:
             first = sides[0]
             result.cells[label] = CellContent(first.stratum, True, first.levels, first.members)
+            decided = sides if same else sides[:1]  # what the other decided belongs to another plan
         else:
+            decided = sides
             result.cells[label] = CellContent(
                 max(side.stratum for side in sides),
                 False,
                 _latest(*(side.levels for side in sides)),
                 _latest(*(side.members for side in sides)),
             )
-        result.cells[label].decisions = _latest(*(side.decisions for side in sides))
+        result.cells[label].decisions = _latest(*(side.decisions for side in decided))
     for key, effects in late.contrasts.items():
-        same = late.header == early.header
         result.contrasts[key] = _latest(effects, early.contrasts.get(key, {})) if same else effects
     return result
 
