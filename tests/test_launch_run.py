@@ -126,11 +126,11 @@ def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, m
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=3), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 4)
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
-    assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(2, 2), (4, 4)]
+    assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
 
 
 def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
-    plan, path = small_plan(tmp_path, [1e-3], seeds=4, steps=100), tmp_path / "a.db"
+    plan, path = small_plan(tmp_path, [1e-3], seeds=6, steps=100), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 3)
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -139,10 +139,10 @@ def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
     assert first.wait() == 130
     monkeypatch.setenv("STUB_DELAY", "0")
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 4}, 0)
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
     again = rows(path, "SELECT pack_size, resumed_step > 0 FROM attempt WHERE status = 'complete' ORDER BY id")
-    assert again == [(3, 1)] * 3 + [(1, 0)]
-    assert rows(path, "SELECT count(*) FROM metric") == [(4 * 2 * 100,)]
+    assert again == [(3, 1)] * 3 + [(1, 0)] * 3
+    assert rows(path, "SELECT count(*) FROM metric") == [(6 * 2 * 100,)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
