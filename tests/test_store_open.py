@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -198,3 +200,20 @@ def test_lock_file_is_waited_for_and_gone(path: Path) -> None:
 def test_versions_are_those_of_the_scripts() -> None:
     scripts = sorted(script.name[:4] for script in (migrate.SCRIPTS / "versions").glob("[0-9]*.py"))
     assert scripts[-1] == migrate.HEAD
+
+
+def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Path) -> None:
+    """A hot rollback journal: the writer died amid its commit, and a read-only connection may not roll it back."""
+    store.open(str(path), create=True).close()
+    code = (
+        "import os, sqlite3, sys\n"
+        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "c.execute('PRAGMA journal_mode = DELETE'), c.execute('PRAGMA cache_size = 1'), c.execute('BEGIN IMMEDIATE')\n"
+        "names = [(f'{k:0500}', '', 'min') for k in range(2000)]\n"
+        "c.executemany('INSERT INTO series (name, unit, goal) VALUES (?, ?, ?)', names)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.with_name(path.name + "-journal").stat().st_size > 0
+    with store.open(str(path)) as db, db.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM series").scalar_one() == 0

@@ -34,7 +34,14 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
-    connection.execute("PRAGMA cache_size = -32768")
+    try:
+        connection.execute("PRAGMA cache_size = -32768")
+    except sqlite3.OperationalError as error:
+        if mode != "ro" or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY or not os.access(path, os.W_OK):
+            raise
+        connection.close()
+        connect(path, "rw", timeout).close()  # a writer was killed amid a commit: only one that may write can roll it back
+        return connect(path, mode, timeout)
     if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
     return connection
