@@ -32,7 +32,6 @@ HEAD = "0001"  # the newest migration: the schema that this version of ablate re
 VERSION_TABLE = "ablate_version"
 
 RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
-ATTEMPT_STATUS = ("running", "complete", "diverged", "failed", "oom", "stopped", "dead", "superseded")
 ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
 
 FIELDS = tuple(RunConfig.model_fields)
