@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.errors import AblateError, unknown
-from ablate.text import cache
+from ablate.text import cache, sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import SEPARATOR
 
@@ -57,12 +57,13 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         if corpus.holds_tokens:
             raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds tokens, not text, and BPE is trained on text")
         return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
-    path = (root / Path(spec).expanduser()).resolve()
-    if not path.is_file():
-        if "/" in spec or spec.endswith(".json"):
-            raise AblateError(f"tokenizer = {spec!r}: there is no file {path}")
-        raise unknown("tokenizer", spec, _SPECS)
-    content = _content(path)
+    with sources.readable(f"tokenizer = {spec!r}"):
+        path = sources.absolute(spec, root)
+        if not path.is_file():
+            if "/" in spec or spec.endswith(".json"):
+                raise AblateError(f"tokenizer = {spec!r:.200}: there is no file {path}")
+            raise unknown("tokenizer", spec, _SPECS)
+        content = _content(path)
     n_vocab = len(_spelling(_library(path, content)))
     if corpus.n_token_ids > n_vocab:
         raise AblateError(
