@@ -277,18 +277,16 @@ def _nasty(chance: random.Random) -> Any:
 def _plausible(chance: random.Random, key: str, several: bool) -> Any:
     """What might stand at a key of [base] or, where there are `several`, of [factors]."""
     levels = [level.name for level in CATALOGUE[key].levels] if key in CATALOGUE else []
-    one = lambda: chance.choice(levels) if levels else chance.choice((1, 2, 3, 4, 8, 16, 32, 64, 128, 1024, 0.1, 0.5, 1e-3))
-    return [one() for _ in range(chance.choice((1, 2, 2, 3)))] if several else one()
+    values = levels or [1, 2, 3, 4, 8, 16, 32, 64, 128, 1024, 0.1, 0.5, 1e-3]
+    return chance.choices(values, k=chance.choice((1, 2, 2, 3))) if several else chance.choice(values)
 
 
 def dumped(raw: dict[str, Any]) -> str:
     """A parsed file as text again, every table below the first level inline."""
-    lines = [
-        f"{json.dumps(key)} = {_inline(value)}" for key, value in raw.items() if not isinstance(value, dict) or key == "seeds"
-    ]
-    for key, value in raw.items():
-        if isinstance(value, dict) and key != "seeds":
-            lines += [f"[{json.dumps(key)}]", *(f"{json.dumps(name)} = {_inline(field)}" for name, field in value.items())]
+    tables = {key: value for key, value in raw.items() if isinstance(value, dict) and key != "seeds"}
+    lines = [f"{json.dumps(key)} = {_inline(value)}" for key, value in raw.items() if key not in tables]
+    for key, table in tables.items():
+        lines += [f"[{json.dumps(key)}]", *(f"{json.dumps(name)} = {_inline(field)}" for name, field in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -339,17 +337,7 @@ def _bytes(chance: random.Random, text: str | bytes) -> bytes:
     start = chance.randrange(len(data) + 1)
     end = min(len(data), start + chance.choice((0, 1, 1, 2, 8, 100)))
     piece = bytes(data[start:end])
-    data[start:end] = chance.choice(
-        (
-            b"",
-            piece * 2,
-            piece[::-1],
-            bytes(chance.randrange(256) for _ in range(chance.randrange(1, 5))),
-            b"[" * 3,
-            b"\r",
-            b"\xff",
-        )
-    )
+    data[start:end] = chance.choice((b"", piece * 2, piece[::-1], chance.randbytes(3), b"[" * 3, b"\r", b"\xff"))
     return bytes(data)
 
 
