@@ -73,7 +73,8 @@ class ReportTable(_Table):
 def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place: object) -> Model:
     """`model` filled from a table, pydantic's first complaint turned into one line."""
     try:
-        return model.model_validate(raw)
+        with located(source, *place):
+            return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         path = [part for part in first["loc"] if isinstance(part, str) and part not in UNIONS]
