@@ -132,7 +132,8 @@ def test_a_clock_that_was_set_back_changes_nothing(plan: Plan, tmp_path: Path, u
     first.kill(9)
     first.wait()
     monkeypatch.setenv("STUB_DELAY", "0")
-    monkeypatch.setattr(time, "time", lambda then=time.time() - 86_400: then)
+    yesterday = time.time() - 86_400
+    monkeypatch.setattr(time, "time", lambda: yesterday)
     assert launch(plan, path)[0] == DONE
     assert content(path) == undisturbed
     assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(4, 4)]
