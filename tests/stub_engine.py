@@ -43,7 +43,7 @@ def value(config, series: str, step: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch):
+def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, recompute):
     at = json.loads(checkpoint.read_text()) if resume and checkpoint.exists() else 0
     for to in emit:
         to("start", step=at, compile_mode="none")

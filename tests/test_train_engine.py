@@ -178,6 +178,13 @@ def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
     assert fresh["finals"] == [[*key, value] for key, value in warm.measured().items()]
 
 
+def test_how_a_run_keeps_within_memory_is_no_part_of_it() -> None:
+    wanted = config(dropout=0.1, precision="float64")
+    (whole,), (small,) = run(wanted), run(wanted, micro_batch=3, recompute=True)  # of 4 sequences
+    assert list(small.series("train_loss").values()) == pytest.approx(list(whole.series("train_loss").values()), rel=1e-11)
+    assert small.measured() == pytest.approx(whole.measured(), rel=1e-11)
+
+
 def test_another_seed_gives_another_curve() -> None:
     (one,), (other,) = run(config(seed=1)), run(config(seed=2))
     assert one.series("train_loss")[1] != other.series("train_loss")[1]

@@ -38,6 +38,7 @@ def train(
     stop: Callable[[], bool],
     resume: bool,
     micro_batch: int,
+    recompute: bool,
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)
@@ -51,6 +52,7 @@ def train(
         stop=stop,
         resume=resume,
         micro_batch=micro_batch,
+        recompute=recompute,
     )
 
 

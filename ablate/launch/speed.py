@@ -28,12 +28,13 @@ def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
     for cell in plan.cells:
         shape = packs.shape(cell.config)
         if shape not in known:
-            size = min(len(plan.study.seeds), packs.capacity(cell.config, device))
-            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in range(size)], plan.sources, device)
+            size = packs.size(cell.config, device, squeezed=0)
+            seeds = range(min(len(plan.study.seeds), size.runs))
+            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in seeds], plan.sources, device, size)
         yield cell.label, known[shape]
 
 
-def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device) -> float:
+def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:
     """Tokens a second of a pack, all members together, in the last stretch that was timed."""
     shortened = [config.model_copy(update={"steps": min(STEPS, config.steps)}) for config in configs]
     speeds = [0.0]
@@ -48,5 +49,6 @@ def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device) ->
         begun.append(time.monotonic())
         return len(begun) > 2 and begun[-1] - begun[1] > SECONDS  # the first step sets up
 
-    train(shortened, EVALUATION, tokens, device=device.name, emit=[emit] * len(configs), stop=stop)
+    within = {"micro_batch": size.micro_batch, "recompute": size.recompute}
+    train(shortened, EVALUATION, tokens, device=device.name, emit=[emit] * len(configs), stop=stop, **within)
     return speeds[-1] * len(configs)

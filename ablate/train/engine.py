@@ -36,6 +36,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
     micro_batch: int = 0,
+    recompute: bool = False,
     compile: str = "auto",
 ) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
@@ -44,7 +45,8 @@ def train(
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
     tokens_per_second is a member's own; device_seconds, set-up included, are shared out among the members.
-    micro_batch: sequences of a member that are in memory at once, 0 for all. compile: "eager", "block" or "whole", or
+    micro_batch: sequences of a member that are in memory at once, 0 for all. recompute: whether blocks are computed again
+    in the backward pass, to save memory. compile: "eager", "block" or "whole", or
     "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly.
     """
     assert len(configs) == len(emit)
@@ -53,7 +55,7 @@ def train(
     with torch.cuda.device(device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        warm = warm_step(configs, tokens, device, micro_batch)
+        warm = warm_step(configs, tokens, device, micro_batch, recompute)
         warm.prepare(configs[0].steps, compile)
         evaluator = Evaluator(warm.step, configs, evaluation, tokens)
         Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)

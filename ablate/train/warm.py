@@ -143,22 +143,21 @@ def timed(step: Step, n: int = 5) -> float:
 _WARM: OrderedDict[str, Warm] = OrderedDict()
 
 
-def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0) -> Warm:
+def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0, recompute: bool = False) -> Warm:
     """A step at the start of `configs`: one that has served runs of this shape in this process, or a new one."""
     shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
-    key = json.dumps([shape, len(configs), device, micro_batch])
+    key = json.dumps([shape, len(configs), device, micro_batch, recompute])
     if key in _WARM:
         _WARM.move_to_end(key)
         _WARM[key].step.load(configs, tokens)
     else:
-        _make_room(configs, torch.device(device))
-        _WARM[key] = Warm(Step(configs, tokens, device, micro_batch))
+        _make_room(sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute), torch.device(device))
+        _WARM[key] = Warm(Step(configs, tokens, device, micro_batch, recompute))
     return _WARM[key]
 
 
-def _make_room(configs: Sequence[RunConfig], device: torch.device) -> None:
-    """Forget the steps not used for longest, until a new one fits."""
-    needed = sizes.memory_bytes(configs[0], len(configs))
+def _make_room(needed: int, device: torch.device) -> None:
+    """Forget the steps not used for longest, until a new one of `needed` bytes fits."""
     while _WARM and (len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)):
         _WARM.popitem(last=False)
         gc.collect()  # a compiled step and its methods hold each other
