@@ -49,6 +49,14 @@ def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, si
         begun.append(time.monotonic())
         return len(begun) > 2 and begun[-1] - begun[1] > SECONDS  # the first step sets up
 
-    within = {"micro_batch": size.micro_batch, "recompute": size.recompute}
-    train(shortened, EVALUATION, tokens, device=device.name, emit=[emit] * len(configs), stop=stop, **within)
+    train(
+        shortened,
+        EVALUATION,
+        tokens,
+        device=device.name,
+        emit=[emit] * len(configs),
+        stop=stop,
+        micro_batch=size.micro_batch,
+        recompute=size.recompute,
+    )
     return speeds[-1] * len(configs)
