@@ -170,8 +170,8 @@ def fresh_process(of: RunConfig) -> dict:
 
 def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
     wanted = config(seed=5, dropout=0.1, lr=3e-3)
-    run(config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0))  # the same shape, left in a bad way
     run(config(d_model=8, steps=3))  # another shape
+    run(config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0))  # the same shape, left in a bad way: its step is kept
     (warm,) = run(wanted)
     fresh = fresh_process(wanted)
     assert fresh["curve"] == json.loads(json.dumps(warm.curve()))
