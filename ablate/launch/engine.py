@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def train(
     resume: bool,
     micro_batch: int,
     recompute: bool,
+    turn: AbstractContextManager[None],
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)
@@ -53,6 +55,7 @@ def train(
         resume=resume,
         micro_batch=micro_batch,
         recompute=recompute,
+        turn=turn,
     )
 
 
