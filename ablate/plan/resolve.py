@@ -48,12 +48,13 @@ class Resolver:
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
-        """`chosen` without the factors that have no meaning beside the other levels."""
+        """`chosen` without the factors that have no meaning beside the other levels. A level of nothing means: as in [base]."""
         fields = self.fields(chosen)
+        tables = self.study.factors
         return {
             factor: level
             for factor, level in chosen.items()
-            if any(meaningful(name, fields) for name in self.study.factors[factor][level])
+            if any(meaningful(name, fields) for name in tables[factor][level] or set().union(*tables[factor].values()))
         }
 
     def fields(self, chosen: dict[str, str]) -> Fields:
