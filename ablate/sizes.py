@@ -43,6 +43,14 @@ def memory_bytes(config: RunConfig, pack: int = 1) -> int:
     return pack * (sizes.state_bytes + config.batch_tokens * sizes.activation_bytes_per_token)
 
 
+def score_bytes(config: RunConfig) -> int:
+    """The part of `memory_bytes` for one member that `score = "additive"` needs for its scores, O(n_ctx²·d_head); else 0."""
+    if config.score != "additive":
+        return 0
+    _, product = _BYTES[config.precision]
+    return config.n_layer * product * config.batch_tokens * config.n_ctx * config.n_head * (config.d_head + 2)
+
+
 def embedding_scale(config: RunConfig) -> float:
     """What embeddings are multiplied by where they enter the stream (Vaswani et al. 2017, §3.4).
 
@@ -132,8 +140,6 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> int:
     attention = 2 * queries + 2 * keys + (3 * c if config.qkv == "mlp" else 0)
     if config.qkv == "linear" and (config.position == "rotary" or config.qk_norm != "none"):
         attention += queries + keys  # as they were made, beside the values in one tensor
-    if config.score == "additive":
-        attention += config.n_ctx * config.n_head * (config.d_head + 2)
     mlp = hidden * (4 if gated else 1 if config.activation == "relu" else 2)
     mlp += c if config.outer_activation == "relu" else 0
     norms = 2 * sum(_norm_widths(config)) if config.norm_kind != "none" else 0
@@ -142,4 +148,4 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> int:
     dropped = 2 * c if config.dropout else 0  # a byte each
     block = product * (inputs + attention + mlp) + stream * (norms + shares) + dropped
     head = 5 * c + (5 * c if config.mlm_head_transform == "dense" else 0) + 3 * config.n_vocab
-    return config.n_layer * block + stream * head
+    return config.n_layer * block + stream * head + score_bytes(config) // config.batch_tokens

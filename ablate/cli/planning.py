@@ -78,6 +78,7 @@ def plan(
         *_costs(made, cost, times),
         *_sight(made, cost, db),
         *_confounds(made),
+        *made.notes,
     ):
         out.print(line, markup=False)
     out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)

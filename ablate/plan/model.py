@@ -92,5 +92,6 @@ class Plan:
     undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
     sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
     confounds: tuple[Confound, ...] = ()
+    notes: tuple[str, ...] = ()  # what is good to know beforehand
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
     hash: str = ""  # SHA-256 of all that decides the results and their comparison

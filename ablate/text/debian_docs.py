@@ -49,7 +49,7 @@ PACKAGES = (
 )
 _LONGEST_DOCUMENT = 1 << 17  # bytes; a longer file, such as a dictionary, becomes several documents
 _LARGEST_FILE = 1 << 27  # bytes, unpacked
-_FORMAT = 1  # raised when text is made differently
+_FORMAT = 2  # raised when text is made differently
 
 
 def folder() -> Path:
