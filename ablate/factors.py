@@ -279,7 +279,7 @@ _ROWS = (
     # -- data -----------------------------------------------------------------------------------------------------
     Factor("corpus", "data", "Text: austen, sotu, debian-docs (built by `python -m ablate.text.debian_docs`); a file, folder or "
            "glob; hf:FOLDER for a local Hugging Face data set; a folder with nanoGPT's train.bin and val.bin."),
-    Factor("tokenizer", "data", "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens for those of a train.bin."),
+    Factor("tokenizer", "data", "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin."),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training -------------------------------------------------------------------------------------------------

@@ -12,17 +12,24 @@ from ablate.errors import AblateError
 from ablate.plan import Plan, plan
 from ablate.study import load
 
+SHORT = "a quick brown fox jumps over it. "
 BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 64, "tokens": 640}
 
 
 @pytest.fixture
 def made(tmp_path: Path):
     """Keys of a study beside `BASE` → its plan. Corpora and tokenizers of several kinds lie beside it."""
-    (tmp_path / "short.txt").write_text("a quick brown fox jumps over it. " * 40)  # 132 bytes are held out
+    (tmp_path / "short.txt").write_text(SHORT * 40)  # 132 bytes are held out
     (tmp_path / "latin.txt").write_bytes("café au lait and other things. ".encode("latin-1") * 100)
     (tmp_path / "bins").mkdir()
     for name in ("train", "val"):
         (np.arange(4000, dtype="<u2") % 500).tofile(tmp_path / "bins" / f"{name}.bin")
+    some = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "fox": 1, "?": 2}, unk_token="?"))
+    some.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    some.save(str(tmp_path / "some.json"))
+    letters = tokenizers.Tokenizer(tokenizers.models.WordLevel({letter: n for n, letter in enumerate(sorted({*SHORT, "\f"}))}))
+    letters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    letters.save(str(tmp_path / "letters.json"))
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "quick": 1}))
     words.save(str(tmp_path / "words.json"))
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "nothing.json"))
@@ -109,3 +116,10 @@ def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
     numbers = 2 * 512 * 512 * (8 + 2) * 8  # heads × n_ctx² × (d_head, scores and softmax) × sequences
     assert f"{numbers * 4 / 2**20:.0f} MiB" in note and "'score=additive'" in note
     assert made({"position": "none"}).notes == ()
+
+
+def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
+    small = {"corpus": "short.txt", "n_ctx": 4, "batch_tokens": 8}
+    (note,) = made(small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte").notes
+    # Four sentences are held out, of which "a", "fox" and six signs for what is unknown are left:
+    assert note.startswith(f"tokenizer = 'some.json' spells {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads")

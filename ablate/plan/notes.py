@@ -1,4 +1,4 @@
-"""What a reader of the plan should know of it beforehand, though it is in order: what is not defined, what takes memory."""
+"""What a reader of the plan should know beforehand, though it is in order: what is not defined, or lost, or takes memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from ablate import sizes
 from ablate.plan.model import Cell
 from ablate.study import Study
 
+LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
+
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Sentences about cells of the study."""
-    return (*_undefined(study, cells), *_additive(cells))
+    return (*_undefined(study, cells), *_lossy(cells), *_additive(cells))
 
 
 def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
@@ -25,6 +27,16 @@ def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
     for (position, n_ctx, finals), labels in missing.items():
         where = f"{labels[0]!r}" + (f" and {len(labels) - 1} more" if labels[1:] else "")
         yield f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}"
+
+
+def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
+    """Tokenizers that do not keep their text, whose bits a byte flatter: case, white space and rare words cost nothing."""
+    for tokenizer, spelt in dict.fromkeys((cell.config.tokenizer, cell.spelt) for cell in cells):
+        if abs(spelt - 1) > LOST:
+            yield (
+                f"tokenizer = {tokenizer!r} spells {spelt:.0%} of the bytes it reads: bits_per_byte counts what it spells, and "
+                "is not comparable with that of a tokenizer which keeps its text"
+            )
 
 
 def _additive(cells: Sequence[Cell]) -> Iterator[str]:

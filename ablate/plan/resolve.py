@@ -45,6 +45,7 @@ class Resolver:
 
     study: Study
     sources: dict[str, str] = field(default_factory=dict)  # content hash → location, as found so far
+    spelt: dict[str, float] = field(default_factory=dict)  # hash of a tokenizer from a file → bytes it spells a byte of text
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
@@ -106,8 +107,11 @@ class Resolver:
             with located(source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"):
                 info = tokenizers.describe(tokenizer, found, root)
             self.sources |= {found.hash: found.location, info.hash: info.location}
-            tried = not info.location.startswith("bpe:") and found.n_bytes <= _TRIED
-            known = self.study.max_epochs is not None or info.location in ("byte", "tokens") or tried
+            given = info.location in ("byte", "tokens")
+            tried = not given and not info.location.startswith("bpe:") and not found.holds_tokens and found.n_bytes <= _TRIED
+            if tried:
+                self.spelt[info.hash] = text.spelt(found, info)
+            known = self.study.max_epochs is not None or given or tried
             train_tokens = text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
             self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
         return self._texts[corpus, tokenizer]

@@ -89,6 +89,12 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
 
 
+def spelt(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
+    """Bytes that a tokenizer's tokens spell for each byte of held-out text, 1 where nothing is lost; makes the tokens."""
+    tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+    return tokens.held_out_bytes / corpus.n_held_out_bytes
+
+
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
     """`AblateError` unless training and held-out text hold a window of n_ctx + 1 tokens, the latter one of `longest` + 1.
 
