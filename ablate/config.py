@@ -228,6 +228,7 @@ class Evaluation(BaseModel):
         names += [("loss_at_length", factor) for factor in self.contexts(config)]
         if config.objective == "masked":
             names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in self.probe.ratio]
+            names.append(("pseudo_perplexity", 0.0))
         return names + [(name, 0.0) for name in self.downstream]
 
 

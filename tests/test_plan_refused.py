@@ -62,6 +62,11 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         {"factors": POSITIONS, "evaluation": "lengths = [1, 2]", "metric": "loss_at_length@2"},
         r"line 5: metric 'loss_at_length@2' is not measured in cell 'position=learned': .* not defined beyond n_ctx = 32",
     ),
+    (
+        {},
+        {"metric": "pseudo_perplexity"},
+        r"'pseudo_perplexity' is not measured in cell 'z_loss=0': its objective is not 'masked'",
+    ),
     (TOKENS, {"metric": "bits_per_byte"}, r"line 5: metric 'bits_per_byte' is not measured in cell 'z_loss=0': .*tokenizer.json"),
     (
         TOKENS | MASKED,
@@ -90,6 +95,7 @@ def test_lengths_that_can_be_measured_are_planned(made) -> None:
     made({"corpus": "short.txt"}, evaluation="lengths = [0.25, 1, 4]")
     made({"n_ctx": 10, "batch_tokens": 20}, evaluation="lengths = [0.7, 1]")  # 0.7 × 10 is not 7 to the last bit
     made({"position": "learned"}, evaluation="lengths = [0.5, 1]", metric="loss_at_length@0.5")
+    made(MASKED, factors="mask_ratio = [0.15, 0.5]", metric="pseudo_perplexity")
     made(TOKENS, evaluation="probe = { ratio = [0.15] }\nlengths = [1, 2]")
 
 

@@ -24,6 +24,7 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
+    "pseudo_perplexity": _TOKENS,
 }
 
 
@@ -84,7 +85,7 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
     for cell in cells:
         config, masked = cell.config, cell.config.objective == "masked"
         none = f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}"
-        if metric.name.startswith("probe_") and not masked:
+        if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
         if metric.name == "loss_at_length" and at != 1 and at not in study.evaluation.contexts(config):
             yield f"{none}: position = {config.position!r} is not defined beyond n_ctx = {config.n_ctx}"
