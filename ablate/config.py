@@ -108,6 +108,8 @@ class RunConfig(BaseModel):
                 del filled[name]
         if "none" in (value("norm"), value("norm_kind")):  # one model, whichever of the two says so
             filled["norm"] = filled["norm_kind"] = "none"
+        if value("n_head") == 1:  # whose sum is its concatenation
+            filled.pop("head_combine", None)
         if "attention" not in filled:
             filled["attention"] = "full" if value("objective") == "masked" else "causal"
         return filled
@@ -178,6 +180,7 @@ class RunConfig(BaseModel):
         return hashlib.sha256(f"{NUMERICS}:{self.canonical_json(exclude=names)}".encode()).hexdigest()
 
 
+PASSAGE = 128  # tokens of a passage that a linear probe tells the class of; n_ctx, where that is less
 HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
 
 

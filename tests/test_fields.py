@@ -62,6 +62,21 @@ def test_every_level_trains_and_every_field_changes_the_numbers(field: str, valu
     assert (_measured(changed) == _measured(plain)) is (changed == plain)
 
 
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"norm": "none"}, {"norm_kind": "none"}),
+    ({"n_head": 1}, {"n_head": 1, "head_combine": "sum"}),
+    ({}, {"n_kv_head": 2, "d_head": 8, "d_mlp": 64, "attention": "causal"}),
+    ({}, {"mask_ratio": 0.5, "mask_kind": "span", "mlm_head_transform": "dense"}),
+    (MASKED, MASKED | {"attention": "full"}),
+    ({"position": "none", "score": "additive"}, {"position": "none", "score": "additive", "attention_scale": "none"}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=str)
+def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert training.config(**one).key == training.config(**other).key
+
+
 def test_what_names_the_text_decides_which_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     for name, words in (("one", "a cat "), ("two", "the dog "), ("short", "a")):

@@ -13,7 +13,7 @@ from ablate.plan import Plan, plan
 from ablate.study import load
 
 SHORT = "a quick brown fox jumps over it. "
-BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 64, "tokens": 640}
+BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 256, "tokens": 640}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def made(tmp_path: Path):
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "nothing.json"))
 
     def read(base: dict[str, object], factors: str = "z_loss = [0, 1e-4]", evaluation: str = "", metric: str = "loss") -> Plan:
-        keys = "".join(f"{name} = {value!r}\n" for name, value in (BASE | base).items())
+        keys = "".join(f"{name} = {value!r}\n" for name, value in (BASE | base).items() if value is not None)
         file = tmp_path / "t.toml"
         file.write_text(
             f'name = "t"\nquestion = "?"\nseeds = 1\ndesign = "one-factor"\nmetric = "{metric}"\n'
@@ -129,3 +129,15 @@ def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
     (note,) = made(small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte").notes
     # Four sentences are held out, of which "a", "fox" and six signs for what is unknown are left:
     assert note.startswith(f"tokenizer = 'some.json' spells {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads")
+
+
+def test_passages_of_two_lengths_are_a_confound(made) -> None:
+    told = [
+        [
+            (one.cell, one.text)
+            for one in made({"n_ctx": None}, factors=f"n_ctx = [256, {n}]", metric="novel_accuracy").confounds
+            if one.kind == "passages"
+        ]
+        for n in (128, 32)
+    ]
+    assert told == [[], [("n_ctx=32", "its linear probe reads passages of 32 tokens, that of 'n_ctx=256' of 128")]]

@@ -49,7 +49,7 @@ class PlannedRun:
 class Confound:
     """Something besides the factor that a comparison cannot tell apart from it."""
 
-    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "learning rate" | "same configuration"
+    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same configuration"
     cell: str  # label; "" for all
     text: str
 
