@@ -202,6 +202,8 @@ def test_a_build_takes_the_newest_of_a_pattern_drops_duplicates_and_keeps_a_mani
     assert manifest[0]["version"] == "1.0" and manifest[0]["files"] == 2 and len(manifest[2]["deb_sha256"]) == 64
     corpus = corpora.find("debian-docs", debian)
     assert (corpus.name, corpus.n_documents, corpus.location) == ("debian-docs", 3, str(built / "text"))
+    again = _build("other-doc")
+    assert (again.returncode, again.stderr) == (2, f"{built} was built of other packages: delete that folder to build it anew\n")
 
 
 def test_an_interrupted_build_says_why_and_goes_on_where_it_was(debian: Path) -> None:
