@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
@@ -107,6 +108,8 @@ class RunConfig(BaseModel):
                 del filled[name]
         if "none" in (value("norm"), value("norm_kind")):  # one model, whichever of the two says so
             filled["norm"] = filled["norm_kind"] = "none"
+        if value("n_head") == 1:  # whose sum is its concatenation
+            filled.pop("head_combine", None)
         if "attention" not in filled:
             filled["attention"] = "full" if value("objective") == "masked" else "causal"
         return filled
@@ -153,21 +156,37 @@ class RunConfig(BaseModel):
         return self.batch_tokens // self.n_ctx
 
     @property
+    def longest_context(self) -> int | None:
+        """Tokens beyond which the position encoding is not defined; None where there are none."""
+        return self.n_ctx if self.position == "learned" else None
+
+    @property
     def tokens(self) -> int:
         """Tokens a run trains on."""
         return self.steps * self.batch_tokens
 
-    def canonical_json(self) -> str:
+    def canonical_json(self, exclude: Collection[str] = ()) -> str:
         """The fields that differ from their default, sorted, without spaces: equal runs give equal text."""
-        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude))
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def key(self) -> str:
-        """SHA-256, in hexadecimal, of the canonical JSON and the `NUMERICS` number: the run's identity."""
-        return hashlib.sha256(f"{NUMERICS}:{self.canonical_json()}".encode()).hexdigest()
+        """SHA-256, in hexadecimal, of the canonical JSON and the `NUMERICS` number: the run's identity.
+
+        Text is known by its content hash: what a file is called makes no other run.
+        """
+        names = [name for name in ("corpus", "tokenizer") if getattr(self, f"{name}_hash")]
+        return hashlib.sha256(f"{NUMERICS}:{self.canonical_json(exclude=names)}".encode()).hexdigest()
 
 
+PASSAGE = 128  # tokens of a passage that a linear probe tells the class of; n_ctx, where that is less
 HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+
+
+def n_scored(n_ctx: int) -> int:
+    """Tokens scored of a context of whatever length: the last quarter of n_ctx, so that three quarters stand before them."""
+    return max(1, n_ctx // 4)
 
 
 class Probe(BaseModel):
@@ -200,13 +219,19 @@ class Evaluation(BaseModel):
     probe: Probe = Probe()
     downstream: tuple[str, ...] = ()  # linear probes on frozen features, by the name of their metric
 
+    def contexts(self, config: RunConfig) -> dict[float, int]:
+        """Length factor → tokens of context, as far as the position encoding is defined; empty where only n_ctx is asked for."""
+        lengths = {} if self.lengths == (1.0,) else {factor: round(factor * config.n_ctx) for factor in self.lengths}
+        limit = config.longest_context
+        return {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
+
     def finals(self, config: RunConfig) -> list[tuple[str, float]]:
         """The finals, as (name, at), that are asked of a run."""
         names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
-        if self.lengths != (1.0,):
-            names += [("loss_at_length", factor) for factor in self.lengths]
+        names += [("loss_at_length", factor) for factor in self.contexts(config)]
         if config.objective == "masked":
             names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in self.probe.ratio]
+            names.append(("pseudo_perplexity", 0.0))
         return names + [(name, 0.0) for name in self.downstream]
 
 

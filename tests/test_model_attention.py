@@ -122,11 +122,11 @@ def test_longer_texts_than_the_training_context(position: str) -> None:
     model = build(config)
     given = torch.randint(config.n_vocab, (1, 1, 5 * config.n_ctx))
     if position == "learned":
-        assert model.position.limit == config.n_ctx
+        assert config.longest_context == config.n_ctx
         with pytest.raises(AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"):
             model(given)
     else:
-        assert model.position.limit is None
+        assert config.longest_context is None
         torch.testing.assert_close(model(given)[..., :12, :], model(given[..., :12]), atol=1e-5, rtol=1e-4)
 
 
@@ -173,7 +173,7 @@ def test_attention_is_its_definition(position: str, attention: str) -> None:
     for config in _variants(position=position, attention=attention):
         model = build(config, sharpen=3)
         x = torch.randn(1, 2, config.n_ctx, config.d_model, dtype=torch.float64)
-        _, bias = model._start(tokens(config))
+        _, bias = model.start(tokens(config))
         torch.testing.assert_close(model.blocks[0].attention(x, bias), _plain(model, config, x), atol=1e-9, rtol=1e-9)
 
 

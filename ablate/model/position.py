@@ -18,8 +18,6 @@ _TABLE = 4  # tables reach to this many training contexts; longer texts compute 
 class NoPosition(nn.Module):
     """No encoding, and the base of all others."""
 
-    limit: int | None = None  # tokens beyond which the encoding is not defined
-
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
 
@@ -52,14 +50,13 @@ class Learned(NoPosition):
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(config, pack)
-        self.limit = config.n_ctx
         self.table = Embedding(config.n_ctx, config.d_model, pack=pack, scale=embedding_scale(config))
 
     def embed(self, x: Tensor) -> Tensor:
-        length = x.shape[-2]
-        if length > self.table.weight.shape[1]:
+        length, limit = x.shape[-2], self.table.weight.shape[1]
+        if length > limit:
             raise AblateError(
-                f"position = 'learned' is not defined beyond n_ctx = {self.limit}: the text has {length} tokens; "
+                f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length} tokens; "
                 f"evaluate at lengths = [1], or choose another position"
             )
         return x + self.table(torch.arange(length, device=x.device).expand(len(x), 1, -1))
@@ -88,7 +85,8 @@ class Alibi(NoPosition):
         self.register_buffer("slopes", torch.tensor(_slopes(config.n_head)), persistent=False)
 
     def bias(self, length: int) -> Tensor:
-        return -_distances(length, self.slopes.device).abs() * self.slopes[None, :, None, None]
+        place = torch.arange(length, device=self.slopes.device)
+        return -(place - place[:, None]).abs() * self.slopes[None, :, None, None]
 
 
 class T5Bias(NoPosition):
@@ -116,8 +114,15 @@ class T5Bias(NoPosition):
         return after + torch.where(back < exact, back, far)
 
     def bias(self, length: int) -> Tensor:
-        buckets = self.bucket(_distances(length, self.table.weight.device))
-        return self.table(buckets.expand(len(self.table.weight), -1, -1)).permute(0, 3, 1, 2)
+        """A number for each distance, then rows that each begin one further on: a gradient is summed along diagonals first.
+
+        Looked up for every pair instead, a bucket's gradient would be T²/2 atomic additions to one address.
+        """
+        weight = self.table.weight
+        buckets = self.bucket(torch.arange(1 - length, length + 1, device=weight.device))
+        line = self.table(buckets.expand(len(weight), -1)).transpose(1, 2)  # [K, H, 2T], the last unused
+        rows = line[:, :, None].expand(-1, -1, length, -1).flatten(2)[..., length - 1 : -1]
+        return rows.unflatten(2, (length, 2 * length - 1))[..., :length]
 
 
 class _Waves(nn.Module):
@@ -139,12 +144,6 @@ class _Waves(nn.Module):
         if length > self.table.shape[1]:
             return self._compute(length).to(self.table)
         return self.table[:, :length]
-
-
-def _distances(length: int, device: torch.device) -> Tensor:
-    """Key position − query position, [T, T]."""
-    place = torch.arange(length, device=device)
-    return place - place[:, None]
 
 
 def _slopes(n: int) -> list[float]:

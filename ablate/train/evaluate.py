@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ablate.config import Evaluation, RunConfig
-from ablate.data.batches import held_out_windows, length_windows, n_scored
+from ablate.config import Evaluation, RunConfig, n_scored
+from ablate.data.batches import held_out_windows, length_windows
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import passages
 from ablate.text import Tokens
@@ -93,8 +93,13 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream, at 0 before the first block and at k behind the k-th."""
+        inputs = self.example.inputs[:, : self.config.batch_size]
+        parts = inputs.split(self.step.micro_batch, 1)
         with self._quiet():
-            rms, similarity = self.step.model.stream(self.example.inputs[:, : self.step.micro_batch])
+            measured = [self.step.model.stream(part) for part in parts]
+        rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
+        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[:, None, None]
+        rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
         per_place = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
             final
@@ -104,15 +109,12 @@ class Evaluator:
 
     def _length_examples(self, tokens: Tokens) -> dict[float, Example]:
         """Contexts of several lengths, with the same tokens scored; those that the position encoding reaches."""
-        factors = self.evaluation.lengths
-        if factors == (1.0,):
+        n_ctx, contexts = self.config.n_ctx, self.evaluation.contexts(self.config)
+        if not contexts:
             return {}
-        n_ctx, limit = self.config.n_ctx, self.step.model.position.limit
-        windows = length_windows(tokens.held_out, n_ctx, factors, self.evaluation.tokens).to(self.step.device)
+        windows = length_windows(tokens.held_out, n_ctx, self.evaluation.lengths, self.evaluation.tokens).to(self.step.device)
         whole = self.step.objective.test(windows)
-        lengths = {factor: round(factor * n_ctx) for factor in factors}
-        reached = {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
-        return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in reached.items()}
+        return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in contexts.items()}
 
     def _probes(self) -> list[Final]:
         """Of masked models: loss and accuracy at every ratio of the probe grid, and the pseudo-perplexity."""
