@@ -146,13 +146,16 @@ def decisions(study: str, db: Source = None) -> pd.DataFrame:
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
-    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`."""
+    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`; a row for each cell and role.
+
+    Counted once, as by `drop_duplicates("id")`, a run that is also compared counts as that.
+    """
     opened = _open(db)
     row = _study(opened, study)
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, a.*
         FROM runs r JOIN attempt a ON a.run_id = r.run
-        WHERE r.study = :study ORDER BY r.run, a.n
+        WHERE r.study = :study ORDER BY r.run, a.n, r.role
     """
     return query(opened, sql, study=row.name)
 

@@ -41,6 +41,26 @@ def studies(incomplete: str) -> list[str]:
     return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
 
 
+def stored(incomplete: str) -> list[str]:
+    """Studies in the database; none where it cannot be read."""
+    from ablate import store
+    from ablate.errors import AblateError
+    from ablate.store.query import run
+
+    try:
+        with store.open() as database:
+            return [name for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1] if name.startswith(incomplete)]
+    except AblateError:
+        return []
+
+
+def questions(incomplete: str) -> list[str]:
+    """Names of the catalogue of queries."""
+    from ablate.store.questions import QUESTIONS
+
+    return [name for name in QUESTIONS if name.startswith(incomplete)]
+
+
 def sizes(incomplete: str) -> list[str]:
     return [name for name in ["tiny"] if name.startswith(incomplete)]
 
@@ -75,3 +95,7 @@ def devices(incomplete: str) -> list[str]:
 
 def formats(incomplete: str) -> list[str]:
     return [name for name in ("table", "csv", "json", "md") if name.startswith(incomplete)]
+
+
+def exports(incomplete: str) -> list[str]:
+    return [name for name in ("runs", "curves", "finals", "pairs", "effects") if name.startswith(incomplete)]

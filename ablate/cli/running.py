@@ -51,7 +51,7 @@ def run(
 
 
 def status(
-    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="One study, cell by cell.", show_default=False)] = None,
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")] = False,
     db: Db = None,
 ) -> None:

@@ -12,8 +12,10 @@ from ablate import stats
 from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.tables import measured, plain, quoted
+from ablate.report.tables import measured, plain
 from ablate.report.words import decimals, listed, percent, plural
+from ablate.store import questions
+from ablate.store.questions import quoted
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
@@ -23,7 +25,7 @@ def cost(material: Material) -> Table:
     frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
     frame = frame.drop_duplicates("id")
     rows = []
-    for (role, status), part in frame.groupby(["role", "status"], sort=False):
+    for (role, status), part in frame.groupby(["role", "status"]):
         seconds = float(part["device_seconds"].sum())
         rows.append((str(role), str(status), Value(f"{len(part):,}", len(part)), _seconds(seconds)))
     total = float(frame["device_seconds"].sum())
@@ -32,8 +34,7 @@ def cost(material: Material) -> Table:
         f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
         ("role", "attempts that ended", "attempts", "device time"),
         tuple(rows),
-        "SELECT role, status, count(*) AS runs, sum(device_seconds) AS device_seconds\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)}\nGROUP BY role, status;",
+        questions.find("gpu-seconds").with_values(study=material.study.name) + ";",
     )
 
 

@@ -15,11 +15,7 @@ from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, number, p_digits, percent, signed
 from ablate.scaling.fit import Fit
-
-
-def quoted(text: str) -> str:
-    """`text` as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
+from ablate.store.questions import quoted
 
 
 def measured(value: float, places: int) -> Value:
