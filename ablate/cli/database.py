@@ -98,14 +98,17 @@ def thin(
     from ablate.store.thin import thin as reduce
 
     require(db)
+    file = store.locate(db)
+    before = file.stat().st_size
     with store.open(db, create=True) as database:
         done = reduce(database, keep)
-    print(f"{database.path}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,} kept")
-    print(f"{memory(done.before)} before, {memory(done.after)} now")
+    print(f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,} kept")
+    if sqlite.at_rest(file):
+        print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
+    else:
+        print("another process has it open: it becomes smaller, and one file that can be committed, once that has ended")
     if done.waiting:
-        print(f"{done.waiting:,} runs without a result are left as they are")
-    if not sqlite.at_rest(database.path):
-        print("Somebody else has it open: it becomes one file, which can be committed, when they are done")
+        print(f"runs without a result, left as they are: {done.waiting:,}")
 
 
 def require(db: str | None) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
-from ablate.store import sqlite
 from ablate.store.database import Database
 
 THINNED = ("train_loss", "lr", "grad_norm", "tokens_per_second")  # series of training itself; all others are evaluations
@@ -13,14 +11,12 @@ THINNED = ("train_loss", "lr", "grad_norm", "tokens_per_second")  # series of tr
 
 @dataclass(frozen=True)
 class Thinned:
-    """What a thinning did. Sizes in bytes of the file."""
+    """What a thinning did."""
 
     runs: int  # that lost points
     deleted: int
     kept: int  # points of these series that are left
     waiting: int  # runs without their result, whose points were left alone
-    before: int
-    after: int
 
 
 def thin(db: Database, keep: int) -> Thinned:
@@ -29,7 +25,6 @@ def thin(db: Database, keep: int) -> Thinned:
     The same again deletes nothing more. Every run is thinned in a transaction of its own, so that a launcher goes on meanwhile.
     """
     assert keep >= 2
-    before = _size(db)
     with db.read() as connection:
         marks = ", ".join("?" * len(THINNED))
         series = list(connection.exec_driver_sql(f"SELECT id FROM series WHERE name IN ({marks})", THINNED).scalars())
@@ -38,10 +33,8 @@ def thin(db: Database, keep: int) -> Thinned:
             "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT IN ('complete', 'diverged')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
-    with contextlib.closing(sqlite.connect(db.path, "rw")) as connection:
-        connection.execute("VACUUM")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return Thinned(sum(map(bool, lost)), sum(lost), _points(db, series), waiting, before, _size(db))
+    db.vacuum()
+    return Thinned(sum(map(bool, lost)), sum(lost), _points(db, series), waiting)
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
@@ -63,9 +56,3 @@ def _points(db: Database, series: list[int]) -> int:
     with db.read() as connection:
         marks = ", ".join("?" * len(series))
         return connection.exec_driver_sql(f"SELECT count(*) FROM metric WHERE series_id IN ({marks})", tuple(series)).scalar_one()
-
-
-def _size(db: Database) -> int:
-    """Bytes that the database takes, its write-ahead log included."""
-    log = db.path.with_name(f"{db.path.name}-wal")
-    return db.path.stat().st_size + (log.stat().st_size if log.exists() else 0)
