@@ -12,6 +12,7 @@ import typer
 
 from ablate.cli.render import Db, console, quantity, table, writing
 from ablate.cli.show import find, select
+from ablate.formats import printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,16 +61,16 @@ def _parts(connection: Connection, runs: Sequence[RowMapping], curves: Sequence[
             "JOIN study ON study.id = study_id WHERE run_id = :id AND active ORDER BY study.id, cell.id",
             id=run["id"],
         )
-        places = "; ".join(f"{cell['cell']} in {cell['study']}" for cell in cells) or "in no study"
+        places = "; ".join(f"{printable(cell['cell'])} in {printable(cell['study'])}" for cell in cells) or "in no study"
         yield f"Run {run['id']}: {run['status']}. {places}, seed {run['seed']}"
     configs = [json.loads(run["config"]) | {name: run[name] for name in SIZES} for run in runs]
     differing = [name for name in dict.fromkeys([*configs[0], *configs[1]]) if configs[0].get(name) != configs[1].get(name)]
-    yield table(["differing field", *names], [(name, *(str(config.get(name, "–")) for config in configs)) for name in differing])
+    yield table(["differing field", *names], [(name, *(_field(config.get(name)) for config in configs)) for name in differing])
     finals = [_finals(connection, run["id"]) for run in runs]
     keys = sorted(finals[0] | finals[1])
     several = {name for name, at in keys if at}
     if rows := [
-        (f"{name} at {at:g}" if name in several else name, *_beside(*(each.get((name, at)) for each in finals)))
+        (f"{shown(name)} at {at:g}" if name in several else shown(name), *_beside(*(each.get((name, at)) for each in finals)))
         for name, at in keys
     ]:
         yield table(["final", *names, "difference"], rows, right=[*names, "difference"])
@@ -106,6 +107,10 @@ def _order(series: str) -> tuple[int, str]:
     return (first.index(series) if series in first else len(first)), series
 
 
+def _field(value: Any) -> str:
+    return "–" if value is None else json.dumps(value) if isinstance(value, list) else shown(value)
+
+
 def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
     """Two values and how much larger the second is; "–" for what was not measured."""
     known = first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
@@ -125,7 +130,13 @@ def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[st
         end = max(max(curve) for curve in pair)
         for number, curve in enumerate(pair):
             values = list(curve.values())
-            yield ("" if number else name), names[number], sparkline(curve, end, *scale), _number(values[0]), _number(values[-1])
+            yield (
+                ("" if number else shown(name)),
+                names[number],
+                sparkline(curve, end, *scale),
+                _number(values[0]),
+                _number(values[-1]),
+            )
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:

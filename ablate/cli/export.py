@@ -71,7 +71,7 @@ def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
 
 def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
     """Write beside the file, then put it in its place: what stood there is whole until the new one is."""
-    from ablate.store import formats
+    from ablate import formats
 
     part = out.with_name(f"{out.name}.part")
     try:

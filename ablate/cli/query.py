@@ -47,9 +47,8 @@ def query(
 
     ablate query best-lr topology
     """
-    from ablate import store
+    from ablate import formats, store
     from ablate.errors import AblateError
-    from ablate.store import formats
     from ablate.store import query as queries
 
     if (asked is not None) + listed + tables != 1:
@@ -104,7 +103,7 @@ def known(database: Database, study: str) -> None:
 
 
 def _list(format: str) -> None:
-    from ablate.store import formats
+    from ablate import formats
     from ablate.store.questions import QUESTIONS, page
 
     if format == "md":
@@ -119,7 +118,8 @@ def _list(format: str) -> None:
 
 
 def _tables(database: Database, format: str) -> None:
-    from ablate.store import formats, query
+    from ablate import formats
+    from ablate.store import query
 
     rows = [(name, kind, ", ".join(columns)) for name, kind, columns in query.tables(database)]
     if format != "table":

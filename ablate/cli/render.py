@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.formats import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -49,7 +51,7 @@ def table(
     right: Iterable[str] = (),
     widths: Sequence[int | None] | None = None,
 ) -> Table:
-    """A plain table; columns named in `right` hold numbers. Text is shown as it is, never read as markup."""
+    """A plain table; columns named in `right` hold numbers. Text is never read as markup, and controls in it are escaped."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -59,7 +61,7 @@ def table(
     for heading, width in zip(headings, widths or [None] * len(headings), strict=True):
         made.add_column(Text(heading), justify="right" if heading in numeric else "left", overflow="fold", width=width)
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(printable(cell)) for cell in row))
     return made
 
 

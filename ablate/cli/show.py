@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.render import Db, console, table
+from ablate.formats import printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,7 +72,7 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
     )
     for member in members:
         gone = "" if member["active"] else ", no longer in the study"
-        yield f"In {member['study']}: {member['cell']} ({member['role']}{gone})"
+        yield f"In {printable(member['study'])}: {printable(member['cell'])} ({member['role']}{gone})"
     sizes = f"{run['n_params']:,} parameters, {run['n_params_body']:,} in the body" if run["n_params"] else "size unknown"
     yield f"{sizes}; {run['tokens']:,} tokens, {run['flops'] or 0:.3g} FLOPs"
     yield _configuration(run)
@@ -80,7 +81,9 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
         yield _attempts(attempts)
     finals = select(connection, "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at", id=run["id"])
     if finals:
-        rows = [(row["name"], f"{row['at']:g}", "NaN" if row["value"] is None else f"{row['value']:.6g}") for row in finals]
+        rows = [
+            (shown(row["name"]), f"{row['at']:g}", "NaN" if row["value"] is None else f"{row['value']:.6g}") for row in finals
+        ]
         yield table(["final", "at", "value"], rows, right=["at", "value"])
     for attempt in attempts:
         if attempt["error"]:
