@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli import complete
 from ablate.cli.database import require
 from ablate.cli.render import Db, console, table, writing
 
 
 def report(
     study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="A study; all of them without.", show_default=False)
+        str | None,
+        typer.Argument(metavar="STUDY", help="A study; all of them without.", show_default=False, autocompletion=complete.stored),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")] = Path("results"),
     db: Db = None,
@@ -35,7 +37,10 @@ def report(
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 
-def analyse(study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.")], db: Db = None) -> None:
+def analyse(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
+    db: Db = None,
+) -> None:
     """Work out a study's effects anew, from what the database holds, and store them."""
     from ablate import analysis, store
 

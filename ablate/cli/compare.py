@@ -144,9 +144,10 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
     last: dict[int, float] = {}
     for tokens, value in curve.items():
         last[min(WIDTH - 1, tokens * WIDTH // max(end, 1))] = value  # of several points the last
-    half = (high / 2 - low / 2) or 1.0  # halves: the span of ±1e308 is no number
+    unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 is no number
+    span = (high * unit - low * unit) or 1.0
     return "".join(
-        "×" if not math.isfinite(value) else BARS[min(7, int((value / 2 - low / 2) / half * 8))]
+        "×" if not math.isfinite(value) else BARS[min(7, int((value * unit - low * unit) / span * 8))]
         for _, value in sorted(last.items())
     )
 
