@@ -16,7 +16,7 @@ import pytest
 from command import ROOT, Run
 from report_study import NAN, Levels, Outcome, study
 
-from ablate.cli.compare import WIDTH, sparkline
+from ablate.cli import compare
 from ablate.store.questions import QUESTIONS
 
 FACTORS = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
@@ -131,10 +131,10 @@ def test_compare_with_a_run_that_diverged(ablate: Run, trained: str) -> None:
     code, out, _ = ablate("compare", "3", "4", "--db", trained)
     assert code == 0 and "Run 4: diverged." in out
     found = lines(out)
-    assert ["loss", "3", "nan", "–"] in found
+    assert ["loss", "3", "NaN", "–"] in found
     assert ["stream_rms", "at", "0", "1", "–", "–"] in found
     assert "××" in out
-    assert ["81.9k", "4", "inf", "–"] in found
+    assert ["81.9k", "4", "Infinity", "–"] in found
 
 
 def test_compare_draws(ablate: Run, trained: str) -> None:
@@ -148,19 +148,18 @@ def test_compare_draws(ablate: Run, trained: str) -> None:
     ("curve", "low", "high", "drawn"),
     [
         ({}, 0.0, 0.0, ""),
-        ({1: 5.0}, 5.0, 5.0, "▁"),
-        ({0: 0.0, 500: 0.5, 1000: 1.0}, 0.0, 1.0, "▁▅█"),
-        ({0: -1e308, 500: 0.0, 1000: 1e308}, -1e308, 1e308, "▁▅█"),
-        ({0: 0.0, 1000: 5e-324}, 0.0, 5e-324, "▁█"),
-        ({0: math.nan, 500: math.inf, 1000: 1.0}, 1.0, 1.0, "××▁"),
+        ({25: 5.0}, 5.0, 5.0, " ▁"),
+        ({0: 0.0, 50: 0.5, 75: 1.0}, 0.0, 1.0, "▁▁▅█"),
+        ({0: 0.0, 50: 1.0}, 0.0, 1.0, "▁▁█"),  # one that ended halfway
+        ({0: -1e308, 25: 0.0, 50: 1e308}, -1e308, 1e308, "▁▅█"),
+        ({0: 0.0, 25: 5e-324}, 0.0, 5e-324, "▁█"),
+        ({0: math.nan, 50: math.inf, 100: 1.0}, 1.0, 1.0, "×××▁"),
+        ({step: 1 - step / 100 for step in range(101)}, 0.0, 1.0, "▇▅▃▁"),
     ],
 )
-def test_sparklines(curve: dict[int, float], low: float, high: float, drawn: str) -> None:
-    assert sparkline(curve, 1000, low, high) == drawn
-
-
-def test_a_long_curve_fits() -> None:
-    assert len(sparkline({step: 1 / (1 + step) for step in range(1000)}, 1000, 0.0, 1.0)) == WIDTH
+def test_sparklines(monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], low: float, high: float, drawn: str) -> None:
+    monkeypatch.setattr(compare, "WIDTH", 4)
+    assert compare.sparkline(curve, 100, low, high) == drawn
 
 
 # -- files ------------------------------------------------------------------------------------------------------------------

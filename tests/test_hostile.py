@@ -155,8 +155,8 @@ def test_compare_and_show_print_every_name_so_that_it_can_be_told(db: Database) 
         for name, value in METRICS.items():
             shown = formats.shown(name)
             assert from_shown(shown) == name
-            number = "NaN" if math.isnan(value) else f"{value:.6g}"
-            assert any(line.startswith(f"{shown} ") and f" {number.lower()}" in line.lower() for line in starts), name
+            number = f"{value:.6g}" if math.isfinite(value) else formats.number(value)
+            assert any(line.startswith(f"{shown} ") and f" {number}" in line for line in starts), name
 
 
 def test_named_queries_and_values_take_hostile_words(db: Database) -> None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.render import Db, console, quantity, table, writing
-from ablate.cli.show import find, select
+from ablate.cli.show import digits, find, select
 from ablate.formats import printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from sqlalchemy import Connection, RowMapping
 
+LOSSES = ("loss", "train_loss")  # held-out first
 SIZES = ("tokens", "n_params", "n_params_body", "flops")
 SHOWN = 10  # points of a curve that are printed as numbers
 BARS = "▁▂▃▄▅▆▇█"
@@ -79,8 +80,8 @@ def _parts(connection: Connection, runs: Sequence[RowMapping], curves: Sequence[
         yield table(
             ["series", "", "from first to last point", "first", "last"], _drawn(both, names, curves), right=["first", "last"]
         )
-    for name in both[:1]:
-        yield from _points(name, names, [each[name] for each in curves])
+    if losses := [name for name in LOSSES if name in both]:
+        yield _points(losses, names, curves)
 
 
 def _finals(connection: Connection, run_id: int) -> dict[tuple[str, float], float]:
@@ -103,12 +104,13 @@ def _curves(connection: Connection, run: RowMapping) -> dict[str, Curve]:
 
 def _order(series: str) -> tuple[int, str]:
     """Held-out loss first, then training loss."""
-    first = ("loss", "train_loss")
-    return (first.index(series) if series in first else len(first)), series
+    return (LOSSES.index(series) if series in LOSSES else len(LOSSES)), series
 
 
 def _field(value: Any) -> str:
-    return "–" if value is None else json.dumps(value) if isinstance(value, list) else shown(value)
+    if isinstance(value, list):
+        return json.dumps(value)
+    return "–" if value is None else shown(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
@@ -118,7 +120,7 @@ def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"
+    return "–" if value is None else digits(value)
 
 
 def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]) -> Iterator[tuple[str, ...]]:
@@ -128,7 +130,7 @@ def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[st
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
         scale = (min(finite), max(finite)) if finite else (0.0, 0.0)
         end = max(max(curve) for curve in pair)
-        for number, curve in enumerate(pair):
+        for place, curve in enumerate(pair):
             values = list(curve.values())
             yield (
                 ("" if number else shown(name)),
@@ -140,27 +142,35 @@ def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[st
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
-    """The curve in at most `WIDTH` characters from 0 to `end` tokens: bars from `low` to `high`, "×" where not finite."""
-    last: dict[int, float] = {}
+    """The curve from 0 to `end` tokens in `WIDTH` characters, of each its newest value: a bar from `low` to `high`, "×" where it
+    is not finite, nothing before the first point and behind the last one.
+    """
+    newest: dict[int, float] = {}
     for tokens, value in curve.items():
-        last[min(WIDTH - 1, tokens * WIDTH // max(end, 1))] = value  # of several points the last
+        newest[min(WIDTH - 1, tokens * WIDTH // max(end, 1))] = value
     unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 is no number
     span = (high * unit - low * unit) or 1.0
-    return "".join(
-        "×" if not math.isfinite(value) else BARS[min(7, int((value * unit - low * unit) / span * 8))]
-        for _, value in sorted(last.items())
-    )
+    drawn = ""
+    for place in range(max(newest, default=-1) + 1):
+        if place not in newest:
+            drawn += drawn[-1:] or " "
+        elif math.isfinite(value := newest[place]):
+            drawn += BARS[min(7, int((value * unit - low * unit) / span * 8))]
+        else:
+            drawn += "×"
+    return drawn
 
 
-def _points(series: str, names: Sequence[str], curves: Sequence[Curve]) -> Iterator[RenderableType]:
-    """The values at tokens that both have seen."""
-    common = sorted(curves[0].keys() & curves[1].keys())
-    if not common:
-        yield f"The runs have no point of {series} at the same number of tokens."
-        return
-    places = sorted({round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)})
-    rows = [(quantity(common[place]), *_beside(*(curve[common[place]] for curve in curves))) for place in places]
-    yield table([f"{series} at tokens", *names, "difference"], rows, right=[f"{series} at tokens", *names, "difference"])
+def _points(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]) -> RenderableType:
+    """The values of the first loss that both have at the same tokens."""
+    for name in series:
+        first, second = (each[name] for each in curves)
+        common = sorted(first.keys() & second.keys())
+        if common:
+            places = sorted({round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)})
+            rows = [(quantity(common[place]), *_beside(first[common[place]], second[common[place]])) for place in places]
+            return table([f"{name} at tokens", *names, "difference"], rows, right=[f"{name} at tokens", *names, "difference"])
+    return "The runs have no point of a loss at the same number of tokens."
 
 
 def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: Path) -> None:
@@ -171,7 +181,7 @@ def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: 
     from ablate import figures
     from ablate.errors import AblateError
 
-    series = next((name for name in ("loss", "train_loss") if all(name in each for each in curves)), None)
+    series = next((name for name in LOSSES if all(name in each for each in curves)), None)
     if series is None:
         raise AblateError("--plot: the two runs have no loss curve in common")
     rows: list[dict[str, Any]] = [

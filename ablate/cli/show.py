@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ablate.cli.render import Db, console, table
-from ablate.formats import printable, shown
+from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +32,11 @@ def show(
                 out.print(part, markup=False)
             else:
                 out.print(part)
+
+
+def digits(value: float) -> str:
+    """Six digits, or what it is instead of a number."""
+    return f"{value:.6g}" if math.isfinite(value) else number(value)
 
 
 def select(connection: Connection, sql: str, **values: Any) -> list[RowMapping]:
@@ -62,6 +68,8 @@ def find(connection: Connection, name: str) -> RowMapping:
 
 
 def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
+    from ablate.store.schema import from_db
+
     diverged = f" at step {run['diverged_at']}" if run["diverged_at"] is not None else ""
     yield f"Run {run['id']}: {run['status']}{diverged}. Key {run['key']}"
     members = select(
