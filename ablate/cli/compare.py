@@ -132,13 +132,8 @@ def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[st
         end = max(max(curve) for curve in pair)
         for place, curve in enumerate(pair):
             values = list(curve.values())
-            yield (
-                ("" if number else shown(name)),
-                names[number],
-                sparkline(curve, end, *scale),
-                _number(values[0]),
-                _number(values[-1]),
-            )
+            drawn = sparkline(curve, end, *scale)
+            yield "" if place else shown(name), names[place], drawn, _number(values[0]), _number(values[-1])
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:

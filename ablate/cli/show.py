@@ -89,9 +89,7 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
         yield _attempts(attempts)
     finals = select(connection, "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at", id=run["id"])
     if finals:
-        rows = [
-            (shown(row["name"]), f"{row['at']:g}", "NaN" if row["value"] is None else f"{row['value']:.6g}") for row in finals
-        ]
+        rows = [(shown(row["name"]), f"{row['at']:g}", digits(from_db(row["value"]))) for row in finals]
         yield table(["final", "at", "value"], rows, right=["at", "value"])
     for attempt in attempts:
         if attempt["error"]:
