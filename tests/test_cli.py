@@ -296,6 +296,14 @@ def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
     assert raw == before
 
 
+def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(ablate: Run, tmp_path: Path) -> None:
+    code, out, _ = ablate("new", "two words", "--from", QUICKSTART)
+    assert code == 0 and out.endswith("Next: ablate plan 'studies/two words.toml'\n")
+    lines = (tmp_path / "studies" / "two words.toml").read_text().splitlines()
+    assert [line.split("#")[0].strip() for line in lines if "tokens that a run trains on" in line] == ['tokens = "0.2M"']
+    assert "Next: ablate run 'two words'" in ablate("plan", "two words")[1]
+
+
 def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete.levels("topolo") == ["topology="]
     assert complete.levels("topology=serial,no-") == [

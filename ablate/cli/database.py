@@ -99,14 +99,14 @@ def thin(
 
     require(db)
     file = store.locate(db)
-    before = file.stat().st_size
+    before = sum(part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists())
     with store.open(db, create=True) as database:
         done = reduce(database, keep)
     print(f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,} kept")
     if sqlite.at_rest(file):
         print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
     else:
-        print("another process has it open: it becomes smaller, and one file that can be committed, once that has ended")
+        print("another process has it open; do this again when that has ended, for one file that can be committed")
     if done.waiting:
         print(f"runs without a result, left as they are: {done.waiting:,}")
 

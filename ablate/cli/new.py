@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -92,7 +93,9 @@ def new(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     console().print(
-        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {path}", markup=False, soft_wrap=True
+        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {quote(str(path))}",
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,7 +81,7 @@ def plan(
         *_confounds(made),
     ):
         out.print(line, markup=False)
-    out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)
+    out.print(f"\nNext: ablate run {quote(study)}" + (f" --size {size}" if size else ""), markup=False)
 
 
 def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,7 +50,7 @@ def run(
         outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
         analyse(database, given.name)
     unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
-    out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
+    out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
