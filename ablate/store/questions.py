@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ablate.errors import AblateError, unknown
 
@@ -31,23 +31,23 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class Question:
-    """One statement. A parameter stands in it as `:name`; one that has a default may be left out."""
+    """One statement. A parameter stands in it as `:name`; one that is optional is empty where it is left out."""
 
     name: str
     answers: str
     sql: str
-    defaults: dict[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> list[str]:
         """In the order in which they are given."""
         names = list(dict.fromkeys(re.findall(r":(\w+)", self.sql)))
-        return sorted(names, key=lambda name: name in self.defaults)
+        return sorted(names, key=lambda name: name in self.optional)
 
     @property
     def usage(self) -> str:
         """The parameters as a usage line writes them: "STUDY [SERIES]"."""
-        return " ".join(f"[{name.upper()}]" if name in self.defaults else name.upper() for name in self.parameters)
+        return " ".join(f"[{name.upper()}]" if name in self.optional else name.upper() for name in self.parameters)
 
     def bind(self, words: Sequence[str]) -> dict[str, str]:
         """Words of the command line, "topology" or "study=topology", as values of the parameters."""
@@ -63,7 +63,7 @@ class Question:
         if len(free) > len(places):
             takes = f"takes {self.usage}" if self.usage else "takes no parameter"
             raise AblateError(f"named query {self.name} {takes}; {free[len(places)]!r} is too much")
-        values = self.defaults | given | dict(zip(places, free, strict=False))
+        values = dict.fromkeys(self.optional, "") | given | dict(zip(places, free, strict=False))
         if missing := [name for name in self.parameters if name not in values]:
             raise AblateError(
                 f"named query {self.name} needs {missing[0]}, {PARAMETERS[missing[0]]}: ablate query {self.name} {self.usage}"
@@ -72,7 +72,7 @@ class Question:
 
     def with_values(self, **values: str) -> str:
         """The statement with text in the place of its parameters, to be read and copied."""
-        values = self.defaults | values
+        values = dict.fromkeys(self.optional, "") | values
         return re.sub(r":(\w+)", lambda found: quoted(values[found[1]]), self.sql)
 
 
@@ -126,10 +126,10 @@ ORDER BY family, level, seed""",
         """\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
 FROM curves
-WHERE study = :study AND series = :series AND role = 'compare'
+WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss') AND role = 'compare'
 GROUP BY cell, tokens
 ORDER BY cell, tokens""",
-        {"series": "loss"},
+        optional=("series",),
     ),
     Question(
         "lr-curve",
@@ -162,7 +162,7 @@ FROM (SELECT min(runs.role) AS role, attempt.status, attempt.device_seconds
       GROUP BY attempt.id)
 GROUP BY role, status
 ORDER BY role, status""",
-        {"study": ""},
+        optional=("study",),
     ),
     Question(
         "loss-by-size",
