@@ -9,22 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ablate"
 ORDER = [
-    *(
-        "errors",
-        "formats",
-        "metrics",
-        "factors",
-        "config",
-        "text",
-        "study",
-        "sizes",
-        "plan",
-        "journal",
-        "store",
-        "draws",
-        "model",
-    ),
-    *("data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
+    *("errors", "formats", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws"),
+    *("model", "data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
 ]
 HEAVY = {
     "torch": ORDER.index("draws"),

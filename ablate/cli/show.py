@@ -51,12 +51,8 @@ def find(connection: Connection, name: str) -> RowMapping:
 
     if name.isascii() and name.isdigit() and (found := select(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18]))):
         return found[0]
-    digits = set(name.lower()) <= set("0123456789abcdef")
-    found = (
-        select(connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower())
-        if name and digits
-        else []
-    )
+    may_be_key = bool(name) and set(name.lower()) <= set("0123456789abcdef")
+    found = select(connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()) if may_be_key else []
     if len(found) == 1:
         return found[0]
     if found:
@@ -93,7 +89,8 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
         yield table(["final", "at", "value"], rows, right=["at", "value"])
     for attempt in attempts:
         if attempt["error"]:
-            yield f"Attempt {attempt['n']} ended with:\n{attempt['error'].rstrip()}"
+            lines = map(printable, attempt["error"].rstrip().splitlines())
+            yield "\n".join([f"Attempt {attempt['n']} ended with:", *lines])
 
 
 def _configuration(run: RowMapping) -> RenderableType:
