@@ -98,4 +98,6 @@ def formats(incomplete: str) -> list[str]:
 
 
 def exports(incomplete: str) -> list[str]:
-    return [name for name in ("runs", "curves", "finals", "pairs", "effects") if name.startswith(incomplete)]
+    from ablate.cli.export import WHAT
+
+    return [name for name in WHAT if name.startswith(incomplete)]
