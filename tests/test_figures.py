@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy import stats
 
-from ablate import analysis, figures
+from ablate import analysis, figures, units
 from ablate.figures import style
 
 
@@ -313,8 +313,9 @@ def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("write", "value", "text"),
     [
-        (style.count, 1_234_567, "1.23M"), (style.count, 999_999, "1M"), (style.power, 3e14, "3×10¹⁴"),
-        (style.power, 2.5e-3, "2.5×10⁻³"), (style.duration, 89, "89 s"), (style.duration, 7200, "2 h"),
+        (units.count, 1_234_567, "1.23M"), (units.count, 999_999, "1M"), (units.power, 3e14, "3×10¹⁴"),
+        (units.power, 2.5e-3, "2.5×10⁻³"), (units.duration, 89, "89 s"), (units.duration, 7200, "2 h"),
+        (units.duration, 3e7, "347 days"), (units.count, 2e15, "2×10¹⁵"), (units.memory, 3 << 19, "1.5 MiB"),
         (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
     ],
 )  # fmt: skip

@@ -124,47 +124,6 @@ def plain(text: object, width: int | None = None) -> str:
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
 
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def count(value: float) -> str:
-    """A number of parameters, tokens or steps: 950, 12k, 3.4M, 1.2B.
-
-    >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9)]
-    ['0', '950', '12.3k', '3.4M', '20M', '1.25B']
-    """
-    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
-def power(value: float) -> str:
-    """A number with a power of ten: 3×10¹⁴.
-
-    >>> power(3.04e14), power(1e15), power(0)
-    ('3.04×10¹⁴', '10¹⁵', '0')
-    """
-    if not value or not math.isfinite(value):
-        return f"{value:g}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    ten = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
-    return ten if mantissa == "1" else f"{mantissa}×{ten}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.4 s, 12 s, 3.5 min, 2.1 h, 4.2 days.
-
-    >>> [duration(s) for s in (0.42, 12, 210, 7500, 400_000)]
-    ['0.42 s', '12 s', '3.5 min', '2.1 h', '4.6 days']
-    """
-    for size, unit in ((86400 * 2, "days"), (3600 * 1.5, "h"), (90, "min")):
-        if seconds >= size:
-            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.2g} {unit}"
-    return f"{seconds:.2g} s"
-
-
 def decimal(value: float) -> str:
     """A tick: no trailing zeros, a real minus sign."""
     return f"{value:.6g}".replace("-", "−")

@@ -9,13 +9,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from ablate import units
 from ablate.figures import style
 
 AXES = {  # column of the frame → label of the axis, how its ticks are written
-    "tokens": ("training tokens", style.count),
-    "flops": ("training FLOPs", style.power),
+    "tokens": ("training tokens", units.count),
+    "flops": ("training FLOPs", units.power),
     "seconds": ("training time (s)", style.decimal),
-    "step": ("optimiser step", style.count),
+    "step": ("optimiser step", units.count),
 }
 EARLY = 0.2  # the share of a run whose steep fall may leave the picture
 
@@ -76,7 +77,7 @@ def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the re
         ax = _profile(frame, "block", hue, ax)
         values = frame["value"][np.isfinite(frame["value"].astype(float))]
         decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
-        style.ticks(ax, "y", style.power if decades > 3 else style.decimal, log=decades > 1.3)
+        style.ticks(ax, "y", units.power if decades > 3 else style.decimal, log=decades > 1.3)
         style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
         style.labels(ax, "after block (0: the embeddings)", label)
         return ax
@@ -89,7 +90,7 @@ def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax:
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
-        style.ticks(ax, "x", style.count, log=bool(len(frame)) and frame["position"].min() > 0)
+        style.ticks(ax, "x", units.count, log=bool(len(frame)) and frame["position"].min() > 0)
         style.ticks(ax, "y")
         style.labels(ax, "position in the context", label)
         return ax

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ablate.figures.style import count
 from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import listed, plural
+from ablate.units import count
 
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
 

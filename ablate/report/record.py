@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from ablate import stats
-from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, plain, quoted
 from ablate.report.words import decimals, listed, percent, plural
+from ablate.units import duration
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
@@ -40,7 +40,7 @@ def cost(material: Material) -> Table:
 def setting(material: Material) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
     frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
-    frame = frame.assign(device=frame["device_name"].fillna(frame["device"]))
+    frame = frame.assign(device=frame["device_name"].where(frame["device_name"].notna(), frame["device"]))
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):

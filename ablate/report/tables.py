@@ -10,11 +10,11 @@ import pandas as pd
 
 from ablate import stats
 from ablate.errors import AblateError
-from ablate.figures.style import count, power
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, number, p_digits, percent, signed
 from ablate.scaling.fit import Fit
+from ablate.units import count, power
 
 
 def quoted(text: str) -> str:

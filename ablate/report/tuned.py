@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
 from ablate.report.words import decimals, listed, number, percent, plural, signed
 from ablate.tune import sensitivity
+from ablate.units import duration
 
 Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 
