@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, pictures, record, tables, tuned
+from ablate.report import answers, basis, pictures, record, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -51,10 +51,10 @@ def write(db: Database, study: str, out: Path) -> Path:
     content = {
         "study": material.study,
         "effects": effects,
-        "state": answers.state(material),
+        "state": basis.state(material),
         "lead": answers.lead(material),
         "families": answers.families(material) + answers.changes(material),
-        "fairness": answers.fairness(material),
+        "fairness": basis.fairness(material),
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
@@ -65,13 +65,13 @@ def write(db: Database, study: str, out: Path) -> Path:
 def answer(db: Database, study: str) -> str:
     """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on."""
     material = gather(db, study)
-    lines = [material.study.question, answers.state(material), *answers.lead(material)]
+    lines = [material.study.question, basis.state(material), *answers.lead(material)]
     for family in answers.families(material):
         lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
     for family in answers.changes(material):
         lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
         lines += [f"  {family.summary}"] if family.summary else []
-    return "\n".join([*lines, "", *answers.fairness(material)])
+    return "\n".join([*lines, "", *basis.fairness(material)])
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:
@@ -80,7 +80,7 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     for name in studies:
         page = write(db, name, out / pictures.slug(name))
         material = gather(db, name)
-        written.append(Written(name, material.study.question, answers.state(material), page.relative_to(out)))
+        written.append(Written(name, material.study.question, basis.state(material), page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 
