@@ -453,8 +453,8 @@ def test_a_ranking_names_the_arms_that_lost_seeds(tmp_path: Path) -> None:
     text = write(tmp_path, outcome)
     assert (
         "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds), "
-        "followed by serial (2.20). A mean is over the seeds that completed, and flatters an arm that loses "
-        "seeds: concat lost 1 of 5 seeds and no-skip lost 2 of 5 seeds."
+        "followed by serial (2.20). A mean is over the runs that completed, and flatters an arm that loses "
+        "some: concat lost 1 of 5 runs and no-skip lost 2 of 5 runs."
     ) in text
 
 
@@ -502,6 +502,31 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     assert "Held-out loss over topology and n_layer." in text  # the heat map
     assert "topology: does its effect change from n_layer=4 to n_layer=12?" in text
     assert "No change is told from zero for parallel, concat and no-skip; this study can see" in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
+    shift = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2.0 + shift[levels["topology"]] + float(rng.normal(0, 0.02)))
+
+    db = study(tmp_path, depths, outcome, within=["n_layer"])
+    path = report.write(db, "topology", tmp_path / "out")
+    first, below = page(path).text.split("All runs", 1)
+    for text in (report.answer(db, "topology"), first):
+        assert "held-out loss is that of parallel in 4 of 4 strata (n_layer=1; n_layer=2; n_layer=3; 1 more)." in text
+        assert re.search(
+            r"parallel \(−0\.\d+, −0\.\d+ to −0\.\d+\) is better than serial; no-skip \(\+\d.*?\) is worse than serial; "
+            r"concat is not told apart from serial: this study can see 0\.\d+ or more\.",
+            text,
+        ), text
+        assert "it lowers" not in text
+    assert below.count("parallel is better than serial: it lowers held-out loss by") == 4
+    markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert markdown.count("**parallel** is better than serial: it lowers held-out loss by") == 4
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -53,6 +53,8 @@ def write(db: Database, study: str, out: Path) -> Path:
         "effects": effects,
         "state": basis.state(material),
         "lead": answers.lead(material),
+        "brief": answers.brief(material),
+        "legend": answers.legend(material),
         "families": answers.families(material) + answers.changes(material),
         "fairness": basis.fairness(material),
         "sections": sections,
@@ -63,15 +65,23 @@ def write(db: Database, study: str, out: Path) -> Path:
 
 
 def answer(db: Database, study: str) -> str:
-    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on."""
+    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on.
+
+    Of a study with many contrasts a sentence a family.
+    """
     material = gather(db, study)
     lines = [material.study.question, basis.state(material), *answers.lead(material)]
+    short = answers.brief(material)
+    lines += [answers.legend(material)] if short else []
     for family in answers.families(material):
-        lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
+        lines += ["", f"{family.heading}:", *_told(family, short)]
     for family in answers.changes(material):
-        lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
-        lines += [f"  {family.summary}"] if family.summary else []
+        lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
     return "\n".join([*lines, "", *basis.fairness(material)])
+
+
+def _told(family: answers.Family, short: bool) -> list[str]:
+    return [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:

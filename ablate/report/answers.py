@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ablate.report.material import Material
 from ablate.report.words import MetricWords, decimals, listed, number, p_value, plural, signed
 
 FEW = 3  # strata that each have a line of their own
+MANY = 10  # contrasts from which on families are told in brief, and each contrast further below
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Answer:
 
     level: str
     text: str  # what follows the level's name
-    verdict: str  # "better" | "worse" | "unresolved" | "unknown"
+    verdict: str  # "better" | "worse" | "unresolved" | "unknown" | "changed"
+    numbers: str = ""  # "+0.178, +0.122 to +0.233": the difference and its 95% interval
+    sees: float = math.nan  # the smallest effect that the study can see there
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,46 @@ class Family:
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
     answers: tuple[Answer, ...]
+    brief: str = ""  # the summary with the numbers of what is resolved: for a study of many contrasts
 
 
 def lead(material: Material) -> list[str]:
-    """For each stratum, where they are few, which arm has the best mean: what the reader asks first, and no test."""
+    """Which arm has the best mean in each stratum: what the reader asks first, and no test."""
     if len(material.strata) > FEW:
-        return []
+        return list(_winners(material))
     return [text for stratum in material.strata for text in _best(material, stratum)]
+
+
+def brief(material: Material) -> bool:
+    """Whether the study has so many contrasts that a sentence on each would bury the answer."""
+    return len(material.effects) >= MANY
+
+
+def legend(material: Material) -> str:
+    """What the numbers of a brief answer are, and where the rest stands."""
+    return (
+        f"In brackets: the difference in {material.words.axis} with its 95% interval; better and worse are so after Holm's "
+        "correction over the levels of a family. The report's section Effects has a sentence on each contrast."
+    )
+
+
+def _winners(material: Material) -> Iterator[str]:
+    """Of many strata, where each arm has the best mean."""
+    words, means = material.words, material.good.groupby(["stratum", "arm"], observed=True)["metric"].mean()
+    best: dict[str, list[str]] = {}
+    for stratum in material.strata:
+        if stratum in means.index and len(means[stratum]) > 1:
+            arm = means[stratum].idxmin() if words.goal == "min" else means[stratum].idxmax()
+            best.setdefault(str(arm), []).append(stratum)
+    if best:
+        ranked = sorted(best.items(), key=lambda item: -len(item[1]))
+        named = [f"{arm} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})" for arm, strata in ranked]
+        yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}."
+        yield from _lost(material, material.compared)
+
+
+def _some(strata: Sequence[str]) -> str:
+    return "; ".join(strata[:FEW]) + (f"; {len(strata) - FEW} more" if len(strata) > FEW else "")
 
 
 def _best(material: Material, stratum: str) -> Iterator[str]:
@@ -58,10 +94,16 @@ def _best(material: Material, stratum: str) -> Iterator[str]:
     )
     where, side = f"At {stratum} the" if stratum else "The", "lowest" if words.goal == "min" else "highest"
     yield f"{where} {side} mean {words.phrase} is that of {best}, followed by {second}."
+    yield from _lost(material, compared)
+
+
+def _lost(material: Material, compared: pd.DataFrame) -> Iterator[str]:
+    """A warning that names the arms whose means leave seeds out."""
     lost = compared[compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(material.good["run"])]
-    if len(lost):
-        named = [f"{name} lost {len(part)} of {seeds[name]} seeds" for name, part in lost.groupby("arm", observed=True)]
-        yield f"A mean is over the seeds that completed, and flatters an arm that loses seeds: {listed(named)}."
+    runs = compared.groupby("arm", observed=True).size()
+    named = [f"{name} lost {len(part)} of {plural(runs[name], 'run')}" for name, part in lost.groupby("arm", observed=True)]
+    if named:
+        yield f"A mean is over the runs that completed, and flatters an arm that loses some: {listed(named)}."
 
 
 def families(material: Material) -> list[Family]:
@@ -75,15 +117,14 @@ def families(material: Material) -> list[Family]:
             if len(factors) == 1
             else "each factor by itself, against the baseline"
         )
-        return [Family(heading, _summary("the baseline", answers), answers)]
+        return [Family(heading, *_summaries("the baseline", answers))]
     found = []
     for rows in parts:
         answers = tuple(_answer(material, row, len(rows), row["level"]) for row in rows)
         first = rows[0]
         where = f" at {first['stratum']}" if first["stratum"] else ""
         heading = f"{first['factor']}{where}, against {first['baseline_level']}"
-        summary = _summary(first["baseline_level"], answers) if len(answers) > 1 else ""
-        found.append(Family(heading, summary, answers))
+        found.append(Family(heading, *_summaries(first["baseline_level"], answers)))
     return found
 
 
@@ -106,7 +147,10 @@ def changes(material: Material) -> list[Family]:
         to = "" if single else f" to {key[1]}"
         heading = f"{key[0]}: does its effect change from {rows[0]['first']}{to}?"
         if answers or rest:
-            found.append(Family(heading, _unchanged(words, rest), answers))
+            moved = [f"{one.level} ({one.numbers})" for one in answers]
+            unchanged = _unchanged(words, rest)
+            told = f"The effect changes of {listed(moved)}. " if moved else ""
+            found.append(Family(heading, unchanged, answers, told + unchanged))
     return found
 
 
@@ -123,13 +167,18 @@ def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: 
         f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
         f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)})."
     )
-    return Answer(name, text, "changed")
+    return Answer(name, text, "changed", _numbers(row))
 
 
 def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
     pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
     verdict, claim = _claim(material.words, row, pairs, family_size)
-    return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict)
+    return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict, _numbers(row), row["resolvable"])
+
+
+def _numbers(row: Mapping[Any, Any]) -> str:
+    digits = decimals((row["hi"] - row["lo"]) / 2)
+    return f"{signed(row['mean'], digits)}, {signed(row['lo'], digits)} to {signed(row['hi'], digits)}"
 
 
 def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, family_size: int) -> tuple[str, str]:
@@ -172,16 +221,23 @@ def _evidence(row: Mapping[Any, Any], family_size: int) -> str:
     return f"{plural(row['n'], 'pair')}; {p if family_size == 1 else f'Holm {p} over {family_size} levels'}"
 
 
-def _summary(baseline: str, answers: tuple[Answer, ...]) -> str:
-    """How many levels are better, worse, not told apart."""
+def _summaries(baseline: str, answers: tuple[Answer, ...]) -> tuple[str, tuple[Answer, ...], str]:
+    """How many levels are better, worse, not told apart: the fields of a `Family` behind its heading."""
     groups = {
         "better": f"better than {baseline}",
         "worse": f"worse than {baseline}",
         "unresolved": f"not told apart from {baseline}",
         "unknown": "without an answer",
     }
-    counts = {verdict: [answer.level for answer in answers if answer.verdict == verdict] for verdict in groups}
-    said = [
-        f"{listed(names)} {'is' if len(names) == 1 else 'are'} {groups[verdict]}" for verdict, names in counts.items() if names
-    ]
-    return "; ".join(said) + "."
+    plain, full = [], []
+    for verdict, text in groups.items():
+        mine = [answer for answer in answers if answer.verdict == verdict]
+        if mine:
+            names = [answer.level for answer in mine]
+            numbers = [f"{one.level} ({one.numbers})" if verdict in ("better", "worse") else one.level for one in mine]
+            verb = "is" if len(mine) == 1 else "are"
+            plain.append(f"{listed(names)} {verb} {text}")
+            seen = max((one.sees for one in mine if math.isfinite(one.sees)), default=math.nan)
+            see = f": this study can see {number(seen, decimals(seen))} or more" if verdict == "unresolved" and seen > 0 else ""
+            full.append(f"{listed(numbers)} {verb} {text}{see}")
+    return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."
