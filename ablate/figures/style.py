@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH = 3.4  # inches: a column of a two-column paper
 INK = "#232629"  # text, axes, the baseline
@@ -124,19 +124,23 @@ def plain(text: object, width: int | None = None) -> str:
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
 
 
-def decimal(value: float) -> str:
-    """A tick: no trailing zeros, a real minus sign."""
-    return f"{value:.6g}".replace("-", "−")
+def decimal(value: float, places: int | None = None) -> str:
+    """A tick with a real minus sign: as many decimals as it takes, or `places`."""
+    return (f"{value:.6g}" if places is None else f"{value:.{places}f}").replace("-", "−")
 
 
-def signed(value: float) -> str:
-    """A difference: with its sign, and a real minus."""
-    return ("+" if value > 0 else "") + decimal(value)
+def signed(value: float, places: int | None = None) -> str:
+    """A difference: with its sign, and a real minus; 0 as such."""
+    return "0" if not value else ("+" if value > 0 else "") + decimal(value, places)
 
 
-def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, most: int = 5) -> None:
-    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits."""
+def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: bool = False, whole: bool = False) -> None:
+    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits.
+
+    Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole: at whole numbers only.
+    """
     axis = ax.xaxis if which == "x" else ax.yaxis
+    even = write in (decimal, signed) and not log
     if log:
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
@@ -149,11 +153,30 @@ def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, m
         if decades < 1:
             axis.minorticks_off()
     else:
-        axis.set_major_locator(MaxNLocator(most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))  # type: ignore[operator]
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=whole))
+    axis.set_major_formatter(Even(write) if even else FuncFormatter(lambda value, _: write(value)))
 
 
-FAR = 6.0  # an arm this many times as far out as the middle of them would flatten what the others show
+class Even(Formatter):
+    """Writes all ticks of an axis with equally many decimals."""
+
+    def __init__(self, write: Callable[..., str]):
+        self.write = write
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return self.write(value)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        exact = [round(value, 9) + 0.0 for value in values]  # a locator's sums err, and would give a zero a sign
+        return [self.write(value, _places(exact)) for value in exact]
+
+
+def _places(values: Sequence[float]) -> int:
+    """The fewest decimals that show every tick."""
+    return next((n for n in range(6) if all(abs(round(value, n) - value) < 1e-9 for value in values)), 6)
+
+
+FAR = 6.0  # an arm this many times as far out as three quarters of them would flatten what the others show
 
 
 def near(distances: Sequence[float]) -> list[bool]:
@@ -161,15 +184,15 @@ def near(distances: Sequence[float]) -> list[bool]:
     known = sorted(distance for distance in distances if math.isfinite(distance))
     if len(known) < 3:
         return [math.isfinite(distance) for distance in distances]
-    limit = FAR * known[(len(known) - 1) // 2]
+    limit = FAR * known[3 * (len(known) - 1) // 4]
     return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
 
 
-def fit(ax: Axes, values: np.ndarray) -> None:
-    """Fit the y axis to `values`, with a little room."""
+def fit(ax: Axes, values: np.ndarray, room: float = 0.05) -> None:
+    """Fit the y axis to `values`, with `room` as a share of their range above and below."""
     if len(values) and np.ptp(values) > 0:
-        room = 0.05 * float(np.ptp(values))
-        ax.set_ylim(values.min() - room, values.max() + room)
+        beyond = room * float(np.ptp(values))
+        ax.set_ylim(values.min() - beyond, values.max() + beyond)
 
 
 def tip(artist: Artist, text: str) -> None:

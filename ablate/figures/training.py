@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from ablate import units
 from ablate.figures import style
@@ -67,18 +68,25 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
         return ax
 
 
-def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the residual stream", ax: Axes | None = None) -> Axes:
+def blocks(
+    frame: pd.DataFrame,
+    *,
+    hue: str = "arm",
+    label: str = "RMS of the residual stream",
+    share: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
     """A final value along the residual stream, the mean over seeds, in a band from the lowest to the highest seed.
 
     frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis is logarithmic where it spans
-    decades, as that of `stream_rms` may.
+    decades, as that of `stream_rms` may, unless the value is a `share`.
     """
     with style.theme():
         ax = _profile(frame, "block", hue, ax)
         values = frame["value"][np.isfinite(frame["value"].astype(float))]
-        decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
+        decades = np.log10(values.max() / values.min()) if not share and len(values) and values.min() > 0 else 0.0
         style.ticks(ax, "y", units.power if decades > 3 else style.decimal, log=decades > 1.3)
-        style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
+        style.ticks(ax, "x", whole=True)
         style.labels(ax, "after block (0: the embeddings)", label)
         return ax
 
@@ -86,11 +94,13 @@ def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the re
 def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
     """The loss over the place of the predicted token in its context, drawn as `blocks`.
 
-    frame: columns position, value, run, `hue`.
+    frame: columns position, value, run, `hue`. A value is the mean over its position and those up to the next.
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
-        style.ticks(ax, "x", units.count, log=bool(len(frame)) and frame["position"].min() > 0)
+        ax.set_xscale("symlog", base=2, linthresh=1)  # places double; the first is 0
+        ax.set_xticks(sorted(frame["position"].unique()), minor=False)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(value)))
         style.ticks(ax, "y")
         style.labels(ax, "position in the context", label)
         return ax

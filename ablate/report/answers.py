@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,9 +70,18 @@ def _winners(material: Material) -> Iterator[str]:
             best.setdefault(str(arm), []).append(stratum)
     if best:
         ranked = sorted(best.items(), key=lambda item: -len(item[1]))
-        named = [f"{arm} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})" for arm, strata in ranked]
+        named = [
+            f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})"
+            for arm, strata in ranked
+        ]
         yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}."
         yield from _lost(material, material.compared)
+
+
+def _called(material: Material, arm: str) -> str:
+    """An arm by its level; with the factor's name where that is a number."""
+    factors = material.effects["factor"].unique()
+    return f"{factors[0]}={arm}" if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", arm) else arm
 
 
 def _some(strata: Sequence[str]) -> str:
@@ -88,7 +98,7 @@ def _best(material: Material, stratum: str) -> Iterator[str]:
         return
     seeds, digits = compared.groupby("arm", observed=True).size(), decimals(float(good.std().median()))
     best, second = (
-        f"{name} ({number(float(means[name]), digits)}{unit}"
+        f"{_called(material, name)} ({number(float(means[name]), digits)}{unit}"
         + (f", over {good.size()[name]} of {seeds[name]} seeds)" if good.size()[name] < seeds[name] else ")")
         for name, unit in zip(means.index, (words.after, ""), strict=False)
     )
@@ -101,7 +111,10 @@ def _lost(material: Material, compared: pd.DataFrame) -> Iterator[str]:
     """A warning that names the arms whose means leave seeds out."""
     lost = compared[compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(material.good["run"])]
     runs = compared.groupby("arm", observed=True).size()
-    named = [f"{name} lost {len(part)} of {plural(runs[name], 'run')}" for name, part in lost.groupby("arm", observed=True)]
+    named = [
+        f"{_called(material, name)} lost {len(part)} of {plural(runs[name], 'run')}"
+        for name, part in lost.groupby("arm", observed=True)
+    ]
     if named:
         yield f"A mean is over the runs that completed, and flatters an arm that loses some: {listed(named)}."
 

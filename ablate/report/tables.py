@@ -122,7 +122,7 @@ def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] 
 
 
 def _duration(seconds: float) -> Value:
-    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}", seconds)
+    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}", seconds)
 
 
 def _size(value: Any, write: Callable[[float], str]) -> Value:
