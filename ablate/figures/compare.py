@@ -149,7 +149,7 @@ def ordered(
         lines = []
         log = _spans_decades(whole[x].astype(float))
         for place, (name, index, part) in enumerate(groups):
-            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * APART / 72, 0, ax.figure.dpi_scale_trans)  # type: ignore[union-attr]
+            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * APART / 72, 0, ax.figure.dpi_scale_trans)
             lines.append(_ordered_line(ax, part, x, y, name, index, ax.transData + aside))
         style.fit(ax, whole[y].to_numpy(float), room=0.3)
         style.ticks(ax, "x", log=log)

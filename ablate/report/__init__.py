@@ -108,7 +108,8 @@ def _sections(material: Material, folder: Path) -> list[Section]:
     sections = [
         Section(
             "cells", "What was compared",
-            pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material), tables.factors(material)),
+            pictures=pictures.heat(gallery, material),
+            tables=_full(tables.levels(material), tables.cells(material), tables.factors(material)),
         ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),

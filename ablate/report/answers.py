@@ -78,10 +78,10 @@ def _winners(material: Material) -> Iterator[str]:
         yield from _lost(material, material.compared)
 
 
-def _called(material: Material, arm: str) -> str:
+def _called(material: Material, arm: Any) -> str:
     """An arm by its level; with the factor's name where that is a number."""
     factors = material.effects["factor"].unique()
-    return f"{factors[0]}={arm}" if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", arm) else arm
+    return f"{factors[0]}={arm}" if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm)) else str(arm)
 
 
 def _some(strata: Sequence[str]) -> str:

@@ -225,7 +225,6 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
     }
     pictures = []
     for name, (label, caption) in kinds.items():
-        share = name == "token_similarity"
         frame = material.finals[material.finals["name"] == name].rename(columns={"at": "block"})
         frame = _with_arms(frame, material)
         for number, stratum in enumerate(material.strata):
@@ -233,9 +232,8 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
             if part["block"].nunique() < 2:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
-            pictures.append(
-                gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, label=label, share=share)
-            )
+            look = {"label": label, "share": name == "token_similarity"}
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, **look))
     return pictures
 
 

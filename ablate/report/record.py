@@ -58,6 +58,10 @@ def setting(material: Material) -> Table:
         "How the accepted runs were run.",
         ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
         tuple(rows),
+        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host, threads, pack_size, compile_mode,\n"
+        '       versions, "commit", dirty\nFROM runs JOIN attempt ON attempt.run_id = runs.run\n'
+        f"WHERE study = {quoted(material.study.name)} AND attempt.status IN ('complete', 'diverged')\n"
+        "GROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
 
