@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def train(
     stop: Callable[[], bool],
     resume: bool,
     micro_batch: int,
+    turn: AbstractContextManager[None],
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)
@@ -51,6 +53,7 @@ def train(
         stop=stop,
         resume=resume,
         micro_batch=micro_batch,
+        turn=turn,
     )
 
 

@@ -26,8 +26,9 @@ class Job:
 class Jobs:
     """The jobs of a study for one launcher. They become smaller where memory runs out."""
 
-    def __init__(self, plan: Plan, db: Database, study_id: int, owner: Owner):
+    def __init__(self, plan: Plan, db: Database, study_id: int, owner: Owner, longest_first: bool):
         self._plan, self._db, self._study_id, self._owner = plan, db, study_id, owner
+        self._longest_first = longest_first
         self._squeezed: dict[str, int] = {}  # shape → how often it ran out of memory
 
     def next(self, device: Device, idle: int) -> Job | None:
@@ -50,6 +51,7 @@ class Jobs:
             self._owner,
             limit,
             alike=lambda config: (packs.shape(config), checkpoint(config)),
+            longest_first=self._longest_first,
         )
         if not claims:
             return None

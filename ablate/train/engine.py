@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -37,6 +37,7 @@ def train(
     resume: bool = False,
     micro_batch: int = 0,
     compile: str = "auto",
+    turn: AbstractContextManager[None] | None = None,
 ) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
@@ -45,7 +46,8 @@ def train(
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
     tokens_per_second is a member's own; device_seconds, set-up included, are shared out among the members.
     micro_batch: sequences of a member that are in memory at once, 0 for all. compile: "eager", "block" or "whole", or
-    "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly.
+    "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as
+    long as the device is at work; the time that this waits counts for nothing.
     """
     assert len(configs) == len(emit)
     begun = time.perf_counter()
@@ -56,7 +58,10 @@ def train(
         warm = warm_step(configs, tokens, device, micro_batch)
         warm.prepare(configs[0].steps, compile)
         evaluator = Evaluator(warm.step, configs, evaluation, tokens)
-        Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
+        ready = time.perf_counter()
+        with turn or nullcontext():
+            begun += time.perf_counter() - ready
+            Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
 
 
 class Training:
