@@ -46,7 +46,7 @@ def value(config, series: str, step: int) -> float:
 
 
 def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, turn):
-    with turn, log_of_work(device):
+    with turn or contextlib.nullcontext(), log_of_work(device):
         work(configs, emit=emit, checkpoint=checkpoint, stop=stop, resume=resume)
 
 

@@ -36,18 +36,23 @@ def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "there", "mode"),
     [
         (2, "eager", "eager"),  # a 2-second run never waits for a compiler
-        (13, "eager", "eager"),
-        (14, "eager", "block"),  # 0.70 · 14 + 4 < 14
-        (80, "eager", "block"),
-        (90, "eager", "whole"),  # 0.57 · 90 + 15 < 0.70 · 90 + 4
-        (90, "block", "block"),  # what is there costs nothing: 0.57 · 90 + 15 > 0.70 · 90
-        (120, "block", "whole"),
+        (17, "eager", "eager"),
+        (18, "eager", "block"),  # 0.55 · 18 + 8 < 18
+        (330, "eager", "block"),
+        (350, "eager", "whole"),  # 0.50 · 350 + 25 < 0.55 · 350 + 8
+        (350, "block", "block"),  # what is there costs nothing: 0.50 · 350 + 25 > 0.55 · 350
+        (510, "block", "whole"),
         (1, "whole", "whole"),
         (1, "block", "block"),
     ],
 )
 def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, mode: str) -> None:
     assert warm.worthwhile(seconds, there) == mode
+
+
+def test_a_compiler_that_works_while_others_train_is_worth_less_time() -> None:
+    assert warm.worthwhile(10, "eager") == "eager"
+    assert warm.worthwhile(10, "eager", shared=True) == "block"  # 0.55 · 10 + 8 / 3 < 10
 
 
 def test_an_unknown_mode_names_the_modes() -> None:

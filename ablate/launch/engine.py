@@ -39,7 +39,7 @@ def train(
     stop: Callable[[], bool],
     resume: bool,
     micro_batch: int,
-    turn: AbstractContextManager[None],
+    turn: AbstractContextManager[None] | None,
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)

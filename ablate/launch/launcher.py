@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
@@ -99,8 +100,8 @@ class Launcher:
         self._db, self._study_id, self._owner = db, study_id, owner
         several = len({device.name for device in places}) > 1  # then none is left at work long after the others
         self._jobs = Jobs(plan, db, study_id, owner, longest_first=several)
-        gpus = {device.name for device in places if device.name.startswith("cuda")}
-        turns = {name: tempfile.TemporaryFile() for name in gpus}  # noqa: SIM115 (open while this lives)
+        gpus = Counter(device.name for device in places if device.name.startswith("cuda"))
+        turns = {name: tempfile.TemporaryFile() for name, workers in gpus.items() if workers > 1}  # noqa: SIM115 (kept open)
         self._seats = [Seat(device, turns.get(device.name)) for device in places]
         self._fail_fast, self._signals = fail_fast, signals
         self._tally = Tally()

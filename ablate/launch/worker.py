@@ -23,7 +23,7 @@ import subprocess
 import threading
 import time
 import traceback
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -121,7 +121,7 @@ class Worker:
                     stop=inbox.closed,
                     resume=job["resume"],
                     micro_batch=job["micro_batch"],
-                    turn=nullcontext() if self._turns is None else turn(self._turns, inbox.closed),
+                    turn=None if self._turns is None else turn(self._turns, inbox.closed),
                 )
                 assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"
             except Exception as error:

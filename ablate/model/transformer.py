@@ -49,7 +49,7 @@ class Transformer(nn.Module):
 
     def features(self, tokens: Tensor) -> Tensor:
         """The stream after the last block and the final norm: [K, B, T] → [K, B, T, C]."""
-        x, bias = self._start(tokens)
+        x, bias = self.start(tokens)
         for block in self.blocks:
             x = block(x, bias)
         return self.final_norm(x)
@@ -64,7 +64,7 @@ class Transformer(nn.Module):
 
         tokens [K, B, T], T ≥ 2 → two tensors [K, n_layer + 1]. A similarity near 1 means that the rank has collapsed.
         """
-        x, bias = self._start(tokens)
+        x, bias = self.start(tokens)
         seen = [_measure(x)]
         for block in self.blocks:
             x = block(x, bias)
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         rms, similarity = zip(*seen, strict=True)
         return torch.stack(rms, 1), torch.stack(similarity, 1)
 
-    def _start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    def start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """The stream before the first block, and what is added to every block's scores."""
         x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens))))
         bias = self.position.bias(tokens.shape[-1])

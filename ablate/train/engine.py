@@ -56,7 +56,7 @@ def train(
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         warm = warm_step(configs, tokens, device, micro_batch)
-        warm.prepare(configs[0].steps, compile)
+        warm.prepare(configs[0].steps, compile, shared=turn is not None)
         evaluator = Evaluator(warm.step, configs, evaluation, tokens)
         ready = time.perf_counter()
         with turn or nullcontext():

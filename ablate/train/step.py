@@ -152,7 +152,12 @@ class Step:
     def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and cross-entropy; [K]."""
         with self.autocast():
-            logits = self.model.head(self.model.features(part.inputs))
+            features = self.model.features(part.inputs)
+        return self._score(features, part, scored)
+
+    def _score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        with self.autocast():
+            logits = self.model.head(features)
         loss, normaliser = cross_entropy(logits, part.targets)
         plain = (loss * part.weights).sum((1, 2)) / scored
         if not self.config.z_loss:
