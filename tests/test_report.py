@@ -337,34 +337,43 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
 PROBE = """
 <script>
 addEventListener("load", () => setTimeout(() => {
-  const wide = (e) => e.getBoundingClientRect().width, table = document.querySelector("#table-cells"), seen = {};
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+  const box = (e) => e.getBoundingClientRect(), table = document.querySelector("#table-cells"), seen = {};
   const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent === "held-out loss");
   const values = () => [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value);
   const click = () => { table.tHead.rows[0].cells[column].querySelector("button").click(); return values(); };
   seen.up = click(); seen.down = click();
-  seen.failures = failures;
+  const shape = (e) => [Math.round(box(e).width), Math.round(box(e).height), e.checkVisibility()];
+  seen.figures = [...document.querySelectorAll("figure svg")].map(shape);
+  seen.tables = [...document.querySelectorAll("table")].map(shape);
+  seen.sorted = [...document.querySelectorAll("table")].map((one) => {
+    const rows = () => [...one.tBodies[0].rows].map((row) => row.textContent).sort().join();
+    const before = rows();
+    for (const button of one.querySelectorAll("th button")) { button.click(); button.click(); }
+    return rows() === before && one.querySelectorAll("th[aria-sort=descending]").length === 1;
+  });
+  seen.cut = [...document.querySelectorAll("figure svg text")].filter((text) => {
+    const [mine, whole] = [box(text), box(text.closest("svg"))];
+    return mine.left < whole.left - 8 || mine.right > whole.right + 8 || mine.bottom > whole.bottom + 8;
+  }).map((text) => text.textContent);
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
-  seen.figures = [...document.querySelectorAll("figure svg")].map(wide);
-  seen.tables = [...document.querySelectorAll("section > .scroll table")].map(wide);
-  const mark = document.querySelector("#figure-effects .tip"), box = mark.getBoundingClientRect();
-  mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: box.x, clientY: box.y }));
+  const mark = document.querySelector("#figure-effects .tip"), at = box(mark);
+  mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: at.x, clientY: at.y }));
   seen.tip = document.querySelector("#tip").hidden ? "" : document.querySelector("#tip").textContent;
+  seen.dark = getComputedStyle(document.body).backgroundColor;
   parent.postMessage(seen, "*");
 }, 100));
 </script>
 """
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, width: int) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, width: int, dark: bool) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
         pytest.skip("no chromium here")
     text = finished[1].read_text(encoding="utf-8")
-    watch = '<script>var failures = []; addEventListener("error", (e) => failures.push(e.message));</script>'
-    (tmp_path / "page.html").write_text(
-        text.replace("<head>", f"<head>{watch}").replace("</body>", f"{PROBE}</body>"), encoding="utf-8"
-    )
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
     frame = tmp_path / "frame.html"  # a window has a least width, a frame has none
     frame.write_text(
         f'<iframe src="page.html" width="{width}" height="2000"></iframe><pre id="seen"></pre>'
@@ -372,22 +381,26 @@ def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, w
     )
     command = [
         chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
     ]  # fmt: skip
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    found = re.search(r'<pre id="seen">([^<]+)</pre>', dom)
-    assert found, dom
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    found = re.search(r'<pre id="seen">([^<]+)</pre>', done.stdout)
+    assert found, done.stdout
     seen = json.loads(html.unescape(found[1]))
-    assert seen["failures"] == []
     assert seen["overflow"] <= 0
     assert len(seen["figures"]) >= 6
-    assert min(seen["figures"]) > 250
-    assert len(seen["tables"]) >= 5
-    assert min(seen["tables"]) > 250
+    assert all(wide > 250 and high > 100 and visible for wide, high, visible in seen["figures"]), seen["figures"]
+    assert seen["cut"] == []
+    assert len(seen["tables"]) >= 8
+    assert all(wide > 250 and high > 50 and visible for wide, high, visible in seen["tables"]), seen["tables"]
+    assert all(seen["sorted"])
     assert list(map(float, seen["up"])) == sorted(map(float, seen["up"]))
     assert seen["down"] == seen["up"][::-1]
     assert re.match(r"parallel, seed \d: [+-]0\.\d+", seen["tip"])
+    assert (seen["dark"] == "rgb(255, 255, 255)") is not dark
 
 
 # -- studies that are not as they should be --------------------------------------------------------------------------
