@@ -148,6 +148,7 @@ def ordered(
         ax = style.canvas(ax, 2.2, names)
         lines = []
         log = _spans_decades(whole[x].astype(float))
+        _widen(ax, whole[x].to_numpy(float), log)
         for place, (name, index, part) in enumerate(groups):
             aside = ScaledTranslation((place - (len(groups) - 1) / 2) * APART / 72, 0, ax.figure.dpi_scale_trans)
             lines.append(_ordered_line(ax, part, x, y, name, index, ax.transData + aside))
@@ -163,6 +164,16 @@ def ordered(
         if names:
             style.legend_below(ax, lines, names)
         return ax
+
+
+def _widen(ax: Axes, x: np.ndarray, log: bool) -> None:
+    """An x axis about `x`, set before anything is drawn: what stands aside of its place does not stretch it well."""
+    if log:
+        ax.set_xscale("log")
+    if len(x) and np.ptp(x) > 0:
+        low, high = (np.log(x) if log else x).min(), (np.log(x) if log else x).max()
+        ends = np.array([low, high]) + 0.08 * (high - low) * np.array([-1, 1])
+        ax.set_xlim(*(np.exp(ends) if log else ends))
 
 
 def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int, where: Transform) -> Line2D:

@@ -67,7 +67,8 @@ def pareto(
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
         found = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
-        near = style.near(list((means[y] - means[y].median()).abs()))
+        runs = whole.groupby(hue, observed=True)[y]
+        near = style.near(list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median())
         names = [
             style.plain(name, 24) + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
             for (name, *_), mean, inside in zip(found, means[y], near, strict=True)

@@ -179,12 +179,15 @@ def _places(values: Sequence[float]) -> int:
 FAR = 6.0  # an arm this many times as far out as three quarters of them would flatten what the others show
 
 
-def near(distances: Sequence[float]) -> list[bool]:
-    """Which of several distances from a common point are not far beyond the others. All, where there are only two."""
+def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
+    """Which of several distances from a common point are not far beyond the others. All, where there are only two.
+
+    spread: how far single seeds of an arm lie apart; what is not twice as far is near.
+    """
     known = sorted(distance for distance in distances if math.isfinite(distance))
     if len(known) < 3:
         return [math.isfinite(distance) for distance in distances]
-    limit = FAR * known[3 * (len(known) - 1) // 4]
+    limit = max(FAR * known[3 * (len(known) - 1) // 4], 2 * spread)
     return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
 
 

@@ -32,7 +32,7 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
     with style.theme():
         arms = _arms(frame, x, hue)
         ends = [arm.end for arm in arms]
-        shown = style.near([abs(end - np.median(ends)) for end in ends])
+        shown = style.near([abs(end - np.median(ends)) for end in ends], _spread(arms))
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -53,7 +53,7 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
     """
     with style.theme():
         arms = _arms(frame, x, hue)
-        shown = style.near([abs(arm.end) for arm in arms])
+        shown = style.near([abs(arm.end) for arm in arms], _spread(arms))
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -138,6 +138,11 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         found.append(_Arm(name, index, points, short))
     return found
+
+
+def _spread(arms: list[_Arm]) -> float:
+    """How far the seeds of an arm lie apart at the end: the middle of the arms."""
+    return float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms])) if arms else 0.0
 
 
 def _named(arm: _Arm, inside: bool) -> str:
