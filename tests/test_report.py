@@ -605,6 +605,7 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     assert len(links) == 2
     assert all((tmp_path / "reports" / link).is_file() for link in links)
     assert "Why <not>?" in found.text
+    assert "The lowest mean held-out loss is that of serial (1.5" in found.text  # what the first one found
 
 
 # -- words -----------------------------------------------------------------------------------------------------------

@@ -28,11 +28,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Written:
-    """One line of an index: a study and where its page is."""
+    """One entry of an index: a study, what it says first, and where its page is."""
 
     name: str
     question: str
     state: str
+    lead: list[str]
     page: Path
 
 
@@ -90,7 +91,8 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     for name in studies:
         page = write(db, name, out / pictures.slug(name))
         material = gather(db, name)
-        written.append(Written(name, material.study.question, basis.state(material), page.relative_to(out)))
+        state, lead = basis.state(material), answers.lead(material)
+        written.append(Written(name, material.study.question, state, lead, page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 
