@@ -45,7 +45,7 @@ def value(config, series: str, step: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, turn):
+def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, recompute, turn):
     with turn or contextlib.nullcontext(), log_of_work(device):
         work(configs, emit=emit, checkpoint=checkpoint, stop=stop, resume=resume)
 

@@ -506,8 +506,8 @@ def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
     def keys(corpus: str) -> set[str]:
         path = tmp_path / "named.toml"
         path.write_text(
-            f'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds = 2\n[base]\nn_ctx = 16\nbatch_tokens = 32\n'
-            f'tokens = 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n[factors]\nlr = [1e-3, 2e-3]\n'
+            'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds = 2\n[factors]\nlr = [1e-3, 2e-3]\n'
+            f'[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens = 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
         )
         return {planned.config.key for planned in plan(load(str(path))).runs}
 

@@ -39,6 +39,7 @@ def train(
     stop: Callable[[], bool],
     resume: bool,
     micro_batch: int,
+    recompute: bool,
     turn: AbstractContextManager[None] | None,
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
@@ -53,6 +54,7 @@ def train(
         stop=stop,
         resume=resume,
         micro_batch=micro_batch,
+        recompute=recompute,
         turn=turn,
     )
 

@@ -56,6 +56,7 @@ class Jobs:
         if not claims:
             return None
         first = claims[0].config
+        _, micro_batch, recompute = self._size(first, device)
         old = checkpoint(first)
         message = {
             "job": claims[0].attempt_id,
@@ -64,7 +65,8 @@ class Jobs:
             "sources": self._plan.sources,
             "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),
             "resume": old is not None,
-            "micro_batch": self._size(first, device)[1],
+            "micro_batch": micro_batch,
+            "recompute": recompute,
         }
         return Job(claims, message, self._squeezed.get(packs.shape(first), 0))
 
@@ -72,5 +74,5 @@ class Jobs:
         """The job ran out of memory: the next of its shape is to be smaller."""
         self._squeezed[packs.shape(job.claims[0].config)] = job.squeezed + 1
 
-    def _size(self, config: RunConfig, device: Device) -> tuple[int, int]:
+    def _size(self, config: RunConfig, device: Device) -> packs.Size:
         return packs.size(config, device, self._squeezed.get(packs.shape(config), 0))

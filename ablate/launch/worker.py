@@ -2,11 +2,11 @@
 
     python -m ablate.launch.worker --device cuda:0 --threads 2 --turns 3
 
-A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch"}`.
-On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the next job. A run
-that fails is recorded and the worker goes on; after running out of memory, or when the device no longer answers, it
-ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died, the
-worker checkpoints what it trains and ends.
+A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch",
+"recompute"}`. On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the
+next job. A run that fails is recorded and the worker goes on; after running out of memory, or when the device no longer
+answers, it ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died,
+the worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class Worker:
                     stop=inbox.closed,
                     resume=job["resume"],
                     micro_batch=job["micro_batch"],
+                    recompute=job["recompute"],
                     turn=None if self._turns is None else turn(self._turns, inbox.closed),
                 )
                 assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"

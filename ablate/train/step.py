@@ -36,13 +36,13 @@ class Step:
     its compiled code and captured graph, serve other runs.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0):
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0, recompute: bool = False):
         self.config = config = configs[0]
         self.device = torch.device(device)
         self.micro_batch = micro_batch or config.batch_size
-        assert config.batch_size % self.micro_batch == 0, (config.batch_size, micro_batch)
         pack = len(configs)
         self.model = Transformer(config, pack).to(self.device)
+        self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = factor("objective").load(config.objective)(configs, tokens, self.device)
