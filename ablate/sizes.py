@@ -53,6 +53,12 @@ def memory_bytes(config: RunConfig, pack: int = 1, micro_batch: int = 0, recompu
     return pack * (sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token)
 
 
+def score_bytes(config: RunConfig) -> int:
+    """The part of `memory_bytes` for one member that `score = "additive"` needs for its scores, O(n_ctx²·d_head); else 0."""
+    _, product = _BYTES[config.precision]
+    return config.n_layer * product * config.batch_tokens * _score_numbers(config)
+
+
 def embedding_scale(config: RunConfig) -> float:
     """What embeddings are multiplied by where they enter the stream (Vaswani et al. 2017, §3.4).
 
@@ -132,6 +138,11 @@ def _flops_per_token(config: RunConfig) -> int:
     return 2 * (config.n_layer * block + head)
 
 
+def _score_numbers(config: RunConfig) -> int:
+    """Numbers a token and block that additive scores keep: tanh(q + k), the scores and their softmax, for every key."""
+    return config.n_ctx * config.n_head * (config.d_head + 2) if config.score == "additive" else 0
+
+
 def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int, int]:
     """What eager PyTorch keeps per token for the backward pass, of a block and of all else; a compiled step keeps less."""
     c, hidden = config.d_model, config.d_mlp
@@ -142,8 +153,7 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int
     attention = 2 * queries + 2 * keys + (3 * c if config.qkv == "mlp" else 0)
     if config.qkv == "linear" and (config.position == "rotary" or config.qk_norm != "none"):
         attention += queries + keys  # as they were made, beside the values in one tensor
-    if config.score == "additive":
-        attention += config.n_ctx * config.n_head * (config.d_head + 2)
+    attention += _score_numbers(config)
     mlp = hidden * (4 if gated else 1 if config.activation == "relu" else 2)
     mlp += c if config.outer_activation == "relu" else 0
     norms = 2 * sum(_norm_widths(config)) if config.norm_kind != "none" else 0

@@ -513,3 +513,14 @@ def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
 
     assert keys("words") == keys("copy")
     assert not keys("words") & keys("other")
+
+
+def test_a_level_may_leave_everything_as_it_is(study):
+    made = plan(
+        study(
+            "design = 'one-factor'\nseeds = 1\n[base]\ntokens = '1M'\nd_model = 64\n"
+            "[factors.heads]\nh4 = { n_head = 4 }\nh1 = { n_head = 1 }\n[factors.keys]\nall = {}\none = { n_kv_head = 1 }\n"
+        )
+    )
+    found = {cell.label: (cell.config.n_head, cell.config.n_kv_head) for cell in made.cells}
+    assert found == {"baseline": (4, 4), "heads=h1": (1, 1), "keys=one": (4, 1)}

@@ -83,6 +83,7 @@ def plan(
         *_slow(made, times),
         *_sight(made, cost, db),
         *_confounds(made),
+        *made.notes,
     ):
         out.print(line, markup=False)
     out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)

@@ -9,6 +9,7 @@ from ablate.plan.cells import build
 from ablate.plan.check import check
 from ablate.plan.compare import confounds, contrasts
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
+from ablate.plan.notes import notes
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
@@ -40,6 +41,7 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
         undecided=tuning.undecided,
         sources=sources,
         confounds=confounds(study, cells, compared, tuning.groups),
+        notes=notes(study, cells),
         excluded=excluded,
     )
 

@@ -40,7 +40,8 @@ def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, st
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
         baselines.setdefault(stratum, config)
-        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs)
+        spelt = resolver.spelt.get(config.tokenizer_hash, 1.0)
+        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs, spelt)
     if unused:
         place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")

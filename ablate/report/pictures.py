@@ -257,8 +257,19 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
                 continue
             title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
             look = {"x": x, "y": "value", "hue": "arm", "label": label}
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, figures.ordered, part, **look))
+            pictures.append(
+                gallery.hang(f"{slug(name)}-{number}", title, caption + lacking(part, x) + MARKS, figures.ordered, part, **look)
+            )
     return pictures
+
+
+def lacking(frame: pd.DataFrame, x: str) -> str:
+    """A sentence for each arm that was not measured where others were: a context that its position encoding does not reach."""
+    everywhere = set(frame[x])
+    places = {str(arm): sorted(everywhere - set(own[x])) for arm, own in frame.groupby("arm", observed=True)}
+    return "".join(
+        f"Not defined for {arm} at {listed(f'{at:g}' for at in missing)}. " for arm, missing in places.items() if missing
+    )
 
 
 def _positions(gallery: Gallery, material: Material) -> list[Picture]:
