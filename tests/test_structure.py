@@ -9,7 +9,21 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ablate"
 ORDER = [
-    *("errors", "formats", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws"),
+    *(
+        "errors",
+        "formats",
+        "units",
+        "metrics",
+        "factors",
+        "config",
+        "text",
+        "study",
+        "sizes",
+        "plan",
+        "journal",
+        "store",
+        "draws",
+    ),
     *("model", "data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
 ]
 HEAVY = {

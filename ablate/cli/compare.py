@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.render import Db, console, quantity, table, writing
+from ablate.cli.render import Db, console, table, writing
 from ablate.cli.show import digits, find, select
 from ablate.formats import printable, shown
+from ablate.units import count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -163,7 +164,7 @@ def _points(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[s
         common = sorted(first.keys() & second.keys())
         if common:
             places = sorted({round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)})
-            rows = [(quantity(common[place]), *_beside(first[common[place]], second[common[place]])) for place in places]
+            rows = [(count(common[place]), *_beside(first[common[place]], second[common[place]])) for place in places]
             return table([f"{name} at tokens", *names, "difference"], rows, right=[f"{name} at tokens", *names, "difference"])
     return "The runs have no point of a loss at the same number of tokens."
 

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ablate.launch.devices import KINDS
+
 
 @contextlib.contextmanager
 def words_of_bash() -> Iterator[None]:
@@ -90,7 +92,7 @@ def levels(incomplete: str) -> list[str]:
 
 
 def devices(incomplete: str) -> list[str]:
-    return [name for name in ("auto", "cpu", "cuda", "mps") if name.startswith(incomplete)]
+    return [name for name in KINDS if name.startswith(incomplete)]
 
 
 def formats(incomplete: str) -> list[str]:

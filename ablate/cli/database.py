@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli.flags import Command, Group
-from ablate.cli.render import Db, memory
+from ablate.cli.render import Db
+from ablate.units import memory
 
 if TYPE_CHECKING:
     from ablate.store import Database

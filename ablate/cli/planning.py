@@ -11,7 +11,9 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.power import existing_noise
-from ablate.cli.render import Db, console, duration, memory, quantity, table
+from ablate.cli.render import Db, console, table
+from ablate.launch.devices import KINDS
+from ablate.units import count, duration, memory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +56,7 @@ def plan(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="auto|cpu|cuda|mps", help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+            metavar="|".join(KINDS), help="Time every model on a device.", show_default=False, autocompletion=complete.devices
         ),
     ] = None,
     flops: Annotated[
@@ -151,11 +153,11 @@ def _cells(plan: Plan, times: Times | None) -> Table:
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
-        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", quantity(cell.config.tokens)]
+        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", count(cell.config.tokens)]
         row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
         row += [memory(sizes.memory_bytes(cell.config, 1))]
         if times:
-            row += [quantity(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
+            row += [count(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
     return table(headings, rows, right=headings[1:])
@@ -219,7 +221,7 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         f"In all: {each}{compared} runs"
         + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
-        + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
+        + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
         + (f", {duration(total)} {times.how}" if times else "")
     )
 

@@ -12,7 +12,9 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.planning import Size, StudyName, open_study
-from ablate.cli.render import Db, console, duration, quantity, table
+from ablate.cli.render import Db, console, table
+from ablate.launch.devices import KINDS
+from ablate.units import count, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +30,7 @@ def run(
     study: StudyName,
     size: Size = None,
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to train.", autocompletion=complete.devices)
+        str, typer.Option(metavar="|".join(KINDS), help="Where to train.", autocompletion=complete.devices)
     ] = "auto",
     gpu_numbers: Annotated[
         str, typer.Option("--devices", metavar="0,2,…", help="Which GPUs, by number; all by default.", show_default=False)
@@ -140,7 +142,7 @@ def _working(runs: Sequence[Working]) -> Table:
             "gone: its launcher and worker have died" if run.dead else run.device or "starting",
             f"{run.step:,}/{run.steps:,}",
             "" if run.loss is None else f"{run.loss:.4f}",
-            "" if run.tokens_per_second is None else quantity(run.tokens_per_second),
+            "" if run.tokens_per_second is None else count(run.tokens_per_second),
             "" if run.seconds_left is None else duration(run.seconds_left),
         ]
         for run in runs

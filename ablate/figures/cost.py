@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from ablate import units
 from ablate.figures import style
 from ablate.scaling.fit import Fit
 
 SIZES = {  # column of the frame → label of the axis, how its ticks are written
-    "n_params_body": ("parameters without embeddings and head", style.count),
-    "n_params": ("parameters", style.count),
-    "flops": ("training FLOPs", style.power),
-    "tokens": ("training tokens", style.count),
+    "n_params_body": ("parameters without embeddings and head", units.count),
+    "n_params": ("parameters", units.count),
+    "flops": ("training FLOPs", units.power),
+    "tokens": ("training tokens", units.count),
 }
 
 
@@ -37,7 +38,7 @@ def scaling(
             ax.plot(part[x], part[y], style.marker(index), color=style.color(index), alpha=0.3, markersize=3, markeredgewidth=0)
             means = part.groupby(x, observed=True)[y].agg(["mean", "size"])
             mark = ax.plot(means.index, means["mean"], style.marker(index), color=style.color(index), markersize=4.5)[0]
-            each = [f"{style.count(float(size))}: {mean:.4g}" for size, mean in means["mean"].items()]  # type: ignore[arg-type]
+            each = [f"{units.count(float(size))}: {mean:.4g}" for size, mean in means["mean"].items()]  # type: ignore[arg-type]
             style.tip(mark, f"{name}: {'; '.join(each)}")
             if fits and name in fits:
                 grid = np.geomspace(means.index.min(), means.index.max(), 100)
@@ -66,7 +67,8 @@ def pareto(
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
         found = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
-        near = style.near(list((means[y] - means[y].median()).abs()))
+        runs = whole.groupby(hue, observed=True)[y]
+        near = style.near(list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median())
         names = [
             style.plain(name, 24) + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
             for (name, *_), mean, inside in zip(found, means[y], near, strict=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
@@ -45,7 +43,6 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=notes(study, cells),
         excluded=excluded,
-        hash=_hash(study, cells),
     )
 
 
@@ -65,15 +62,3 @@ def _compare(study: Study, cells: Sequence[Cell], decisions: Sequence[Decision])
         for cell in cells:
             if place < wanted.get(cell.stratum, len(study.seeds)):
                 yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
-
-
-def _hash(study: Study, cells: tuple[Cell, ...]) -> str:
-    """SHA-256 of what decides the study's results and their comparison."""
-    content = {
-        "metric": study.metric,
-        "goal": study.goal,
-        "seeds": study.seeds,
-        "evaluation": study.evaluation.model_dump(mode="json"),
-        "cells": [[cell.label, cell.levels, cell.stratum, cell.config.key] for cell in cells],
-    }
-    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

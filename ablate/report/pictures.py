@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from ablate import figures
 from ablate.errors import AblateError
+from ablate.figures.cost import undominated
 from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
@@ -24,7 +25,7 @@ from ablate.report.words import listed, sentence
 from ablate.scaling.fit import Fit, fit
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
-MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs."
+MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 GROWS = 1.1  # sizes nearer than this ratio are not a factor of size
@@ -145,7 +146,7 @@ def heat(gallery: Gallery, material: Material) -> list[Picture]:
     x, y = sorted(material.factors, key=lambda factor: -len(material.orders[factor]))
     frame = pd.DataFrame(
         {
-            factor: pd.Categorical(_level(material.good, material, factor), categories=material.orders[factor], ordered=True)
+            factor: pd.Categorical(_level(material.good, material, factor), categories=_in_order(material, factor), ordered=True)
             for factor in (x, y)
         }
     ).assign(metric=material.good["metric"])
@@ -153,6 +154,13 @@ def heat(gallery: Gallery, material: Material) -> list[Picture]:
     title = f"{sentence(words.phrase)} over {x} and {y}"
     caption = "Mean over the seeds that completed; empty where none did. A cell far from the others has the colour of the end."
     return [gallery.hang("heat", title, caption, figures.heat, frame, x=x, y=y, label=words.axis)]
+
+
+def _in_order(material: Material, factor: str) -> list[str]:
+    """A factor's levels: numbers by size, names as the study file has them."""
+    levels = material.orders[factor]
+    values = pd.to_numeric(pd.Series(levels), errors="coerce")
+    return levels if values.isna().any() else [levels[place] for place in values.argsort()]
 
 
 def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[str, Fit]]:
@@ -193,7 +201,14 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
         title = f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else "")
-        caption = "Mark: mean over seeds; faint points: single runs. The grey line joins the arms that no other beats in both."
+        front = undominated(
+            means.to_numpy(float), frame.groupby("arm", observed=True)["metric"].mean().to_numpy(float), words.goal
+        )
+        line = ", which the grey line joins" if front.sum() > 1 else ""
+        caption = (
+            "Mark: mean over seeds; faint points: single runs, which shared the machine with whatever else it did. No other arm "
+            f"is as good in both and better in one than {listed(means.index[front])}{line}."
+        )
         look = {"goal": words.goal, "label": words.axis}
         pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
     return pictures
@@ -204,7 +219,7 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
     kinds = {
         "stream_rms": ("RMS of the residual stream", f"On held-out text, at the end of training. {BAND}"),
         "token_similarity": (
-            "similarity of tokens",
+            "mean cosine similarity of tokens",
             f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
         ),
     }
@@ -217,7 +232,8 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
             if part["block"].nunique() < 2:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, label=label))
+            look = {"label": label, "share": name == "token_similarity"}
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, **look))
     return pictures
 
 
@@ -265,7 +281,8 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
         if part["position"].nunique() > 1:
             title = "Held-out loss over the position in the context" + (f" at {stratum}" if stratum else "")
             label = "held-out loss (nats per token)"
-            pictures.append(gallery.hang(f"positions-{number}", title, BAND, figures.positions, part, label=label))
+            caption = f"Each mark is the mean over positions from its own to the next mark's; the axis is logarithmic. {BAND}"
+            pictures.append(gallery.hang(f"positions-{number}", title, caption, figures.positions, part, label=label))
     return pictures
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from ablate import stats
-from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, plain
 from ablate.report.words import decimals, listed, percent, plural
 from ablate.store import questions
 from ablate.store.questions import quoted
+from ablate.units import duration
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
@@ -41,7 +41,7 @@ def cost(material: Material) -> Table:
 def setting(material: Material) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
     frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
-    frame = frame.assign(device=frame["device_name"].fillna(frame["device"]))
+    frame = frame.assign(device=frame["device_name"].where(frame["device_name"].notna(), frame["device"]))
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
@@ -59,6 +59,10 @@ def setting(material: Material) -> Table:
         "How the accepted runs were run.",
         ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
         tuple(rows),
+        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host, threads, pack_size, compile_mode,\n"
+        '       versions, "commit", dirty\nFROM runs JOIN attempt ON attempt.run_id = runs.run\n'
+        f"WHERE study = {quoted(material.study.name)} AND attempt.status IN ('complete', 'diverged')\n"
+        "GROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
 
