@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, complete, database, new, planning, power, running, show
+from ablate.cli import answers, complete, database, fit, new, planning, power, running, show
 from ablate.errors import AblateError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command(rich_help_panel=DURING)(running.run)
 app.command(rich_help_panel=DURING)(running.status)
 app.command(rich_help_panel=AFTER)(answers.report)
 app.command(rich_help_panel=AFTER)(answers.analyse)
+app.command(rich_help_panel=AFTER)(fit.fit)
 app.command(rich_help_panel=AFTER)(power.power)
 app.command(rich_help_panel=AFTER)(show.show)
 app.command(rich_help_panel=AFTER)(answers.query)

@@ -50,6 +50,9 @@ class HeldOut:
     miss: float  # actual / predicted − 1
     lo: float  # interval of the miss that the fit expected: its own uncertainty and the noise of the runs
     hi: float
+    column: str  # the resource: "n", "d" or "c"
+    from_: float  # runs from here on were held out
+    values: Floats = field(repr=False, compare=False)  # constants [K] without them
 
     @property
     def trusted(self) -> bool:
@@ -278,6 +281,9 @@ def check(
         miss=float(np.expm1(actual - predicted)),
         lo=float(np.expm1(lo)),
         hi=float(np.expm1(hi)),
+        column=HELD_OUT[what],
+        from_=float(top),
+        values=value,
     )
 
 

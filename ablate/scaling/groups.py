@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,8 +39,10 @@ class Crossing:
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
-            text = f"crossing at {self.at}, {'inside' if self.inside else 'outside'} the measured range"
-        return f"{text}; {self.share_inside:.0%} of replicates cross inside it"
+            text = f"crossing at {self.at.value:.3g}, {'inside' if self.inside else 'outside'} the measured range"
+        ends = (f"{self.at.lo:.3g}" if self.at.lo else "no lower end", f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end")
+        interval = "it may be anywhere, or nowhere" if not self.at.lo and self.at.hi == math.inf else " to ".join(ends)
+        return f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,19 @@ class Comparison:
 
 
 def compare_groups(
-    fits: dict[str, Fit], baseline: str, *, rng: np.random.Generator, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
+    fits: Mapping[str, Fit],
+    against: Mapping[str, str],
+    *,
+    rng: np.random.Generator,
+    flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN,
 ) -> list[Comparison]:
-    """Every group against the baseline; fits of one form. p are Holm's over the groups and exponents compared.
+    """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the groups and exponents compared.
 
     Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the same points) are compared as
     pairs: noise that runs of one seed share drops out.
     """
     assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, "fits of one form with as many replicates"
-    found = [compare(fits[name], fits[baseline], name, baseline, rng, flops_per_param_token) for name in fits if name != baseline]
+    found = [compare(fits[name], fits[base], name, base, rng, flops_per_param_token) for name, base in against.items()]
     exponents = corrected([one.exponents for one in found])
     one_floor = corrected([one.one_floor for one in found])
     return [replace(one, exponents=a, one_floor=b) for one, a, b in zip(found, exponents, one_floor, strict=True)]
