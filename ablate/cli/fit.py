@@ -20,12 +20,12 @@ def _column(what: str) -> typer.models.OptionInfo:
 
 
 def fit(
-    study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False)
-    ] = None,
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False)] = None,
     group: Annotated[
         list[str],
-        typer.Option(metavar="NAME", help="The factor, or column, with a curve a level. Columns may be several.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="The factor, or column, with a curve a level. Columns may be several.", show_default=False
+        ),
     ] = [],  # noqa: B006
     form: Annotated[
         str,
@@ -38,11 +38,14 @@ def fit(
         ),
     ] = "",
     count: Annotated[
-        str, typer.Option(metavar="body|total|headless", help="What counts as N and C in a study: `headless` leaves the head out.")
+        str,
+        typer.Option(metavar="body|total|headless", help="What counts as N and C in a study: `headless` leaves the head out."),
     ] = "body",
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Fit this table instead of a study.", show_default=False, rich_help_panel=TABLE),
+        typer.Option(
+            "--csv", metavar="FILE", help="Fit this table instead of a study.", show_default=False, rich_help_panel=TABLE
+        ),
     ] = None,
     n: Annotated[str, _column("parameters")] = "",
     d: Annotated[str, _column("training tokens")] = "",
@@ -89,9 +92,11 @@ def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | 
     with store.open(db) as database:
         row = results.study(name, database)
         runs, levels = results.load(name, database), results.levels(name, database)
+    if row.goal != "min":
+        raise AblateError(f"scaling curves are of a loss, and {row.metric}, the metric of {name}, is better where it is higher")
     wanted = tomllib.loads(row.toml).get("fit", {})
     chosen = group[0] if group else str(wanted.get("group", ""))
-    return of_study(runs, levels, row.goal, group=chosen, count=count), hold_out or str(wanted.get("hold_out", ""))
+    return of_study(runs, levels, group=chosen, count=count), hold_out or str(wanted.get("hold_out", ""))
 
 
 def _pairs(where: list[str]) -> dict[str, str]:

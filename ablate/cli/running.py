@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.planning import Size, StudyName, open_study
+from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, duration, quantity, table
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def run(
     from ablate.analysis import analyse
     from ablate.launch import devices
 
-    given = open_study(study, size)
+    given, made = open_study(study, size)
     devices.find(device)  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
-        for note in database.notes:
+        for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
         outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
         analyse(database, given.name)

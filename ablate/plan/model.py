@@ -93,4 +93,5 @@ class Plan:
     sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
     confounds: tuple[Confound, ...] = ()
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
+    too_long: tuple[Cell, ...] = ()  # cells that max_epochs leaves out
     hash: str = ""  # SHA-256 of all that decides the results and their comparison

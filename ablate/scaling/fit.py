@@ -81,6 +81,7 @@ class Fit:
     confidence: float
     held_out: HeldOut | None
     notes: tuple[str, ...]
+    describes: bool  # whether runs lie about as near to the curve as the noise from run to run says
 
     @property
     def values(self) -> Floats:
@@ -149,8 +150,8 @@ def fit(
     if len(log_loss) < 2 * len(value):
         notes += (f"{len(log_loss)} runs for {len(value)} constants: a 95% interval holds the truth about 90% of the time.",)
     repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
-    if noise > MISFIT * repeats:
-        notes += (misfit(noise, repeats),)
+    describes = not noise > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
+    notes += () if describes else (misfit(noise, repeats),)
     try:
         held_out = check(chosen, table, log_loss, what, rng, bootstraps, confidence)
     except AblateError as error:
@@ -167,6 +168,7 @@ def fit(
         confidence=confidence,
         held_out=held_out,
         notes=notes,
+        describes=describes,
     )
 
 

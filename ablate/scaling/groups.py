@@ -40,7 +40,10 @@ class Crossing:
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
             text = f"crossing at {self.at.value:.3g}, {'inside' if self.inside else 'outside'} the measured range"
-        ends = (f"{self.at.lo:.3g}" if self.at.lo else "no lower end", f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end")
+        ends = (
+            f"{self.at.lo:.3g}" if self.at.lo else "no lower end",
+            f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end",
+        )
         interval = "it may be anywhere, or nowhere" if not self.at.lo and self.at.hi == math.inf else " to ".join(ends)
         return f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
 

@@ -126,8 +126,8 @@ def _once(rows: list[Row], used: list[str]) -> tuple[list[Row], list[str]]:
     if alike:
         others = [name for name in once[0].cells if name not in used and len({row.cells[name] for row in once}) > 1]
         notes.append(
-            f"{_rows_of(alike)} the same as others in {', '.join(used)}, though not in every column ({', '.join(others[:SHOWN])}). "
-            "Where they are the same runs they count twice and intervals are too narrow: choose with --where COLUMN=VALUE."
+            f"{_rows_of(alike)} the same as others in {', '.join(used)}, though not in {', '.join(others[:SHOWN])}. Where they "
+            "are the same runs they count twice and intervals are too narrow: choose with --where COLUMN=VALUE."
         )
     return once, notes
 
@@ -141,17 +141,15 @@ def _left_out(rows: list[Row], values: np.ndarray, name: str) -> str:
     if not bad:
         return ""
     lines = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
-    return (
-        f"{len(bad)} of {len(rows)} rows left out: no positive number in {name} (line{'s' if len(bad) > 1 else ''} {lines})."
-    )
+    return f"{len(bad)} of {len(rows)} rows left out: no positive number in {name} (line{'s' if len(bad) > 1 else ''} {lines})."
 
 
 def _small(name: str, values: np.ndarray) -> str:
     if values.max() >= 1e4:
         return ""
     return (
-        f"{name} is at most {values.max():.4g}: if it counts in millions or billions, so do the constants here, and budgets taken "
-        "as C = 6·N·D are in the product of those units. Exponents are the same in any unit."
+        f"{name} is at most {values.max():.4g}: if it counts in millions or billions, so do the constants here, and budgets "
+        "taken as C = 6·N·D are in the product of those units. Exponents are the same in any unit."
     )
 
 

@@ -33,24 +33,22 @@ COUNTS = {
 }
 
 
-def of_study(
-    runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], goal: str, *, group: str = "", count: str = "body"
-) -> Losses:
+def of_study(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], *, group: str = "", count: str = "body") -> Losses:
     """The compared runs of a study that completed their schedule, by the study's metric.
 
     runs: `results.load`; levels: `results.levels`. group: the factor whose levels are compared, by default the one that is no
     matter of size or budget. A further factor makes further curves, each compared with that of the group's first level. count: a
-    key of `COUNTS`. Raises `AblateError` for a metric that rises, and where no run has completed.
+    key of `COUNTS`. Raises `AblateError` for what is no factor or count, and where no run has completed.
     """
-    if goal != "min":
-        raise AblateError("scaling curves are of a loss, and the metric of this study is better where it is higher; name a loss")
     if count not in COUNTS:
         raise unknown("count", count, COUNTS)
     compared = runs[runs["role"] == "compare"].drop_duplicates(["cell", "run"])
     factors = list(dict.fromkeys(factor for cell in levels.values() for factor in cell))
     if group and group not in factors:
         raise unknown("factor in group", group, factors)
-    rest = [factor for factor in factors if factor not in resources(compared, levels) or factor == group]
+    steps = resources(compared, levels)
+    several = [f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1]
+    rest = [factor for factor in factors if factor == group or (factor in several and factor not in steps)]
     compared_by = group or (rest[0] if len(rest) == 1 else "")
     named = {cell: _curve(chosen, rest) for cell, chosen in levels.items()}
     good = compared[(compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))]
@@ -111,7 +109,8 @@ def _resources_of(runs: pd.DataFrame, count: str) -> dict[str, np.ndarray]:
     flops, tokens = runs["flops"].to_numpy(float), runs["tokens"].to_numpy(float)
     if count == "headless":
         per_token = [
-            sizes.head_flops_per_token(*row) for row in zip(runs["d_model"], runs["n_vocab"], runs["mlm_head_transform"], strict=True)
+            sizes.head_flops_per_token(*row)
+            for row in zip(runs["d_model"], runs["n_vocab"], runs["mlm_head_transform"], strict=True)
         ]
         flops = flops - 3 * np.array(per_token, float) * tokens
     return {"n": runs["n_params" if count == "total" else "n_params_body"].to_numpy(float), "d": tokens, "c": flops}
@@ -123,4 +122,6 @@ def _left_out(compared: pd.DataFrame, good: pd.DataFrame) -> tuple[str, ...]:
         return ()
     why = rest["status"].replace("complete", "without a finite loss").value_counts()
     counts = ", ".join(f"{number} {status}" for status, number in why.items())
-    return (f"{len(rest)} of {compared['run'].nunique()} runs are left out, as no whole schedule ended in a finite loss: {counts}.",)
+    return (
+        f"{len(rest)} of {compared['run'].nunique()} runs are left out, as no whole schedule ended in a finite loss: {counts}.",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ablate.errors import AblateError
 from ablate.scaling import words
 from ablate.scaling.design import SAME_LINE
 from ablate.scaling.fit import BOOTSTRAPS, MISFIT, Fit, chosen_check, chosen_form, fit, misfit
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, levels
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
 from ablate.scaling.solve import Floats
@@ -79,16 +79,16 @@ def fit_table(
             fits[name] = fit(losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, confidence=confidence, **part)
         except AblateError as error:
             refused.append(f"{name}: {error}" if group is not None else str(error))
-        if {"n", "c"} <= part.keys() and repeating(part["c"], at_least=2 if flops is not None else LEAST_SIZES):
+        if {"n", "c"} <= part.keys() and repeating(part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES):
             try:
                 isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part)
             except AblateError as error:
                 refused.append(f"{name}: {error}" if group is not None else str(error))
     if not fits and not isoflops:
         raise AblateError(" ".join(refused))
-    for name in fits:
-        if name in isoflops and fits[name].noise > MISFIT * isoflops[name].noise:
-            notes.append(f"{name}: {misfit(fits[name].noise, isoflops[name].noise)}")
+    for name, one in fits.items():
+        if name in isoflops and one.describes and one.noise > MISFIT * isoflops[name].noise:
+            fits[name] = replace(one, describes=False, notes=(*one.notes, misfit(one.noise, isoflops[name].noise)))
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
@@ -140,6 +140,7 @@ def per_param_token(columns: dict[str, Floats]) -> float:
     return FLOPS_PER_PARAM_TOKEN
 
 
-def repeating(c: Floats, at_least: int) -> bool:
-    """Whether so many runs share a budget, as on isoFLOP curves."""
-    return len(levels(c)) * at_least <= len(c)
+def repeating(n: Floats, c: Floats, at_least: int) -> bool:
+    """Whether budgets have so many sizes each, on average, as on isoFLOP curves."""
+    points = np.unique(np.stack([level_of(n), level_of(c)]), axis=1)
+    return points.shape[1] >= at_least * len(levels(c))

@@ -22,7 +22,7 @@ def enough(one: Fit) -> str:
     """What noise, how many runs or what grid would make a wide interval of alpha narrow; "" where it is."""
     alpha = one.constants["alpha"]
     width = alpha.hi - alpha.lo
-    if not width > TARGET:
+    if not width > TARGET or not one.describes:
         return ""
     text = (
         f"The interval of alpha is {width:.2f} wide. For {TARGET:g} the noise would have to be about "
