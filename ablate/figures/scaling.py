@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from ablate.figures import style
 from ablate.scaling.fit import Fit
-from ablate.scaling.forms import level_of
+from ablate.scaling.forms import level_of, levels
 from ablate.scaling.isoflop import IsoFlop
 
 AXES = {  # resource → label of the axis, how its ticks are written
@@ -110,9 +110,9 @@ def frontier(
             c = np.geomspace(*ranges[name], POINTS)
             handles.append(Line2D([], [], color=shade, marker=style.marker(index), markersize=4.5, linewidth=1.2))
             if name in fits and fits[name].form.columns == ("n", "d"):
-                band = _split(fits[name], c)[0 if which == "n" else 1]
-                ax.fill_between(c, band[1], band[2], color=shade, alpha=0.15, linewidth=0)
-                ax.plot(c, band[0], color=shade, linestyle=(0, (5, 1.5)), linewidth=1)
+                band = fits[name].best_split(c)[0 if which == "n" else 1]
+                ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
+                ax.plot(c, band.value, color=shade, linestyle=(0, (5, 1.5)), linewidth=1)
             if name in isoflops:
                 _minima(ax, isoflops[name], which, index, c)
         style.ticks(ax, "x", AXES["c"][1], log=True)
@@ -150,6 +150,11 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         return ax
 
 
+def along(frame: pd.DataFrame) -> str:
+    """What the lines of L(N, D) over N are at: "budget", "ratio of tokens to parameters" or "number of tokens"."""
+    return _grouping(frame, "n")[0]
+
+
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,15 +175,19 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> Non
     shade = style.color(index)
     if fitted.form.columns == ("n", "d") and x == "c":
         c = np.geomspace(part["c"].min(), part["c"].max(), POINTS)
-        value, low, high = _split(fitted, c)[2]
-        ax.fill_between(c, low, high, color=shade, alpha=0.18, linewidth=0)
-        ax.plot(c, value, color=shade, linewidth=1.6)
-    for line in _lines(fitted, part, x):
+        band = fitted.best_split(c)[2]
+        ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.18, linewidth=0)
+        ax.plot(c, band.value, color=shade, linewidth=1.6)
+    lines = list(_lines(fitted, part, x))
+    for place, line in enumerate(lines):
         band = fitted.predict(**{name: line[name] for name in fitted.form.columns})
         thin = x == "c" and len(fitted.form.columns) == 2
         if not thin:
             ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
         ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
+        if index == 0 and (x == "n" or place in (0, len(lines) - 1)) and len(lines) > 1:
+            end = line[x][-1], band.value[-1]
+            ax.annotate(_called(line, part, x), end, (4, -1), textcoords="offset points", fontsize=6, va="center")
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] >= _last_fitted(fitted)
             without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
@@ -213,10 +222,21 @@ def _lines(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[dict[str, np.nda
         yield {name: np.exp(np.interp(at, known, np.log(values[mine][order]))) for name, values in columns.items()}
 
 
-def _split(fitted: Fit, c: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Best N, best D and lowest loss of each budget: value, low, high; at the FLOPs a parameter and token that were measured."""
-    bands = fitted.best_split(c, float(np.median(fitted.columns["c"] / (fitted.columns["n"] * fitted.columns["d"]))))
-    return [(band.value, band.lo, band.hi) for band in bands]
+def _grouping(frame: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
+    """What tells the lines over x apart, and its value for every run: over N whatever of the grid has the fewest values."""
+    n, d, c = (frame[name].to_numpy(float) for name in ("n", "d", "c"))
+    if x != "n":
+        return "size", n
+    grids = {"budget": c, "ratio of tokens to parameters": d / n, "number of tokens": d}
+    name = min(grids, key=lambda one: len(levels(grids[one])))
+    return name, grids[name]
+
+
+def _called(line: dict[str, np.ndarray], part: pd.DataFrame, x: str) -> str:
+    """The value that a line is at, as it is written beside it."""
+    write = {"size": lambda: style.count(line["n"][0]), "budget": lambda: style.power(float(f"{line['c'].mean():.2g}"))}
+    write |= {"number of tokens": lambda: style.count(line["d"][0])}
+    return write.get(_grouping(part, x)[0], lambda: f"{(line['d'] / line['n']).mean():.2g}")()
 
 
 def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> None:

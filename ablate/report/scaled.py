@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,7 @@ from ablate.figures.style import count, power
 from ablate.report.document import Picture, Table, Value
 from ablate.report.material import Material
 from ablate.report.pictures import Gallery
-from ablate.report.words import p_digits, p_value, plural, sentence
+from ablate.report.words import MINUS, p_digits, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, HeldOut, Interval, Losses, Minimum, TableFit
 from ablate.scaling.forms import levels
 from ablate.scaling.study import COUNTS, of_study, resources
@@ -24,6 +25,7 @@ from ablate.scaling.table import ONE
 from ablate.scaling.words import enough
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
+FEWER = 400  # replicates, for what only a table shows
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
 
@@ -67,13 +69,18 @@ def gather(material: Material) -> Scaled | None:
     )
     if (not wanted and not grown) or material.good.empty:
         return None
-    losses = of_study(material.runs, material.levels, group=str(wanted.get("group", "")))
+    losses = _losses(material)
     if material.study.goal != "min":
         return Scaled(material, losses, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
     try:
         return Scaled(material, losses, losses.fit(hold_out=str(wanted.get("hold_out", ""))), "")
     except AblateError as error:
         return Scaled(material, losses, None, f"No curve is fitted: {error}")
+
+
+def _losses(material: Material, count: str = "body") -> Losses:
+    group = str(material.settings.get("fit", {}).get("group", ""))
+    return of_study(material.runs, material.levels, group=group, count=count)
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
@@ -86,7 +93,12 @@ def paragraphs(scaled: Scaled) -> list[str]:
         return [*said, scaled.refused]
     said += [_fit(scaled, name, one) for name, one in scaled.fits.items()]
     said += [_compared(one) for one in scaled.fitted.comparisons]
-    return [*said, *scaled.fitted.notes]
+    return [_minus(text) for text in (*said, *scaled.fitted.notes)]
+
+
+def _minus(text: str) -> str:
+    """Negative numbers with a real minus sign."""
+    return re.sub(r"(?<![\w.^-])-(?=\d)", MINUS, text)
 
 
 def _measured(scaled: Scaled) -> str:
@@ -130,17 +142,19 @@ def _interval(one: Interval, digits: int = 3) -> str:
 def _compared(one: Comparison) -> str:
     claim = {
         "exponent": "differs in its exponent",
-        "offset": "differs by an offset: exponents are not told apart, the loss is",
+        "offset": "differs by an offset: exponents are not told apart, the losses are",
         "not told apart": "is not told apart",
     }[one.verdict]
     tests = "; ".join(
         f"{SYMBOLS[key]} by {_change(test)}, with one floor for both by {_change(one.one_floor[key])}"
         for key, test in one.exponents.items()
     )
+    axis, base = one.axis.upper(), one.baseline
+    low, high = (power(float(f"{end:.3g}")) for end in (one.low, one.high))
+    crossing = sentence(str(one.crossing)).replace("at ", f"at {axis} = ", 1)
     return (
-        f"{one.group} {claim}, against {one.baseline}. Its exponents differ: {tests}. Its loss over the measured range is "
-        f"{_gap(one.gap)} of {one.baseline}'s, {_gap(one.gap_low)} at {one.axis.upper()} = {power(float(f'{one.low:.3g}'))} and "
-        f"{_gap(one.gap_high)} at {power(float(f'{one.high:.3g}'))}. {one.axis.upper()}: {one.crossing}."
+        f"{one.group} {claim}. Against {base} its exponents differ thus: {tests}. Its loss relative to {base}'s is {_gap(one.gap)} "
+        f"over the measured range, {_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. {crossing}."
     )
 
 
@@ -149,7 +163,7 @@ def _change(test: Difference) -> str:
 
 
 def _gap(one: Interval) -> str:
-    return f"{one.value:+.2%} ({one.lo:+.2%} to {one.hi:+.2%})"
+    return _minus(f"{one.value:+.2%} ({one.lo:+.2%} to {one.hi:+.2%})")
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -185,7 +199,8 @@ def _constants(scaled: Scaled) -> Table:
 
 
 def _miss(one: HeldOut) -> str:
-    return f"{one.miss:+.2%}, expected {one.lo:+.2%} to {one.hi:+.2%}" + ("" if one.trusted else ": not to be trusted")
+    text = f"{one.miss:+.2%}, expected {one.lo:+.2%} to {one.hi:+.2%}"
+    return _minus(text) + ("" if one.trusted else ": not to be trusted")
 
 
 def _comparisons(scaled: Scaled) -> Table:
@@ -210,7 +225,7 @@ def _comparisons(scaled: Scaled) -> Table:
 
 def _test(one: Difference) -> tuple[Value, Value]:
     return (
-        Value(f"{one.interval.value:+.3f} ({one.interval.lo:+.3f} to {one.interval.hi:+.3f})", one.interval.value),
+        Value(_minus(f"{one.interval.value:+.3f} ({one.interval.lo:+.3f} to {one.interval.hi:+.3f})"), one.interval.value),
         Value(p_digits(one.p_holm), one.p_holm),
     )
 
@@ -242,7 +257,7 @@ def _counts(scaled: Scaled) -> Table:
     return Table(
         "counts",
         "The exponents by what counts as N and as C: small models have much of their parameters in embeddings and of their FLOPs "
-        "in the head (Porian et al. 2024).",
+        "in the head (Porian et al. 2024). Without the head's FLOPs equal budgets are not equal, and have no isoFLOP minima.",
         ("curve", "N", "C", "α", "a of the best N ∝ C^a, by L(N, D)", "a, by isoFLOP minima"),
         tuple(rows),
     )
@@ -251,9 +266,8 @@ def _counts(scaled: Scaled) -> Table:
 def _recounted(scaled: Scaled, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
     if scaled.fitted is None:
         return
-    group = str(scaled.material.settings.get("fit", {}).get("group", ""))
     try:
-        again = of_study(scaled.material.runs, scaled.material.levels, group=group, count=key).fit()
+        again = scaled.fitted if key == "body" else replace(_losses(scaled.material, key), against={}).fit(bootstraps=FEWER)
     except AblateError:  # a form that cannot be fitted with this count has no row
         return
     for name, one in again.fits.items():
@@ -308,6 +322,6 @@ def _caption(scaled: Scaled, x: str) -> str:
     elif x == "c":
         text += " Thick line: the lowest loss of a budget by L(N, D), with its 95% interval; thin lines: L(N, D) at each size."
     else:
-        at = "each size" if x == "d" else "each budget, ratio or number of tokens"
+        at = "each size" if x == "d" else f"each {figures.along(scaled.frame)}"
         text += f" Lines: L(N, D) at {at}, with its 95% interval (bootstrap over runs)."
     return text + (" Hollow: held out from the check; dotted: the fit without them." if scaled.frame["held_out"].any() else "")

@@ -10,7 +10,7 @@ from scipy import stats as st
 
 from ablate.errors import AblateError, unknown
 from ablate.scaling.design import demand
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, Form, Problem, best_split, level_of, levels
+from ablate.scaling.forms import FORMS, Cost, Form, Problem, best_split, level_of, levels
 from ablate.scaling.solve import Floats, minimise
 
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
@@ -43,7 +43,7 @@ class Band:
 class HeldOut:
     """The fit without the largest size or budget, against what those runs reached."""
 
-    what: str  # "largest size (n = 6.0e+06)"
+    what: str  # "largest size (N = 6e+06)"
     runs: int
     predicted: float  # geometric mean of the predicted losses
     actual: float  # geometric mean of the losses reached
@@ -81,6 +81,7 @@ class Fit:
     confidence: float
     held_out: HeldOut | None
     notes: tuple[str, ...]
+    cost: Cost
     describes: bool  # whether runs lie about as near to the curve as the noise from run to run says
 
     @property
@@ -99,22 +100,29 @@ class Fit:
         value, copies = self.form.loss(self.values, columns), self.form.loss(self.replicates, columns)
         return Band(value, *limits(copies, self.dof, self.confidence))
 
-    def best_split(self, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN) -> tuple[Band, Band, Band]:
+    def best_split(self, c: Floats) -> tuple[Band, Band, Band]:
         """The compute-optimal frontier of L(N, D) at budgets c [P]: parameters, tokens, loss."""
         assert self.form.columns == ("n", "d"), self.form.symbol
-        values = best_split(self.values, c, flops_per_param_token)
-        copies = best_split(self.replicates, c, flops_per_param_token)
+        values, copies = (best_split(constants, c, self.cost) for constants in (self.values, self.replicates))
         n, d, loss = (Band(value, *limits(copy, self.dof, self.confidence)) for value, copy in zip(values, copies, strict=True))
         return n, d, loss
 
     @property
     def n_exponent(self) -> Interval:
-        """a = β/(α+β) of L(N, D): the best size grows as C^a, the best number of tokens as C^(1 − a)."""
+        """a = β/(α+γβ) of L(N, D): the best size grows as C^a. γ is 1 where C = 6·N·D; then tokens grow as C^(1 − a)."""
         assert self.form.columns == ("n", "d"), self.form.symbol
-        alpha, beta = self.constants["alpha"].value, self.constants["beta"].value
-        copies = self.replicates[:, 4] / (self.replicates[:, 2] + self.replicates[:, 4])
-        lo, hi = limits(copies, self.dof, self.confidence)
-        return Interval(beta / (alpha + beta), float(lo), float(hi))
+
+        def a(constants: Floats) -> Floats:
+            return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
+
+        lo, hi = limits(a(self.replicates), self.dof, self.confidence)
+        return Interval(float(a(self.values)), float(lo), float(hi))
+
+    @property
+    def budgets(self) -> Floats:
+        """FLOPs of every run [P]."""
+        n, d = self.columns["n"], self.columns["d"]
+        return self.columns.get("c", self.cost.k * n**self.cost.gamma * d)
 
     def residuals(self) -> Floats:
         """Log loss minus the curve's, of every run [P]."""
@@ -168,6 +176,7 @@ def fit(
         confidence=confidence,
         held_out=held_out,
         notes=notes,
+        cost=Cost.of(table),
         describes=describes,
     )
 
@@ -276,7 +285,7 @@ def check(
     lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
     actual = log_loss[out].mean()
     return HeldOut(
-        what=f"{what} ({HELD_OUT[what]} = {top:.3g})",
+        what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",
         runs=int(out.sum()),
         predicted=float(np.exp(predicted)),
         actual=float(np.exp(actual)),

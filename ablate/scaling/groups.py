@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.fit import Fit, Interval, limits, solve
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, Problem, best_split
+from ablate.scaling.forms import Problem, best_split
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
@@ -76,20 +76,14 @@ class Comparison:
         return "not told apart" if self.gap.lo <= 0 <= self.gap.hi else "offset"
 
 
-def compare_groups(
-    fits: Mapping[str, Fit],
-    against: Mapping[str, str],
-    *,
-    rng: np.random.Generator,
-    flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN,
-) -> list[Comparison]:
+def compare_groups(fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator) -> list[Comparison]:
     """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the groups and exponents compared.
 
     Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the same points) are compared as
     pairs: noise that runs of one seed share drops out.
     """
     assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, "fits of one form with as many replicates"
-    found = [compare(fits[name], fits[base], name, base, rng, flops_per_param_token) for name, base in against.items()]
+    found = [compare(fits[name], fits[base], name, base, rng) for name, base in against.items()]
     exponents = corrected([one.exponents for one in found])
     one_floor = corrected([one.one_floor for one in found])
     return [replace(one, exponents=a, one_floor=b) for one, a, b in zip(found, exponents, one_floor, strict=True)]
@@ -101,16 +95,16 @@ def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]
     return [{name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()} for one in family]
 
 
-def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator, flops_per_param_token: float) -> Comparison:
+def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator) -> Comparison:
     form, names = fit.form, [constant for constant in fit.form.constants if constant in ("alpha", "beta")]
     at = [form.constants.index(constant) for constant in names]
     dof = fit.dof + base.dof
     apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
     joined = one_floor(fit, base, at, rng)
-    axis, low, high = measured_range(fit, base, flops_per_param_token)
+    axis, low, high = measured_range(fit, base)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
-    value = log_ratio(fit.values, base.values, fit, axis, x, flops_per_param_token)
-    copies = log_ratio(fit.replicates, base.replicates, fit, axis, x, flops_per_param_token)
+    value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
+    copies = log_curve(fit, fit.replicates, axis, x) - log_curve(base, base.replicates, axis, x)
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
     gaps = [gap(value[at], copies[:, at], dof, fit.confidence) for at in (within, within[:1], within[-1:])]
     return Comparison(
@@ -170,24 +164,20 @@ def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ..
     return all(a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all()) for name in names)
 
 
-def measured_range(fit: Fit, base: Fit, flops_per_param_token: float) -> tuple[str, float, float]:
+def measured_range(fit: Fit, base: Fit) -> tuple[str, float, float]:
     """The resource two curves are compared along, and the lowest and highest value of it in either group."""
     if len(fit.form.columns) == 1:
         name, both = fit.form.columns[0], np.concatenate([one.columns[fit.form.columns[0]] for one in (fit, base)])
     else:
-        name, both = "c", np.concatenate([flops_per_param_token * one.columns["n"] * one.columns["d"] for one in (fit, base)])
+        name, both = "c", np.concatenate([fit.budgets, base.budgets])
     return name, float(both.min()), float(both.max())
 
 
-def log_ratio(a: Floats, b: Floats, fit: Fit, axis: str, x: Floats, flops_per_param_token: float) -> Floats:
-    """ln of curve a over curve b at x [X]: constants [..., K] → [..., X]."""
-
-    def curve(constants: Floats) -> Floats:
-        if len(fit.form.columns) == 2:
-            return best_split(constants, x, flops_per_param_token)[2]
-        return fit.form.loss(constants, {axis: x})
-
-    return np.log(curve(a)) - np.log(curve(b))
+def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
+    """ln of the loss along the axis at x [X], constants [..., K] → [..., X]; of L(N, D) at the best split of a budget."""
+    if len(fit.form.columns) == 2:
+        return np.log(best_split(constants, x, fit.cost)[2])
+    return np.log(fit.form.loss(constants, {axis: x}))
 
 
 def crossing(x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float) -> Crossing:

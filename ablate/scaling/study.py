@@ -122,6 +122,5 @@ def _left_out(compared: pd.DataFrame, good: pd.DataFrame) -> tuple[str, ...]:
         return ()
     why = rest["status"].replace("complete", "without a finite loss").value_counts()
     counts = ", ".join(f"{number} {status}" for status, number in why.items())
-    return (
-        f"{len(rest)} of {compared['run'].nunique()} runs are left out, as no whole schedule ended in a finite loss: {counts}.",
-    )
+    of = f"{len(rest)} of {compared['run'].nunique()} runs"
+    return (f"{of} are left out, since they did not end a whole schedule with a finite loss: {counts}.",)

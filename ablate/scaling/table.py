@@ -92,7 +92,7 @@ def fit_table(
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
-    comparisons = compare_groups(fits, pairs, rng=rng, flops_per_param_token=per_param_token(columns)) if pairs else []
+    comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
     return TableFit(fits, isoflops, tuple(comparisons), tuple(refused + notes))
 
 
@@ -131,13 +131,6 @@ def _tells(form: str, part: dict[str, Floats]) -> bool:
     if form == "c":
         return sizes > 2 and tokens > 2 and np.corrcoef(np.log(part["n"]), np.log(part["d"]))[0, 1] > SAME_LINE
     return (sizes if form == "d" else tokens) == 1 < (tokens if form == "d" else sizes)
-
-
-def per_param_token(columns: dict[str, Floats]) -> float:
-    """FLOPs per parameter and token: what the table says, or 6."""
-    if columns.keys() == {"n", "d", "c"}:
-        return float(np.median(columns["c"] / (columns["n"] * columns["d"])))
-    return FLOPS_PER_PARAM_TOKEN
 
 
 def repeating(n: Floats, c: Floats, at_least: int) -> bool:
