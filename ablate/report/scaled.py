@@ -153,8 +153,9 @@ def _compared(one: Comparison) -> str:
     low, high = (power(float(f"{end:.3g}")) for end in (one.low, one.high))
     crossing = sentence(str(one.crossing)).replace("at ", f"at {axis} = ", 1)
     return (
-        f"{one.group} {claim}. Against {base} its exponents differ thus: {tests}. Its loss relative to {base}'s is {_gap(one.gap)} "
-        f"over the measured range, {_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. {crossing}."
+        f"{one.group} {claim}. Against {base} its exponents differ thus: {tests}. Its loss relative to {base}'s is "
+        f"{_gap(one.gap)} over the measured range, {_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. "
+        f"{crossing}."
     )
 
 

@@ -17,6 +17,7 @@ HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
 BOOTSTRAPS = 1000
 ROOM = 80  # runs × extra starts of a replicate: beyond 80 runs, one optimum is what all starts lead to
 MOST_EXTRA = 6
+NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
 MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
 
 
@@ -153,8 +154,11 @@ def fit(
     curve = np.log(chosen.loss(value, table))
     noise = residual_sd(log_loss - curve, len(value))
     lo, hi = limits(replicates, len(log_loss) - len(value), confidence)
+    lowest = float(np.exp(log_loss.min()))
+    if lo[0] < NO_FLOOR * lowest:
+        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), len(log_loss) - len(value), confidence)
     constants = {name: Interval(*map(float, row)) for name, *row in zip(chosen.constants, value, lo, hi, strict=True)}
-    held_out, notes = None, bounds_reached(chosen, value, float(np.exp(log_loss.min())))
+    held_out, notes = None, bounds_reached(chosen, value, lowest)
     if len(log_loss) < 2 * len(value):
         notes += (f"{len(log_loss)} runs for {len(value)} constants: a 95% interval holds the truth about 90% of the time.",)
     repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
@@ -218,6 +222,26 @@ def estimate(
     problem = Problem.build(form, columns, log_loss)
     theta, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
     return problem.constants(theta[None])[0], problem.constants(replicates)
+
+
+def without_floor(form: Form, columns: dict[str, Floats], log_loss: Floats, rng: np.random.Generator, bootstraps: int) -> Floats:
+    """Replicates [B, K] of the constants with the floor E held at zero."""
+    problem = Problem.build(form, columns, log_loss)
+    problem.design.upper[0] = problem.design.lower[0]
+    _, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
+    return problem.constants(replicates)
+
+
+def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:
+    """Limits [K] that reach the floor 0 and, for the other constants, also hold the limits of a curve without a floor.
+
+    A floor cannot be below zero, so where it may be zero replicates lean to one side, and so do the exponents that go with them:
+    of a pure power law their percentiles alone held the truth in 86 to 89% of tables.
+    """
+    low, high = limits(replicates, dof, confidence)
+    low, high = np.minimum(lo, low), np.maximum(hi, high)
+    low[0] = 0.0
+    return low, high
 
 
 def solve(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
@@ -321,7 +345,7 @@ def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     """What a constant at the edge of its range means."""
     notes = []
     named = dict(zip(form.constants, value, strict=True))
-    if named["E"] < 0.01 * lowest:
+    if named["E"] < NO_FLOOR * lowest:
         notes.append("The floor E is not told from zero: the losses bend too little to show it.")
     for name in ("alpha", "beta"):
         if named.get(name, 1.0) < 1e-6:

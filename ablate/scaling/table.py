@@ -16,6 +16,7 @@ from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
 from ablate.scaling.solve import Floats
 
+APART = 1.2  # the ratio of neighbouring budgets from which they are no scatter
 ONE = "all"  # what the curve of a table without groups is called
 
 
@@ -134,6 +135,8 @@ def _tells(form: str, part: dict[str, Floats]) -> bool:
 
 
 def repeating(n: Floats, c: Floats, at_least: int) -> bool:
-    """Whether budgets have so many sizes each, on average, as on isoFLOP curves."""
+    """Whether budgets stand apart and have so many sizes each, on average, as on isoFLOP curves."""
+    budgets = levels(c)
     points = np.unique(np.stack([level_of(n), level_of(c)]), axis=1)
-    return points.shape[1] >= at_least * len(levels(c))
+    apart = len(budgets) == 1 or float(np.median(budgets[1:] / budgets[:-1])) > APART
+    return apart and points.shape[1] >= at_least * len(budgets)
