@@ -22,7 +22,7 @@ from ablate.scaling import Comparison, Difference, Fit, HeldOut, Interval, Losse
 from ablate.scaling.forms import levels
 from ablate.scaling.study import COUNTS, of_study, resources
 from ablate.scaling.table import ONE
-from ablate.scaling.words import enough
+from ablate.scaling.words import UNTRUSTED, enough
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
 FEWER = 400  # replicates, for what only a table shows
@@ -152,10 +152,11 @@ def _compared(one: Comparison) -> str:
     axis, base = one.axis.upper(), one.baseline
     low, high = (power(float(f"{end:.3g}")) for end in (one.low, one.high))
     crossing = sentence(str(one.crossing)).replace("at ", f"at {axis} = ", 1)
+    at_points = f"{_gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
-        f"{one.group} {claim}. Against {base} its exponents differ thus: {tests}. Its loss relative to {base}'s is "
-        f"{_gap(one.gap)} over the measured range, {_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. "
-        f"{crossing}."
+        f"{one.group} {claim}{'' if one.trusted else UNTRUSTED}. Against {base} its exponents differ thus: {tests}. "
+        f"Its loss relative to {base}'s is {at_points}{_gap(one.gap)} by the curves over the measured range, "
+        f"{_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. {crossing}."
     )
 
 
@@ -209,9 +210,12 @@ def _comparisons(scaled: Scaled) -> Table:
     found = scaled.fitted.comparisons if scaled.fitted else ()
     for one in found:
         tests = [cell for key in one.exponents for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))]
-        gaps = [Value(_gap(gap), gap.value) for gap in (one.gap, one.gap_low, one.gap_high)]
+        at_points = Value(_gap(one.measured), one.measured.value) if one.measured else Value("–", None)
+        gaps = [at_points, *(Value(_gap(gap), gap.value) for gap in (one.gap, one.gap_low, one.gap_high))]
         crossing = Value(str(one.crossing), one.crossing.at.value)
-        rows.append((one.group, one.baseline, one.verdict, *tests, *gaps, crossing))
+        rows.append(
+            (one.group, one.baseline, one.verdict + ("" if one.trusted else " (not to be trusted)"), *tests, *gaps, crossing)
+        )
     exponents = [SYMBOLS[key] for key in (found[0].exponents if found else ())]
     columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
     return Table(
@@ -219,7 +223,7 @@ def _comparisons(scaled: Scaled) -> Table:
         "Curves against each other: by how much their exponents differ, each with a floor E of its own and with one floor for "
         "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross.",
         ("curve", "against", "differs by", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
-         "loss", "at the low end", "at the high end", "crossing"),
+         "loss at the same points", "by the curves", "at the low end", "at the high end", "crossing"),
         tuple(rows),
     )  # fmt: skip
 

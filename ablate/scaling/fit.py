@@ -10,7 +10,7 @@ from scipy import stats as st
 
 from ablate.errors import AblateError, unknown
 from ablate.scaling.design import demand
-from ablate.scaling.forms import FORMS, Cost, Form, Problem, best_split, level_of, levels
+from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, Problem, best_split, level_of, levels
 from ablate.scaling.solve import Floats, minimise
 
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
@@ -91,6 +91,11 @@ class Fit:
         return np.array([self.constants[name].value for name in self.form.constants])
 
     @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against the intervals: the curve describes its runs and foretold what was held out."""
+        return self.describes and (self.held_out is None or self.held_out.trusted)
+
+    @property
     def dof(self) -> int:
         return self.runs - len(self.form.constants)
 
@@ -162,6 +167,7 @@ def fit(
     if len(log_loss) < 2 * len(value):
         notes += (f"{len(log_loss)} runs for {len(value)} constants: a 95% interval holds the truth about 90% of the time.",)
     repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
+    notes += open_ended(chosen, hi) + outside(chosen, value, table)
     describes = not noise > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
     notes += () if describes else (misfit(noise, repeats),)
     try:
@@ -339,6 +345,30 @@ def misfit(residual: float, noise: float) -> str:
 
 def residual_sd(residuals: Floats, constants: int) -> float:
     return float(np.sqrt((residuals**2).sum() / max(len(residuals) - constants, 1)))
+
+
+def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
+    named = dict(zip(form.constants, high, strict=True))
+    return tuple(
+        f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest that is looked for."
+        for name in ("alpha", "beta")
+        if named.get(name, 0.0) > 0.99 * STEEPEST
+    )
+
+
+def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str, ...]:
+    """That the best sizes of the middle half of the budgets are not among the sizes measured."""
+    if form.columns != ("n", "d"):
+        return ()
+    cost, n = Cost.of(columns), columns["n"]
+    budgets = np.quantile(cost.k * n**cost.gamma * columns["d"], [0.25, 0.75])
+    best = best_split(value, budgets, cost)[0]
+    if not np.isfinite(best).all() or (n.min() <= best.min() and best.max() <= n.max()):
+        return ()
+    return (
+        f"The best sizes of the middle half of the budgets, {best.min():.3g} to {best.max():.3g}, reach beyond those measured, "
+        f"{n.min():.3g} to {n.max():.3g}: what is said of best sizes is extrapolated.",
+    )
 
 
 def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:

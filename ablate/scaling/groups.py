@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.fit import Fit, Interval, limits, solve
-from ablate.scaling.forms import Problem, best_split
+from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
@@ -44,7 +44,11 @@ class Crossing:
             f"{self.at.lo:.3g}" if self.at.lo else "no lower end",
             f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end",
         )
-        interval = "it may be anywhere, or nowhere" if not self.at.lo and self.at.hi == math.inf else " to ".join(ends)
+        interval = " to ".join(ends)
+        if self.at.lo == 0 < self.at.hi == math.inf:
+            interval = "it may be anywhere, or nowhere"
+        elif self.at.lo == self.at.hi:
+            interval = f"beyond that {'below' if self.at.hi == 0 else 'above'}, or nowhere"
         return f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
 
 
@@ -65,15 +69,18 @@ class Comparison:
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end
     gap_high: Interval
+    measured: Interval | None  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    trusted: bool  # both curves describe their runs and foretold what was held out
     crossing: Crossing
     confidence: float
 
     @property
     def verdict(self) -> str:
-        """ "exponent", "offset" (exponents not told apart, but a gap over the range) or "not told apart"."""
+        """ "exponent"; "offset": exponents are not told apart, but there is a gap, at the same points or else over the range."""
         if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
             return "exponent"
-        return "not told apart" if self.gap.lo <= 0 <= self.gap.hi else "offset"
+        gap = self.measured or self.gap
+        return "not told apart" if gap.lo <= 0 <= gap.hi else "offset"
 
 
 def compare_groups(fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator) -> list[Comparison]:
@@ -118,9 +125,21 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         gap=gaps[0],
         gap_low=gaps[1],
         gap_high=gaps[2],
+        measured=measured(fit, base),
+        trusted=fit.trusted and base.trusted,
         crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
         confidence=fit.confidence,
     )
+
+
+def measured(fit: Fit, base: Fit) -> Interval | None:
+    """The mean relative difference of runs at the same points, with Student's t interval over the points; no curve in it."""
+    if not same_points(fit.columns, base.columns, fit.form.columns):
+        return None
+    points = np.unique(np.stack([level_of(base.columns[name]) for name in base.form.columns]), axis=1, return_inverse=True)[1]
+    apart = np.bincount(points, np.log(fit.loss) - np.log(base.loss)) / np.bincount(points)
+    half = st.t.isf((1 - fit.confidence) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
+    return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
 
 
 def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ablate.scaling.design import TARGET, sufficient_grid
-from ablate.scaling.fit import Fit
+from ablate.scaling.fit import Fit, Interval
 from ablate.scaling.groups import Comparison
 from ablate.scaling.isoflop import IsoFlop
+
+UNTRUSTED = ", but a curve does not describe its runs or missed what was held out: not to be trusted"
 
 
 def fit_lines(name: str, one: Fit) -> list[str]:
@@ -24,9 +26,11 @@ def enough(one: Fit) -> str:
     width = alpha.hi - alpha.lo
     if not width > TARGET or not one.describes:
         return ""
+    times = (width / TARGET) ** 2
+    more = f"about {times:.2g} times as many" if times < 100 else "over a hundred times as many"
     text = (
         f"The interval of alpha is {width:.2f} wide. For {TARGET:g} the noise would have to be about "
-        f"{one.noise * TARGET / width:.2%}, or runs at these points about {(width / TARGET) ** 2:.2g} times as many."
+        f"{one.noise * TARGET / width:.2%}, or runs at these points {more}."
     )
     grid = sufficient_grid(one.form, one.noise, constants=one.values, columns=one.columns) if alpha.value > 0.01 else None
     return f"{text} At the noise there is, this would do: {grid}." if grid else text
@@ -43,10 +47,16 @@ def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
     return out + [f"  {note}" for note in iso.notes]
 
 
+def percent(one: Interval) -> str:
+    return f"{one.value:+.2%} [{one.lo:+.2%}, {one.hi:+.2%}]"
+
+
 def comparison_lines(one: Comparison) -> list[str]:
-    out = [f"{one.group} against {one.baseline}: {one.verdict}"]
+    out = [f"{one.group} against {one.baseline}: {one.verdict}{'' if one.trusted else UNTRUSTED}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
         out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
     places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
-    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}]{where}" for where, gap in places)
-    return [*out, f"  loss against the baseline's: {gaps}", f"  {one.axis.upper()}: {one.crossing}"]
+    gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in places)
+    if one.measured:
+        out.append(f"  loss against the baseline's at the points of both: {percent(one.measured)}")
+    return [*out, f"  loss against the baseline's, by the curves: {gaps}", f"  {one.axis.upper()}: {one.crossing}"]
