@@ -9,8 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ablate import sizes, store
+import pytest
+from matplotlib.figure import Figure
+
+from ablate import figures, sizes, store
 from ablate.config import RunConfig
+from ablate.figures import style
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import Database, ingest, runs
@@ -135,3 +139,15 @@ def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
             time=1.7e9 + 10,
         )  # fmt: skip
     ingest.ingest(db, claim.attempt_id)
+
+
+@pytest.fixture
+def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quicker: the three kinds of files are looked at elsewhere."""
+
+    def save(figure: Figure, stem: Path) -> list[Path]:
+        with style.theme():
+            figure.savefig(stem.with_suffix(".svg"))
+        return [stem.with_suffix(".svg")]
+
+    monkeypatch.setattr(figures, "save", save)

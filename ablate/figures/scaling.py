@@ -189,7 +189,7 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> Non
             end = line[x][-1], band.value[-1]
             ax.annotate(_called(line, part, x), end, (4, -1), textcoords="offset points", fontsize=6, va="center")
         if fitted.held_out is not None:
-            beyond = line[fitted.held_out.column] >= _last_fitted(fitted)
+            beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
             without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
             ax.plot(line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1)))
 

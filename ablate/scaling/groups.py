@@ -15,6 +15,7 @@ from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
 BEYOND = 100.0  # how far outside the measured range, as a ratio, a crossing is looked for
+LEAST_POINTS = 3  # that both curves have, for their mean difference
 POINTS = 401  # of the range, at which two curves are compared
 
 
@@ -133,11 +134,18 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
 
 
 def measured(fit: Fit, base: Fit) -> Interval | None:
-    """The mean relative difference of runs at the same points, with Student's t interval over the points; no curve in it."""
-    if not same_points(fit.columns, base.columns, fit.form.columns):
+    """The mean relative difference at the points that both have, with Student's t interval over the points; no curve in it."""
+    names = fit.form.columns
+    both = [level_of(np.concatenate([base.columns[name], fit.columns[name]])) for name in names]
+    of = np.unique(np.stack(both), axis=1, return_inverse=True)[1]
+    sums, runs = [], []
+    for part, losses in ((of[: base.runs], base.loss), (of[base.runs :], fit.loss)):
+        sums.append(np.bincount(part, np.log(losses), minlength=of.max() + 1))
+        runs.append(np.bincount(part, minlength=of.max() + 1))
+    shared = (runs[0] > 0) & (runs[1] > 0)
+    if shared.sum() < LEAST_POINTS:
         return None
-    points = np.unique(np.stack([level_of(base.columns[name]) for name in base.form.columns]), axis=1, return_inverse=True)[1]
-    apart = np.bincount(points, np.log(fit.loss) - np.log(base.loss)) / np.bincount(points)
+    apart = sums[1][shared] / runs[1][shared] - sums[0][shared] / runs[0][shared]
     half = st.t.isf((1 - fit.confidence) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
     return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
 

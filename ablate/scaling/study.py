@@ -48,7 +48,7 @@ def of_study(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], *, gro
         raise unknown("factor in group", group, factors)
     steps = resources(compared, levels)
     several = [f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1]
-    rest = [factor for factor in factors if factor == group or (factor in several and factor not in steps)]
+    rest = [*([group] if group else []), *(factor for factor in several if factor not in (group, *steps))]
     compared_by = group or (rest[0] if len(rest) == 1 else "")
     named = {cell: _curve(chosen, rest) for cell, chosen in levels.items()}
     good = compared[(compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))]
