@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ablate.config import RunConfig
 from ablate.figures import style
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
+from ablate.report import scaled
+from ablate.scaling import Losses
 from ablate.store import Database, ingest, runs
 from ablate.study import Study
 
@@ -151,3 +154,9 @@ def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
         return [stem.with_suffix(".svg")]
 
     monkeypatch.setattr(figures, "save", save)
+
+
+@pytest.fixture
+def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
+    monkeypatch.setattr(scaled, "FEWER", 60)

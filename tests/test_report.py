@@ -20,7 +20,7 @@ mpl.use("agg")
 
 import numpy as np
 import pytest
-from report_study import NAN, Outcome, study, svg_only  # noqa: F401
+from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
 from ablate import report, store
@@ -448,7 +448,7 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     assert "No change is told from zero for parallel, concat and no-skip; this study can see" in text
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     factors = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from functools import partialmethod
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,7 +14,7 @@ mpl.use("agg")
 import numpy as np
 import pandas as pd
 import pytest
-from report_study import Outcome, study, svg_only  # noqa: F401
+from report_study import Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import optimize
 
 from ablate import figures, report, results, sizes
@@ -24,7 +23,7 @@ from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.plan.ladder import solve
 from ablate.report import scaled
-from ablate.scaling import Losses, fit, isoflop
+from ablate.scaling import fit, isoflop
 from ablate.scaling.forms import Cost, best_split
 from ablate.scaling.planned import foretell
 from ablate.scaling.study import of_study, resources
@@ -69,12 +68,6 @@ def outcome(factor: float = 1.0, noise: float = 0.003) -> Callable[[dict[str, st
 def scale(folder: Path, factor: float = 1.0, toml: str = FIT, seeds: int = 2):  # type: ignore[no-untyped-def]
     factors = {"topology": TOPOLOGY, "grown": GROWN}
     return study(folder, factors, outcome(factor), seeds=seeds, within=["grown"], name="scale", toml=toml)
-
-
-@pytest.fixture
-def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
-    monkeypatch.setattr(scaled, "FEWER", 60)
 
 
 def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path: Path) -> None:
