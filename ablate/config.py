@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
@@ -157,14 +158,19 @@ class RunConfig(BaseModel):
         """Tokens a run trains on."""
         return self.steps * self.batch_tokens
 
-    def canonical_json(self) -> str:
+    def canonical_json(self, exclude: Collection[str] = ()) -> str:
         """The fields that differ from their default, sorted, without spaces: equal runs give equal text."""
-        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude))
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def key(self) -> str:
-        """SHA-256, in hexadecimal, of the canonical JSON and the `NUMERICS` number: the run's identity."""
-        return hashlib.sha256(f"{NUMERICS}:{self.canonical_json()}".encode()).hexdigest()
+        """SHA-256, in hexadecimal, of the canonical JSON and the `NUMERICS` number: the run's identity.
+
+        Text is known by its content hash: what a file is called makes no other run.
+        """
+        names = [name for name in ("corpus", "tokenizer") if getattr(self, f"{name}_hash")]
+        return hashlib.sha256(f"{NUMERICS}:{self.canonical_json(exclude=names)}".encode()).hexdigest()
 
 
 HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens

@@ -22,6 +22,7 @@ class Sizes:
     flops_per_token: int  # matrix products of a forward pass over n_ctx tokens, per token; causal attention in full
     state_bytes: int  # weights, gradients and the two moments of Adam
     activation_bytes_per_token: int  # kept for the backward pass, with logits and their gradient; an estimate
+    recomputed_bytes_per_token: int  # the same where blocks are computed again in the backward pass
 
 
 def count(config: RunConfig) -> Sizes:
@@ -29,7 +30,15 @@ def count(config: RunConfig) -> Sizes:
     total, body = _params(config)
     stream, product = _BYTES[config.precision]
     casts = 2 if config.precision == "bfloat16" else 0  # weights are cast once a step
-    return Sizes(total, body, _flops_per_token(config), total * (4 * stream + casts), _activation_bytes(config, stream, product))
+    block, rest = _activation_bytes(config, stream, product)
+    return Sizes(
+        params=total,
+        body=body,
+        flops_per_token=_flops_per_token(config),
+        state_bytes=total * (4 * stream + casts),
+        activation_bytes_per_token=config.n_layer * block + rest,
+        recomputed_bytes_per_token=config.n_layer * stream * config.d_model + block + rest,
+    )
 
 
 def train_flops(config: RunConfig) -> int:
@@ -42,10 +51,11 @@ def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) ->
     return 2 * d_model * (n_vocab + (d_model if mlm_head_transform == "dense" else 0))
 
 
-def memory_bytes(config: RunConfig, pack: int = 1) -> int:
-    """Estimated peak memory of a training step for `pack` members, the whole batch in one micro-batch."""
+def memory_bytes(config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False) -> int:
+    """Estimated peak memory of a training step for `pack` members, `micro_batch` sequences of each (0: all) at once."""
     sizes = count(config)
-    return pack * (sizes.state_bytes + config.batch_tokens * sizes.activation_bytes_per_token)
+    per_token = sizes.recomputed_bytes_per_token if recompute else sizes.activation_bytes_per_token
+    return pack * (sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token)
 
 
 def embedding_scale(config: RunConfig) -> float:
@@ -126,8 +136,8 @@ def _flops_per_token(config: RunConfig) -> int:
     return 2 * config.n_layer * block + head_flops_per_token(config.d_model, config.n_vocab, config.mlm_head_transform)
 
 
-def _activation_bytes(config: RunConfig, stream: int, product: int) -> int:
-    """What eager PyTorch keeps per token for the backward pass; a compiled step keeps less."""
+def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int, int]:
+    """What eager PyTorch keeps per token for the backward pass, of a block and of all else; a compiled step keeps less."""
     c, hidden = config.d_model, config.d_mlp
     queries, keys, read = _widths(config)
     gated = config.activation in _GATED
@@ -146,4 +156,4 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> int:
     dropped = 2 * c if config.dropout else 0  # a byte each
     block = product * (inputs + attention + mlp) + stream * (norms + shares) + dropped
     head = 5 * c + (5 * c if config.mlm_head_transform == "dense" else 0) + 3 * config.n_vocab
-    return config.n_layer * block + stream * head
+    return block, stream * head

@@ -27,7 +27,7 @@ def loss(config) -> float:
     return 2 + (math.log10(config.lr) - BEST[config.topology]) ** 2 + noise
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch):
+def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, recompute, turn):
     time.sleep(float(os.environ.get("STUB_DELAY", "0")))
     fails = Path(os.environ.get("FAILS", "none"))
     for config, to in zip(configs, emit, strict=True):

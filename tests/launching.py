@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ablate import store, tune
-from ablate.launch import launcher
+from ablate.launch import devices, launcher
 from ablate.plan import Plan, plan
 from ablate.study import Study, load
 
@@ -56,7 +56,7 @@ def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -
 def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
     """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it printed."""
     out = io.StringIO()
-    options = {"device": "cpu", "console": Console(file=out, width=200), **options}
+    options = {"places": devices.find("cpu"), "console": Console(file=out, width=200), **options}
     with store.open(str(path), create=True) as db:
         if isinstance(work, Plan):
             outcome = launcher.run(work, db, **options)

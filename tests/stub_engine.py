@@ -1,10 +1,12 @@
 """An engine without torch for the tests of `ablate.launch`: its curves are a pure function of run and step.
 
-What else it does is said by a run's learning rate (see the constants) and by the environment: STUB_DELAY, seconds a step.
+What else it does is said by a run's learning rate (see the constants) and by the environment: STUB_DELAY, seconds a step;
+STUB_LOG, see below.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -43,7 +45,22 @@ def value(config, series: str, step: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch):
+def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, recompute, turn):
+    with turn or contextlib.nullcontext(), log_of_work(device):
+        work(configs, emit=emit, checkpoint=checkpoint, stop=stop, resume=resume)
+
+
+@contextlib.contextmanager
+def log_of_work(device):
+    """Who trained on which device from when to when, a line a job, in the file STUB_LOG."""
+    begun = time.monotonic()
+    yield
+    if log := os.environ.get("STUB_LOG"):
+        with Path(log).open("a") as file:
+            file.write(f"{device} {os.getpid()} {begun} {time.monotonic()}\n")
+
+
+def work(configs, *, emit, checkpoint, stop, resume):
     at = json.loads(checkpoint.read_text()) if resume and checkpoint.exists() else 0
     for to in emit:
         to("start", step=at, compile_mode="none")

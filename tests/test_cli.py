@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import typer
 
 from ablate.cli import app, complete, main
 from ablate.factors import CATALOGUE
-from ablate.plan import PlannedRun, plan
+from ablate.plan import Plan, PlannedRun, plan
 from ablate.store import Database
 from ablate.study import load
 from ablate.study.values import FOLLOWS
@@ -386,6 +386,19 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
     assert code == 0
     assert "tokens/s" in out and "on cpu, as timed now" in out
     assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+
+
+def test_plan_names_a_cell_that_falls_off_a_cliff(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate.launch import speed
+
+    def measured(plan: Plan, device: object) -> Iterator[tuple[str, float]]:
+        for cell in plan.cells:
+            yield cell.label, {"parallel": 0.3e6, "double-skip": 0.8e6}.get(cell.levels["topology"], 1e6)
+
+    monkeypatch.setattr(speed, "measure", measured)
+    _, out, _ = ablate("plan", QUICKSTART, "--device", "cpu")
+    slow = [line for line in out.splitlines() if line.startswith("Slow")]
+    assert slow == ["Slow: topology=parallel trains at 0.30 of the tokens a second of topology=serial"]
 
 
 # -- after a run -----------------------------------------------------------------------------------------------------------------

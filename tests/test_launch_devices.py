@@ -63,11 +63,33 @@ def test_torch_is_asked_in_a_process_of_its_own():
     [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [4] * 15)],  # 64 GiB hold 15 workers of 4 GiB
 )
 def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
-    seats = devices.seats([devices.Device("cpu", 64 << 30, cores)], runs, run_bytes=(3 << 30) + 1)
+    seats = devices.seats([devices.Device("cpu", 64 << 30, cores)], runs, n_shapes=9, run_bytes=(3 << 30) + 1)
     assert [seat.threads for seat in seats] == expected
     assert sum(seat.threads for seat in seats) <= cores
 
 
-def test_a_gpu_has_one_worker():
-    gpus = [devices.Device("cuda:0", 80 << 30, 4), devices.Device("cuda:1", 80 << 30, 4)]
-    assert devices.seats(gpus, 25, 1 << 30) == gpus
+@pytest.mark.parametrize(
+    ("shapes", "cores", "run_bytes", "workers"),
+    [
+        (32, 8, 1 << 30, 3),
+        (1, 8, 1 << 30, 1),  # nothing else to compile
+        (3, 8, 1 << 30, 2),  # two shapes for one GPU, one for the other
+        (32, 2, 1 << 30, 2),
+        (32, 8, 50 << 30, 1),  # a second model has no room beside the first
+    ],
+)
+def test_a_gpu_has_workers_that_compile_while_one_trains(shapes, cores, run_bytes, workers):
+    gpus = [devices.Device(f"cuda:{k}", 80 << 30, cores) for k in range(2)]
+    seats = devices.seats(gpus, n_runs=25, n_shapes=shapes, run_bytes=run_bytes)
+    assert [seat.name for seat in seats] == ["cuda:0", "cuda:1"] * workers
+    assert {(seat.memory, seat.threads) for seat in seats} == {((80 << 30) // workers, cores // workers)}
+
+
+def test_gpus_are_chosen_by_number(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    asked(monkeypatch, cuda=[[f"cuda:{k}", 80] for k in range(4)])
+    assert [device.name for device in devices.find("auto", [2, 0, 2])] == ["cuda:2", "cuda:0"]
+    with pytest.raises(AblateError, match="devices = 1,4: there is no GPU 4; choose among 0, 1, 2, 3"):
+        devices.find("cuda", [1, 4])
+    with pytest.raises(AblateError, match="devices = 0: there is no GPU 0; this study would run on cpu"):
+        devices.find("cpu", [0])

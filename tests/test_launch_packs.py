@@ -8,6 +8,7 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.launch import packs
 from ablate.launch.devices import Device
+from ablate.store.runs import RETRIES
 
 SMALL = RunConfig(n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192)  # 0.85M parameters
 LARGE = RunConfig(n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024)
@@ -43,6 +44,17 @@ def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idl
 
 def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
     monkeypatch.setattr(packs, "capacity", lambda config, device: 10)
-    assert [packs.size(SMALL, H100, k) for k in range(5)] == [(10, 0), (3, 0), (1, 8), (1, 2), (1, 2)]  # of 32 sequences
+    tries = [(10, 0, False), (3, 0, False), (1, 2, True), (1, 2, True)]  # of 32 sequences
+    assert [packs.size(SMALL, H100, k) for k in range(4)] == tries
     monkeypatch.setattr(packs, "capacity", lambda config, device: 1)
-    assert [packs.size(SMALL, H100, k) for k in range(3)] == [(1, 0), (1, 8), (1, 2)]
+    assert [packs.size(SMALL, H100, k) for k in range(RETRIES)] == [(1, 0, False), (1, 8, False), (1, 2, True)]
+
+
+@pytest.mark.parametrize(("share", "expected"), [
+    (1.0, (1, 0, False)), (0.5, (1, 8, False)), (0.2, (1, 2, False)), (0.08, (1, 2, True)), (1e-3, (1, 2, True)),
+])  # fmt: skip
+def test_a_run_that_would_not_fit_begins_smaller(share, expected):
+    """GPT-2 small, whose batch of 32 sequences takes 44 GiB by estimate in float32, and a micro-batch of 2 takes 5."""
+    whole = sizes.memory_bytes(LARGE) / packs.MEMORY_SHARE
+    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), 0) == expected
+    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), RETRIES - 1) == (1, 2, True)

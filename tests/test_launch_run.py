@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from launching import HERE, Launcher, launch, rows, small_plan, wait_for, worker
 from ablate import journal, store
 from ablate.errors import AblateError
 from ablate.launch import devices, launcher, status
+from ablate.plan import Plan
+from ablate.plan import plan as make
+from ablate.study import load
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +197,7 @@ def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
     first = Launcher(plan, path)
     wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
     first.kill(signal.SIGTERM)
-    time.sleep(launcher.ECHO / 10)
+    time.sleep(launcher.ECHO / 100)
     first.kill(signal.SIGTERM)
     assert first.wait() == 143
     assert rows(path, "SELECT kind FROM artifact") == [("checkpoint",)]
@@ -290,10 +295,7 @@ def test_studies_share_runs(tmp_path):
     assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
     text = (tmp_path / "stub.toml").read_text().replace('"stub"', '"other"').replace("[0.001, 0.002]", "[0.002, 0.003]")
     (tmp_path / "stub.toml").write_text(text)
-    from ablate.plan import plan
-    from ablate.study import load
-
-    assert launch(plan(load(str(tmp_path / "stub.toml"))), path)[0].counts == {"complete": 2}
+    assert launch(make(load(str(tmp_path / "stub.toml"))), path)[0].counts == {"complete": 2}
     assert rows(path, "SELECT count(*) FROM run") == rows(path, "SELECT count(*) FROM attempt") == [(3,)]
 
 
@@ -315,17 +317,65 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_ENGINE", "partly")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     monkeypatch.setenv("STUB_DELAY", "0.05")
-    monkeypatch.setattr(devices, "find", lambda kind: [devices.Device(f"cuda:{k}", 1 << 30, 1) for k in range(2)])
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
     plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
-    outcome, output = launch(plan, path)
+    outcome, output = launch(plan, path, places=gpus(2))
     assert outcome == launcher.Outcome({"complete": 8}, 0)
     assert "cuda:1 is given up, as no worker starts on it: AssertionError: fell off the bus" in output
 
 
-def test_a_device_that_is_not_there_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13"})
-    path = tmp_path / "a.db"
-    with pytest.raises(AblateError, match="finds no such device"):
-        launch(small_plan(tmp_path, [1e-3]), path, device="cuda")
-    assert rows(path, "SELECT * FROM study") == []
+def gpus(n: int) -> list[devices.Device]:
+    return [devices.Device(f"cuda:{k}", 8 << 30, 4) for k in range(n)]
+
+
+SHAPES = """
+[factors]
+lr = [0.001, 0.002]
+n_layer = [1, 2, 3]
+"""
+
+
+def several_shapes(tmp_path: Path, seeds: int = 2) -> Plan:
+    small_plan(tmp_path, [1e-3, 2e-3], seeds=seeds)
+    text = (tmp_path / "stub.toml").read_text().partition("[factors]")[0].replace("n_layer = 1\n", "")
+    (tmp_path / "stub.toml").write_text(text + SHAPES)
+    return make(load(str(tmp_path / "stub.toml")))
+
+
+def worked(log: Path) -> dict[str, list[tuple[float, float, int]]]:
+    """Device → (begun, ended, worker) of its jobs, in order."""
+    jobs: dict[str, list[tuple[float, float, int]]] = {}
+    for line in log.read_text().splitlines():
+        device, pid, begun, ended = line.split()
+        jobs.setdefault(device, []).append((float(begun), float(ended), int(pid)))
+    return {device: sorted(each) for device, each in jobs.items()}
+
+
+def test_workers_of_a_gpu_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUB_DELAY", "0.03")
+    monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
+    assert launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(2))[0] == launcher.Outcome({"complete": 12}, 0)
+    for jobs in worked(tmp_path / "log").values():
+        assert all(ended <= begun for (_, ended, _), (begun, _, _) in pairwise(jobs)), "one trains at a time"
+        assert len({pid for _, _, pid in jobs}) > 1, "several make ready"
+
+
+def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
+    monkeypatch.setenv("STUB_DELAY", "0.03")
+    plan = several_shapes(tmp_path)
+    once = {"lr": stub_engine.DIES_ONCE}
+    dying = tuple(
+        dataclasses.replace(run, config=run.config.model_copy(update=once)) if run.config.lr == 1e-3 else run for run in plan.runs
+    )
+    outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", places=gpus(1))
+    assert outcome == launcher.Outcome({"complete": 12}, 0)
+
+
+def test_the_longest_jobs_come_first_where_there_are_several_devices(tmp_path, monkeypatch):
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
+    plan, path = several_shapes(tmp_path, seeds=1), tmp_path / "a.db"
+    order = "SELECT n_layer FROM run JOIN attempt ON run_id = run.id ORDER BY attempt.id"
+    launch(plan, path, places=gpus(1))
+    assert rows(path, order) == [(1,), (2,), (3,)] * 2
+    launch(plan, other := tmp_path / "b.db", places=gpus(2))
+    assert rows(other, order) == [(3,), (3,), (2,), (2,), (1,), (1,)]

@@ -54,6 +54,7 @@ def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConf
         "checkpoint": str(folder / "checkpoint"),
         "resume": resume,
         "micro_batch": 0,
+        "recompute": False,
     }
     process.stdin.write(json.dumps(job).encode() + b"\n")
     process.stdin.flush()

@@ -173,7 +173,7 @@ def test_attention_is_its_definition(position: str, attention: str) -> None:
     for config in _variants(position=position, attention=attention):
         model = build(config, sharpen=3)
         x = torch.randn(1, 2, config.n_ctx, config.d_model, dtype=torch.float64)
-        _, bias = model._start(tokens(config))
+        _, bias = model.start(tokens(config))
         torch.testing.assert_close(model.blocks[0].attention(x, bias), _plain(model, config, x), atol=1e-9, rtol=1e-9)
 
 

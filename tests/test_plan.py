@@ -508,3 +508,20 @@ def test_tiny_keeps_ratios_and_exclusions(study) -> None:
     assert small.exclude == ({"n_layer": "1", "d_model": "24"},)
     made = plan(small)
     assert [cell.config.steps for cell in made.cells[:2]] == [20, 80]
+
+
+def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
+    words = "the ship sails the sea and the sea carries the ship\n" * 60
+    for name, text in (("words", words), ("copy", words), ("other", words.upper())):
+        (tmp_path / f"{name}.txt").write_text(text)
+
+    def keys(corpus: str) -> set[str]:
+        path = tmp_path / "named.toml"
+        path.write_text(
+            'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds = 2\n[factors]\nlr = [1e-3, 2e-3]\n'
+            f'[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens = 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
+        )
+        return {planned.config.key for planned in plan(load(str(path))).runs}
+
+    assert keys("words") == keys("copy")
+    assert not keys("words") & keys("other")

@@ -103,3 +103,12 @@ def test_memory_is_states_and_activations_of_every_member() -> None:
     assert sizes.count(config.model_copy(update={"precision": "float64"})).state_bytes == 32 * counted.params
     expected = 3 * (counted.state_bytes + 512 * counted.activation_bytes_per_token)
     assert sizes.memory_bytes(config, pack=3) == expected
+
+
+def test_less_is_in_memory_at_once_of_a_micro_batch_and_of_blocks_computed_again() -> None:
+    config = RunConfig(n_layer=6, n_ctx=64, batch_tokens=512)
+    one, two = (sizes.count(config.model_copy(update={"n_layer": n})).activation_bytes_per_token for n in (1, 2))
+    counted = sizes.count(config)
+    assert counted.recomputed_bytes_per_token == one + 6 * 4 * config.d_model < one + 6 * (two - one)
+    expected = counted.state_bytes + 2 * 64 * counted.recomputed_bytes_per_token
+    assert sizes.memory_bytes(config, micro_batch=2, recompute=True) == expected

@@ -12,6 +12,7 @@ from rich.console import Console
 from sqlalchemy import text
 
 from ablate import launch, metrics, store
+from ablate.launch import devices
 from ablate.plan import plan
 from ablate.plan.tiny import tiny
 from ablate.study import load
@@ -24,7 +25,7 @@ def test_every_cell_of_a_tiny_study_reaches_its_metric(file: Path, tmp_path: Pat
     small = tiny(load(str(file)))
     made = plan(dataclasses.replace(small, seeds=small.seeds[:1], tune=None))
     with store.open(str(tmp_path / "tiny.db"), create=True) as db:
-        outcome = launch.run(made, db, device="cpu", console=Console(file=io.StringIO()))
+        outcome = launch.run(made, db, places=devices.find("cpu"), console=Console(file=io.StringIO()))
         with db.read() as connection:
             rows = connection.execute(text("SELECT cell, status, metric FROM runs")).all()
             names = set(connection.execute(text("SELECT name, at FROM final")).all())

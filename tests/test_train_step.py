@@ -16,8 +16,8 @@ STEPS = 50
 SEEDS = (3, 4)
 
 
-def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0) -> Step:
-    step = Step(configs, text(), "cpu", micro_batch)
+def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0, recompute: bool = False) -> Step:
+    step = Step(configs, text(), "cpu", micro_batch, recompute)
     step.run(n, lambda: False)
     return step
 
@@ -66,12 +66,38 @@ def test_packed_equals_solo_to_1e5_in_float32() -> None:
     [{}, {"objective": "masked", "dropout": 0.2, "z_loss": 1e-3}, {"objective": "masked", "mask_kind": "span"}],
     ids=str,
 )
-@pytest.mark.parametrize("micro_batch", [1, 2])
+@pytest.mark.parametrize("micro_batch", [1, 2, 3])
 def test_accumulated_micro_batches_equal_the_whole_batch(variant: dict[str, Any], micro_batch: int) -> None:
     configs = [config(precision="float64", seed=seed, steps=10, **variant) for seed in SEEDS]
     whole, parts = go(configs, 10), go(configs, 10, micro_batch)
     assert abs(whole.read(10)[0] - parts.read(10)[0]).max() < 1e-11
     torch.testing.assert_close(parts.optimiser.weights, whole.optimiser.weights, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+def test_blocks_computed_again_change_no_bit(variant: dict[str, Any]) -> None:
+    configs = [config(precision="float64", seed=seed, steps=5, **variant) for seed in SEEDS]
+    kept, again = go(configs, 5, 2), go(configs, 5, 2, recompute=True)
+    assert torch.equal(again.optimiser.weights, kept.optimiser.weights)
+    assert (again.read(5)[0] == kept.read(5)[0]).all()
+
+
+def test_blocks_computed_again_keep_their_input_alone() -> None:
+    """What autograd is given to keep within blocks, over a forward pass: all, or nothing."""
+    kept = {}
+    for recompute in (False, True):
+        step = Step([config(n_layer=3)], text(), "cpu", recompute=recompute)
+        example = step._example()
+        sizes: list[int] = []
+
+        def keep(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            step.model.features(example.inputs)
+        kept[recompute] = sum(sizes)
+    assert kept[True] < kept[False] / 10
 
 
 def test_the_gradient_is_that_of_the_mean_loss() -> None:

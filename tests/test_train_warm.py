@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from training import Events, config, run, text
 
-from ablate.config import Evaluation
+from ablate.config import Evaluation, RunConfig
 from ablate.errors import AblateError
 from ablate.train import warm
+from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 
 
@@ -36,18 +39,23 @@ def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "there", "mode"),
     [
         (2, "eager", "eager"),  # a 2-second run never waits for a compiler
-        (13, "eager", "eager"),
-        (14, "eager", "block"),  # 0.70 · 14 + 4 < 14
-        (80, "eager", "block"),
-        (90, "eager", "whole"),  # 0.57 · 90 + 15 < 0.70 · 90 + 4
-        (90, "block", "block"),  # what is there costs nothing: 0.57 · 90 + 15 > 0.70 · 90
-        (120, "block", "whole"),
+        (17, "eager", "eager"),
+        (18, "eager", "block"),  # 0.55 · 18 + 8 < 18
+        (330, "eager", "block"),
+        (350, "eager", "whole"),  # 0.50 · 350 + 25 < 0.55 · 350 + 8
+        (350, "block", "block"),  # what is there costs nothing: 0.50 · 350 + 25 > 0.55 · 350
+        (510, "block", "whole"),
         (1, "whole", "whole"),
         (1, "block", "block"),
     ],
 )
 def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, mode: str) -> None:
     assert warm.worthwhile(seconds, there) == mode
+
+
+def test_a_compiler_that_works_while_others_train_is_worth_less_time() -> None:
+    assert warm.worthwhile(10, "eager") == "eager"
+    assert warm.worthwhile(10, "eager", shared=True) == "block"  # 0.55 · 10 + 8 / 3 < 10
 
 
 def test_an_unknown_mode_names_the_modes() -> None:
@@ -72,6 +80,7 @@ def test_only_runs_of_one_shape_share_a_step(no_warm_steps: None, monkeypatch: p
         assert warm.warm_step([config(**change)], text(), "cpu") is not first
     assert warm.warm_step([config(), config(seed=1)], text(), "cpu") is not first
     assert warm.warm_step([config()], text(), "cpu", micro_batch=2) is not first
+    assert warm.warm_step([config()], text(), "cpu", recompute=True) is not first
 
 
 def test_the_steps_not_used_for_longest_are_forgotten(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,12 +97,13 @@ def test_the_steps_not_used_for_longest_are_forgotten(no_warm_steps: None, monke
 # -- compiled -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("mode", ["block", "whole"])
-def test_a_step_traces_without_a_break_and_computes_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_traces_without_a_break_and_computes_the_same(mode: str, recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be given."""
     monkeypatch.setitem(warm.COMPILER, "backend", "aot_eager")
     packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
-    eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2)
+    eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)
     warm.compiled(step, mode)
     assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
     warm.compiled(step, "eager")
@@ -140,6 +150,50 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
     assert step.replay != step.step
     tolerance = 0.02 if variant.get("precision") == "bfloat16" else 1e-4
     assert abs(rows(step, 20)[:, 0] - rows(eager, 20)[:, 0]).max() < tolerance
+
+
+@cuda
+@pytest.mark.parametrize("mode", warm.MODES)
+def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) -> None:
+    packs = [config(n_layer=8, d_model=128, n_ctx=128, batch_tokens=64 * 128, dropout=0.1, lr=1e-3)]
+    losses, peaks = [], []
+    for recompute in (False, True):
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        step = Step(packs, text(), "cuda", recompute=recompute)
+        warm.compiled(step, mode)
+        warm.capture(step)
+        losses.append(rows(step, 10)[:, 0])
+        peaks.append(torch.cuda.max_memory_allocated() - held)
+        del step
+    assert abs(losses[1] - losses[0]).max() < 1e-4
+    assert peaks[1] < 0.6 * peaks[0]
+
+
+@cuda
+def test_packed_equals_solo_over_32_seeds() -> None:
+    """Rounding lets two trainings of one seed part in time; on the whole it must favour neither."""
+    shape = {"d_model": 64, "n_ctx": 64, "batch_tokens": 4096, "steps": 100, "lr": 1e-3, "precision": "bfloat16"}
+    wanted = [config(**shape, seed=seed) for seed in range(32)]
+
+    def losses(*configs: RunConfig) -> list[float]:
+        step = Step(configs, text(), "cuda")
+        warm.capture(step)
+        return Evaluator(run_to_end(step), configs, Evaluation(tokens=2048), text()).held_out().loss
+
+    packed = np.array([loss for first in range(0, 32, 8) for loss in losses(*wanted[first : first + 8])])
+    solo = np.array([loss for one in wanted for loss in losses(one)])
+    difference = packed - solo
+    half = stats.t.ppf(0.975, 31) * difference.std(ddof=1) / 32**0.5
+    assert abs(difference.mean()) + half < 0.2 * solo.std(ddof=1)
+
+
+def run_to_end(step: Step) -> Step:
+    while step.done < step.config.steps:
+        rows(step, min(step.ring, step.config.steps - step.done))
+    return step
 
 
 @cuda

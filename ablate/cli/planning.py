@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ablate.plan.price import Price
     from ablate.study import Study
 
+SLOW = 0.75  # of the baseline's speed; a cell below it is named
+
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, or its name in studies/.", autocompletion=complete.studies)
 ]
@@ -75,6 +77,7 @@ def plan(
         *_comparisons(made),
         *_stages(made, done),
         *_costs(made, cost, times),
+        *_slow(made, times),
         *_sight(made, cost, db),
         *_curves(made),
         *_confounds(made),
@@ -228,6 +231,17 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
         + (f", {duration(total)} {times.how}" if times else "")
     )
+
+
+def _slow(plan: Plan, times: Times | None) -> Iterator[str]:
+    """Levels that fall off a cliff."""
+    if times is None:
+        return
+    speed = {cell.label: cell.config.tokens / times.seconds[cell.label] for cell in plan.cells}
+    shares = {contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline]) for contrast in plan.contrasts}
+    for cell, (baseline, share) in shares.items():
+        if share < SLOW:
+            yield f"Slow: {cell} trains at {share:.2f} of the tokens a second of {baseline}"
 
 
 def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:

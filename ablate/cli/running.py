@@ -29,6 +29,9 @@ def run(
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to train.", autocompletion=complete.devices)
     ] = "auto",
+    gpu_numbers: Annotated[
+        str, typer.Option("--devices", metavar="0,2,…", help="Which GPUs, by number; all by default.", show_default=False)
+    ] = "",
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
     db: Db = None,
 ) -> None:
@@ -38,16 +41,26 @@ def run(
     from ablate.launch import devices
 
     given, made = open_study(study, size)
-    devices.find(device)  # refuses a device that is not there before a database is made
+    places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
-        outcome = tune.run_study(given, database, device=device, fail_fast=fail_fast, console=out)
+        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
         analyse(database, given.name)
     unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
     out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
     raise typer.Exit(outcome.exit_code)
+
+
+def gpus(numbers: str) -> list[int]:
+    """The numbers in "0,2"."""
+    from ablate.errors import AblateError
+
+    try:
+        return [int(number) for number in numbers.split(",") if numbers]
+    except ValueError:
+        raise AblateError(f"devices = {numbers!r}: numbers of GPUs are wanted, such as 0,2") from None
 
 
 def status(

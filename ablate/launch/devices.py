@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
-WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text
+WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text; or what CUDA needs for itself
+COMPILING = 2  # workers of a GPU that make their next job ready, beside the one that trains
 
 _ASK = """
 import json, torch
@@ -26,18 +28,31 @@ print(json.dumps({"cuda": cuda, "mps": mps, "torch": torch.__version__}))
 
 @dataclass(frozen=True)
 class Device:
-    """Where one worker trains."""
+    """Where a worker trains: a device, or its share of one."""
 
     name: str  # as torch calls it: "cpu", "cuda:1", "mps"
     memory: int  # bytes in all
     threads: int  # CPU threads of its worker
 
 
-def find(kind: str) -> list[Device]:
-    """The devices of a kind (`auto`: the GPUs, or the CPU where there is none).
+def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
+    """The devices of a kind (`auto`: the GPUs, or the CPU where there is none); of the GPUs those with `numbers`, or all.
 
-    CUDA devices are those that CUDA_VISIBLE_DEVICES leaves. `AblateError` for an unknown kind, or where there is none.
+    CUDA devices are those that CUDA_VISIBLE_DEVICES leaves, numbered from 0. `AblateError` for an unknown kind or number, or
+    where there is none.
     """
+    found = _of_kind(kind)
+    if not numbers:
+        return found
+    by_number = {int(device.name.partition(":")[2]): device for device in found if device.name.startswith("cuda")}
+    for number in numbers:
+        if number not in by_number:
+            have = f"choose among {', '.join(map(str, by_number))}" if by_number else f"this study would run on {found[0].name}"
+            raise AblateError(f"devices = {','.join(map(str, numbers))}: there is no GPU {number}; {have}")
+    return [by_number[number] for number in dict.fromkeys(numbers)]
+
+
+def _of_kind(kind: str) -> list[Device]:
     if kind not in KINDS:
         raise unknown("device", kind, KINDS)
     cpu = Device("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cpu_threads())
@@ -55,18 +70,20 @@ def find(kind: str) -> list[Device]:
     raise AblateError(f"device = {kind!r}: torch {asked['torch']} finds no such device{hidden}; choose --device cpu")
 
 
-def seats(found: list[Device], n_runs: int, run_bytes: int) -> list[Device]:
-    """A device for each worker of a study of `n_runs`, the largest of which takes `run_bytes`: one a GPU, on a CPU one a run.
+def seats(found: list[Device], n_runs: int, n_shapes: int, run_bytes: int) -> list[Device]:
+    """A device, or a part of one, for each worker of a study of `n_runs`, the largest of which takes `run_bytes`.
 
-    Small runs gain little by a second thread, and where something else keeps a core busy they lose by it (a quickstart run on
-    2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2): so as many run side by side as there are cores and memory.
+    On a CPU small runs gain little by a second thread, and where something else keeps a core busy they lose by it (a quickstart
+    run on 2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2): so as many run side by side as there are cores and memory.
+    On a GPU one run trains at a time (see `ablate.launch.turns`) while the next shapes are compiled.
     """
-    if [device.name for device in found] != ["cpu"]:
-        return found
-    (cpu,) = found
-    fitting = cpu.memory // (WORKER_BYTES + run_bytes)
-    n = max(1, min(cpu.threads, n_runs, fitting))
-    return [Device("cpu", cpu.memory // n, cpu.threads // n)] * n
+    useful = {"cpu": n_runs, "cuda": min(COMPILING + 1, -(-n_shapes // len(found))), "mps": 1}[found[0].name.partition(":")[0]]
+    parts: list[list[Device]] = []
+    for device in found:
+        fitting = device.memory // (WORKER_BYTES + run_bytes)
+        n = max(1, min(device.threads, useful, fitting))
+        parts.append([replace(device, memory=device.memory // n, threads=device.threads // n)] * n)
+    return [part for row in zip_longest(*parts) for part in row if part]  # the first of each device come first
 
 
 def cpu_threads() -> int:

@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def train(
     stop: Callable[[], bool],
     resume: bool,
     micro_batch: int,
+    recompute: bool,
+    turn: AbstractContextManager[None] | None,
 ) -> None:
     """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
     tokens = text.load(configs[0], sources)
@@ -51,6 +54,8 @@ def train(
         stop=stop,
         resume=resume,
         micro_batch=micro_batch,
+        recompute=recompute,
+        turn=turn,
     )
 
 

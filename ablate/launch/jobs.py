@@ -26,8 +26,9 @@ class Job:
 class Jobs:
     """The jobs of a study for one launcher. They become smaller where memory runs out."""
 
-    def __init__(self, plan: Plan, db: Database, study_id: int, owner: Owner):
+    def __init__(self, plan: Plan, db: Database, study_id: int, owner: Owner, longest_first: bool):
         self._plan, self._db, self._study_id, self._owner = plan, db, study_id, owner
+        self._longest_first = longest_first
         self._squeezed: dict[str, int] = {}  # shape → how often it ran out of memory
 
     def next(self, device: Device, idle: int) -> Job | None:
@@ -50,10 +51,12 @@ class Jobs:
             self._owner,
             limit,
             alike=lambda config: (packs.shape(config), checkpoint(config)),
+            longest_first=self._longest_first,
         )
         if not claims:
             return None
         first = claims[0].config
+        _, micro_batch, recompute = self._size(first, device)
         old = checkpoint(first)
         message = {
             "job": claims[0].attempt_id,
@@ -62,7 +65,8 @@ class Jobs:
             "sources": self._plan.sources,
             "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),
             "resume": old is not None,
-            "micro_batch": self._size(first, device)[1],
+            "micro_batch": micro_batch,
+            "recompute": recompute,
         }
         return Job(claims, message, self._squeezed.get(packs.shape(first), 0))
 
@@ -70,5 +74,5 @@ class Jobs:
         """The job ran out of memory: the next of its shape is to be smaller."""
         self._squeezed[packs.shape(job.claims[0].config)] = job.squeezed + 1
 
-    def _size(self, config: RunConfig, device: Device) -> tuple[int, int]:
+    def _size(self, config: RunConfig, device: Device) -> packs.Size:
         return packs.size(config, device, self._squeezed.get(packs.shape(config), 0))

@@ -1,17 +1,20 @@
-"""Runs a study: claims its runs, feeds them to one worker a device, reads what they write into the database."""
+"""Runs a study: claims its runs, feeds them to warm workers, reads what they write into the database."""
 
 from __future__ import annotations
 
 import selectors
+import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 from rich.console import Console
 
 from ablate import sizes
 from ablate.errors import AblateError
-from ablate.launch import devices, status
+from ablate.launch import devices, packs, status
 from ablate.launch.devices import Device
 from ablate.launch.jobs import Job, Jobs
 from ablate.launch.process import WorkerProcess
@@ -48,6 +51,7 @@ class Seat:
     """A device, its worker, the job that this has, and those of its runs that have not ended."""
 
     device: Device
+    turns: IO[bytes] | None = None  # the file by which the workers of its device take turns
     process: WorkerProcess | None = None
     job: Job | None = None
     claims: list[Claim] = field(default_factory=list)
@@ -58,23 +62,23 @@ def run(
     plan: Plan,
     db: Database,
     *,
-    device: str = "auto",
+    places: Sequence[Device],
     fail_fast: bool = False,
     console: Console | None = None,
     then: Callable[[], Plan] | None = None,
 ) -> Outcome:
-    """Do what is missing of a plan, and show progress. Several processes may run the same study at once.
+    """Do what is missing of a plan on some devices, and show progress. Several processes may run the same study at once.
 
     then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. With `fail_fast` the
-    first run that fails ends it. `AblateError` for a device that is not there (before anything is written), and where no worker
-    starts.
+    first run that fails ends it. `AblateError` where no worker starts.
     """
     configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
     largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
-    places = devices.seats(devices.find(device), len(configs), largest)
+    n_shapes = len({packs.shape(config) for config in configs})
+    seats = devices.seats(list(places), len(configs), n_shapes, largest)
     study_id = register(db, plan)
     with Owner.here(db) as owner, Signals() as signals:
-        return Launcher(plan, db, study_id, owner, places, fail_fast, console or Console(), signals, then).run()
+        return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then).run()
 
 
 class Launcher:
@@ -94,8 +98,11 @@ class Launcher:
     ):
         self._plan, self._then = plan, then
         self._db, self._study_id, self._owner = db, study_id, owner
-        self._jobs = Jobs(plan, db, study_id, owner)
-        self._seats = [Seat(device) for device in places]
+        several = len({device.name for device in places}) > 1  # then none is left at work long after the others
+        self._jobs = Jobs(plan, db, study_id, owner, longest_first=several)
+        gpus = Counter(device.name for device in places if device.name.startswith("cuda"))
+        turns = {name: tempfile.TemporaryFile() for name, workers in gpus.items() if workers > 1}  # noqa: SIM115 (kept open)
+        self._seats = [Seat(device, turns.get(device.name)) for device in places]
         self._fail_fast, self._signals = fail_fast, signals
         self._tally = Tally()
         self._name = plan.study.name
@@ -169,17 +176,21 @@ class Launcher:
         idle = [seat for seat in self._seats if not seat.job]
         if not idle or not self._due("feed", POLL):
             return True
-        for k, seat in enumerate(idle):
+        for seat in idle:
             study = status.survey(self._db, self._study_id)
             self._tally.update(study)
-            if not (job := self._jobs.next(seat.device, len(idle) - k)):
+            if not (job := self._jobs.next(seat.device, self._idle_devices())):
                 return study.running > 0
             self._assign(seat, job)
         return True
 
+    def _idle_devices(self) -> int:
+        """How many devices have nothing to do at all, or 1 where only some worker has not."""
+        return max(1, len({seat.device.name for seat in self._seats} - {seat.device.name for seat in self._seats if seat.job}))
+
     def _assign(self, seat: Seat, job: Job) -> None:
         if seat.process is None:
-            seat.process = WorkerProcess(seat.device)
+            seat.process = WorkerProcess(seat.device, seat.turns)
             self._selector.register(seat.process, selectors.EVENT_READ, seat)
         seat.process.send(job.message)
         seat.job, seat.claims = job, list(job.claims)

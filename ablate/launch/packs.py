@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
 from ablate.launch.devices import Device
+from ablate.store.runs import RETRIES
 
 MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which the members of a pack may differ
 
 LARGEST = 32
 SATURATION = 4e12  # FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32 (H200)
-MEMORY_SHARE = 0.8  # of a device's memory that a pack may be estimated to take
+MEMORY_SHARE = 0.8  # of a device's memory that a job may be estimated to take
+
+
+class Size(NamedTuple):
+    """How many runs train together, and how they keep within memory."""
+
+    runs: int
+    micro_batch: int = 0  # sequences of each run in memory at once; 0: its whole batch
+    recompute: bool = False  # blocks, in the backward pass
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -32,15 +42,19 @@ def capacity(config: RunConfig, device: Device) -> int:
     return next(fits, 1)
 
 
-def size(config: RunConfig, device: Device, squeezed: int) -> tuple[int, int]:
-    """(runs in a pack, sequences of each in memory at once; 0 for its whole batch), after running out of memory `squeezed` times.
+def size(config: RunConfig, device: Device, squeezed: int) -> Size:
+    """How large the next job of this shape is, after running out of memory `squeezed` times.
 
-    First the pack shrinks to a quarter, then each run is alone and accumulates the gradient of its batch.
+    First the pack shrinks to a quarter, then each run is alone and accumulates the gradient of its batch, at last with its blocks
+    computed again in the backward pass. It begins with what the device is estimated to hold, and the last try takes the least.
     """
     full = capacity(config, device)
-    smaller = [(full, 0)] + ([(-(-full // 4), 0)] if full > 1 else [])
-    smaller += [(1, -(-config.batch_size // 4)), (1, -(-config.batch_size // 16))]
-    return smaller[min(squeezed, len(smaller) - 1)]
+    few, fewer = -(-config.batch_size // 4), -(-config.batch_size // 16)
+    smaller = [Size(-(-full // 4))] if full > 1 else []
+    ladder = [Size(full), *smaller, Size(1, few), Size(1, fewer), Size(1, fewer, True)]
+    room = MEMORY_SHARE * device.memory
+    first = next((k for k, rung in enumerate(ladder) if sizes.memory_bytes(config, *rung) <= room), len(ladder) - 1)
+    return ladder[-1] if squeezed >= RETRIES - 1 else ladder[min(first + squeezed, len(ladder) - 1)]
 
 
 def share(waiting: int, capacity: int, idle: int) -> int:

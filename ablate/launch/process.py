@@ -10,21 +10,28 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ablate
 from ablate.launch.devices import Device
 
 
 class WorkerProcess:
-    """A running `ablate.launch.worker`. It ends by itself when its pipe closes, be it by the death of this process."""
+    """A running `ablate.launch.worker`. It ends by itself when its pipe closes, be it by the death of this process.
 
-    def __init__(self, device: Device):
+    turns: the file by which the workers of its device take turns, where they do; see `ablate.launch.turns`.
+    """
+
+    def __init__(self, device: Device, turns: IO[bytes] | None = None):
         source = str(Path(ablate.__file__).parents[1])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+        given = [turns.fileno()] if turns else []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ablate.launch.worker", "--device", device.name, "--threads", str(device.threads)],
+            [sys.executable, "-P", "-m", "ablate.launch.worker"]
+            + ["--device", device.name, "--threads", str(device.threads)]
+            + [f"--turns={number}" for number in given],
+            pass_fds=given,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

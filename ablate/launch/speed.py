@@ -11,6 +11,7 @@ from ablate.config import Evaluation, RunConfig
 from ablate.launch import engine, packs
 from ablate.launch.devices import Device
 from ablate.plan import Plan
+from ablate.train import warm
 from ablate.train.engine import train
 
 SECONDS = 2.0  # of training a shape; set-up comes on top
@@ -21,20 +22,22 @@ EVALUATION = Evaluation(points=1, tokens=1)
 def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
     """(cell's label, tokens a second on the device) of every cell, in packs as the launcher would make them.
 
-    Cells of one shape are timed once. Loads torch into this process, and sets its threads.
+    Cells of one shape are timed once, without a compiler; where their jobs would be long enough to be compiled, what that is
+    known to gain is counted in. Loads torch into this process, and sets its threads.
     """
     engine.setup(device.name, device.threads)
     known: dict[str, float] = {}
     for cell in plan.cells:
         shape = packs.shape(cell.config)
         if shape not in known:
-            size = min(len(plan.study.seeds), packs.capacity(cell.config, device))
-            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in range(size)], plan.sources, device)
+            size = packs.size(cell.config, device, squeezed=0)
+            seeds = range(min(len(plan.study.seeds), size.runs))
+            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in seeds], plan.sources, device, size)
         yield cell.label, known[shape]
 
 
-def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device) -> float:
-    """Tokens a second of a pack, all members together, in the last stretch that was timed."""
+def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:
+    """Tokens a second of a pack, all members together, by the last stretch that was timed."""
     shortened = [config.model_copy(update={"steps": min(STEPS, config.steps)}) for config in configs]
     speeds = [0.0]
 
@@ -48,5 +51,19 @@ def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device) ->
         begun.append(time.monotonic())
         return len(begun) > 2 and begun[-1] - begun[1] > SECONDS  # the first step sets up
 
-    train(shortened, EVALUATION, tokens, device=device.name, emit=[emit] * len(configs), stop=stop)
-    return speeds[-1] * len(configs)
+    train(
+        shortened,
+        EVALUATION,
+        tokens,
+        device=device.name,
+        emit=[emit] * len(configs),
+        stop=stop,
+        compile="eager",
+        micro_batch=size.micro_batch,
+        recompute=size.recompute,
+    )
+    eagerly = speeds[-1] * len(configs)
+    if not (device.name.startswith("cuda") and warm.can_compile()):
+        return eagerly
+    seconds = len(configs) * configs[0].tokens / eagerly
+    return eagerly / warm.TIME[warm.worthwhile(seconds, "eager")]

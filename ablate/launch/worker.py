@@ -1,12 +1,12 @@
 """A warm worker: trains the jobs that come in on stdin, one JSON line each, and journals every attempt.
 
-    python -m ablate.launch.worker --device cpu --threads 2
+    python -m ablate.launch.worker --device cuda:0 --threads 2 --turns 3
 
-A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch"}`.
-On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the next job. A run
-that fails is recorded and the worker goes on; after running out of memory, or when the device no longer answers, it
-ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died, the
-worker checkpoints what it trains and ends.
+A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch",
+"recompute"}`. On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the
+next job. A run that fails is recorded and the worker goes on; after running out of memory, or when the device no longer
+answers, it ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died,
+the worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any, BinaryIO
 import ablate
 from ablate.config import Evaluation, RunConfig
 from ablate.journal import Journal
+from ablate.launch.turns import turn
 
 GRACE = 8.0  # seconds in which a job must checkpoint once it is told to stop; the launcher kills after 10
 ENGINE = os.environ.get("ABLATE_ENGINE", "ablate.launch.engine")  # another module with the same functions, for tests
@@ -89,8 +90,8 @@ class Attempt:
 class Worker:
     """One device and the engine that trains on it."""
 
-    def __init__(self, device: str, threads: int):
-        self._device = device
+    def __init__(self, device: str, threads: int, turns: int | None):
+        self._device, self._turns = device, turns
         self._engine = importlib.import_module(ENGINE)
         device_facts = self._engine.setup(device, threads)
         versions = {"ablate": ablate.__version__, "python": platform.python_version(), **device_facts.pop("versions")}
@@ -120,6 +121,8 @@ class Worker:
                     stop=inbox.closed,
                     resume=job["resume"],
                     micro_batch=job["micro_batch"],
+                    recompute=job["recompute"],
+                    turn=None if self._turns is None else turn(self._turns, inbox.closed),
                 )
                 assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"
             except Exception as error:
@@ -152,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ablate.launch.worker")
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--turns", type=int)
     arguments = parser.parse_args()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -165,7 +169,7 @@ def main() -> None:
     def answer(**values: object) -> None:
         print(json.dumps(values), file=answers, flush=True)
 
-    worker = Worker(arguments.device, arguments.threads)
+    worker = Worker(arguments.device, arguments.threads, arguments.turns)
     answer(ready=arguments.device)
     while (job := inbox.next()) and worker.work(job, inbox):
         answer(done=job["job"])

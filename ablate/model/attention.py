@@ -75,7 +75,10 @@ class MlpProjection(nn.Module):
 
 
 class DotScore(nn.Module):
-    """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D]."""
+    """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D].
+
+    A bias is cast before it is spread over sequences: what all share is then read with stride 0, never written N times.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
@@ -88,7 +91,7 @@ class DotScore(nn.Module):
             query.to(value.dtype),
             key.to(value.dtype),
             value,
-            attn_mask=None if bias is None else _each(bias, len(query)).to(value.dtype),
+            attn_mask=None if bias is None else _each(bias.to(value.dtype), len(query)),
             is_causal=self.causal and bias is None,
             scale=self.scale,
             enable_gqa=self.grouped,

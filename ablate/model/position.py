@@ -88,7 +88,8 @@ class Alibi(NoPosition):
         self.register_buffer("slopes", torch.tensor(_slopes(config.n_head)), persistent=False)
 
     def bias(self, length: int) -> Tensor:
-        return -_distances(length, self.slopes.device).abs() * self.slopes[None, :, None, None]
+        place = torch.arange(length, device=self.slopes.device)
+        return -(place - place[:, None]).abs() * self.slopes[None, :, None, None]
 
 
 class T5Bias(NoPosition):
@@ -116,8 +117,15 @@ class T5Bias(NoPosition):
         return after + torch.where(back < exact, back, far)
 
     def bias(self, length: int) -> Tensor:
-        buckets = self.bucket(_distances(length, self.table.weight.device))
-        return self.table(buckets.expand(len(self.table.weight), -1, -1)).permute(0, 3, 1, 2)
+        """A number for each distance, then rows that each begin one further on: a gradient is summed along diagonals first.
+
+        Looked up for every pair instead, a bucket's gradient would be T²/2 atomic additions to one address.
+        """
+        weight = self.table.weight
+        buckets = self.bucket(torch.arange(1 - length, length + 1, device=weight.device))
+        line = self.table(buckets.expand(len(weight), -1)).transpose(1, 2)  # [K, H, 2T], the last unused
+        rows = line[:, :, None].expand(-1, -1, length, -1).flatten(2)[..., length - 1 : -1]
+        return rows.unflatten(2, (length, 2 * length - 1))[..., :length]
 
 
 class _Waves(nn.Module):
@@ -139,12 +147,6 @@ class _Waves(nn.Module):
         if length > self.table.shape[1]:
             return self._compute(length).to(self.table)
         return self.table[:, :length]
-
-
-def _distances(length: int, device: torch.device) -> Tensor:
-    """Key position − query position, [T, T]."""
-    place = torch.arange(length, device=device)
-    return place - place[:, None]
 
 
 def _slopes(n: int) -> list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ablate.config import RunConfig
 from ablate.factors import factor
@@ -22,13 +23,16 @@ class Transformer(nn.Module):
     """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision. Its weights are NaN until `initialise`.
 
     Under `torch.autocast` the matrix products alone take less precision: the stream, norms and logits keep theirs.
-    In training, write the step (and a micro-batch's first row) to `dice.step` and `dice.row`, which dropout reads.
+    In training, write the step (and a micro-batch's first row) to `dice.step` and `dice.row`, which dropout reads. With
+    `recompute`, of each block only the input is kept for the backward pass, which runs the block again: a third more
+    time, far less memory, the same numbers, for every draw is a function of `dice`.
     """
 
     def __init__(self, config: RunConfig, pack: int = 1) -> None:
         super().__init__()
         self.config = config
         self.pack = pack
+        self.recompute = False
         bias = config.bias == "all"
         block = factor("topology").load(config.topology)
         final_norm = factor("norm_kind").load(config.norm_kind) if config.norm in ("pre", "peri") else NoNorm
@@ -49,9 +53,12 @@ class Transformer(nn.Module):
 
     def features(self, tokens: Tensor) -> Tensor:
         """The stream after the last block and the final norm: [K, B, T] → [K, B, T, C]."""
-        x, bias = self._start(tokens)
+        x, bias = self.start(tokens)
         for block in self.blocks:
-            x = block(x, bias)
+            if self.recompute:
+                x = checkpoint(block, x, bias, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, bias)
         return self.final_norm(x)
 
     def head(self, features: Tensor) -> Tensor:
@@ -64,7 +71,7 @@ class Transformer(nn.Module):
 
         tokens [K, B, T], T ≥ 2 → two tensors [K, n_layer + 1]. A similarity near 1 means that the rank has collapsed.
         """
-        x, bias = self._start(tokens)
+        x, bias = self.start(tokens)
         seen = [_measure(x)]
         for block in self.blocks:
             x = block(x, bias)
@@ -72,7 +79,7 @@ class Transformer(nn.Module):
         rms, similarity = zip(*seen, strict=True)
         return torch.stack(rms, 1), torch.stack(similarity, 1)
 
-    def _start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    def start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """The stream before the first block, and what is added to every block's scores."""
         x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens))))
         bias = self.position.bias(tokens.shape[-1])

@@ -51,7 +51,7 @@ WHERE cell.study_id = :study AND cell.active
   AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
        OR run.status = 'complete' AND NOT EXISTS (
            SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete' AND evaluation = :evaluation))
-GROUP BY run.id ORDER BY failures + deaths > 0, place
+GROUP BY run.id ORDER BY failures + deaths > 0, CASE WHEN :longest_first THEN -run.flops END, place
 """
 
 
@@ -62,8 +62,9 @@ def claim(
     limit: int | Callable[[RunConfig, int], int],
     *,
     alike: Callable[[RunConfig], Hashable] | None = None,
+    longest_first: bool = False,
 ) -> list[Claim]:
-    """The next runs to do, in plan order, at most `limit`: a new attempt of each belongs to `owner` from now on.
+    """The next runs to do, in plan order or the longest first, at most `limit`: a new attempt of each is `owner`'s from now on.
 
     To do are runs that are planned or stopped, were not tried in vain by this owner (see `RETRIES`; those tried before
     come last), belong to the dead, or are complete but lack a final that the study's evaluation asks for. With `alike`,
@@ -74,7 +75,7 @@ def claim(
         for attempt_id, beat, reason in gone:
             bury(connection, attempt_id, reason, beat)
         evaluation = connection.exec_driver_sql("SELECT evaluation FROM study WHERE id = ?", (study_id,)).scalar_one()
-        rows = _candidates(connection, study_id, owner, evaluation)
+        rows = _candidates(connection, study_id, owner, evaluation, longest_first)
         chosen: list[tuple[Row[Any], RunConfig]] = []
         like: Hashable = None
         for row in rows:
@@ -100,8 +101,9 @@ def _parse(config: str) -> RunConfig:
     return RunConfig(**json.loads(config))
 
 
-def _candidates(connection: Connection, study_id: int, owner: Owner, evaluation: str) -> list[Row[Any]]:
-    return list(connection.execute(text(_CANDIDATES), {"study": study_id, "owner": str(owner), "evaluation": evaluation}))
+def _candidates(connection: Connection, study: int, owner: Owner, evaluation: str, longest_first: bool) -> list[Row[Any]]:
+    values = {"study": study, "owner": str(owner), "evaluation": evaluation, "longest_first": longest_first}
+    return list(connection.execute(text(_CANDIDATES), values))
 
 
 def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], config: RunConfig, evaluation: str) -> Claim:

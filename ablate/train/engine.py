@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -36,7 +36,9 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     resume: bool = False,
     micro_batch: int = 0,
+    recompute: bool = False,
     compile: str = "auto",
+    turn: AbstractContextManager[None] | None = None,
 ) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
@@ -44,8 +46,10 @@ def train(
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
     tokens_per_second is a member's own; device_seconds, set-up included, are shared out among the members.
-    micro_batch: sequences of a member that are in memory at once, 0 for all. compile: "eager", "block" or "whole", or
-    "auto" for what is done first (`ablate.train.warm`); a CPU always works eagerly.
+    micro_batch: sequences of a member that are in memory at once, 0 for all. recompute: whether blocks are computed again
+    in the backward pass, to save memory. compile: "eager", "block" or "whole", or "auto" for what is done first
+    (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work;
+    the time that this waits counts for nothing.
     """
     assert len(configs) == len(emit)
     begun = time.perf_counter()
@@ -53,10 +57,13 @@ def train(
     with torch.cuda.device(device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        warm = warm_step(configs, tokens, device, micro_batch)
-        warm.prepare(configs[0].steps, compile)
+        warm = warm_step(configs, tokens, device, micro_batch, recompute)
+        warm.prepare(configs[0].steps, compile, shared=turn is not None)
         evaluator = Evaluator(warm.step, configs, evaluation, tokens)
-        Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
+        ready = time.perf_counter()
+        with turn or nullcontext():
+            begun += time.perf_counter() - ready
+            Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
 
 
 class Training:

@@ -93,8 +93,13 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream, at 0 before the first block and at k behind the k-th."""
+        inputs = self.example.inputs[:, : self.config.batch_size]
+        parts = inputs.split(self.step.micro_batch, 1)
         with self._quiet():
-            rms, similarity = self.step.model.stream(self.example.inputs[:, : self.step.micro_batch])
+            measured = [self.step.model.stream(part) for part in parts]
+        rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
+        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[:, None, None]
+        rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
         per_place = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
             final

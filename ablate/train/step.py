@@ -36,13 +36,13 @@ class Step:
     its compiled code and captured graph, serve other runs.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0):
+    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0, recompute: bool = False):
         self.config = config = configs[0]
         self.device = torch.device(device)
         self.micro_batch = micro_batch or config.batch_size
-        assert config.batch_size % self.micro_batch == 0, (config.batch_size, micro_batch)
         pack = len(configs)
         self.model = Transformer(config, pack).to(self.device)
+        self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = factor("objective").load(config.objective)(configs, tokens, self.device)
@@ -152,7 +152,12 @@ class Step:
     def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and cross-entropy; [K]."""
         with self.autocast():
-            logits = self.model.head(self.model.features(part.inputs))
+            features = self.model.features(part.inputs)
+        return self._score(features, part, scored)
+
+    def _score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        with self.autocast():
+            logits = self.model.head(features)
         loss, normaliser = cross_entropy(logits, part.targets)
         plain = (loss * part.weights).sum((1, 2)) / scored
         if not self.config.z_loss:

@@ -28,6 +28,8 @@ from ablate.tune.rates import search, sensitivity
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ablate.launch.devices import Device
+
 __all__ = ["Learnt", "advance", "learn", "run_study", "search", "sensitivity"]
 
 Stored = Mapping[tuple[str, str], Decision]  # by cell and name
@@ -42,8 +44,8 @@ class Learnt:
     void: tuple[Decision, ...]  # stored decisions on questions that the study no longer asks
 
 
-def run_study(study: Study, db: Database, *, device: str, fail_fast: bool, console: Console) -> launch.Outcome:
-    """Train what is missing of a study, stage after stage."""
+def run_study(study: Study, db: Database, *, places: Sequence[Device], fail_fast: bool, console: Console) -> launch.Outcome:
+    """Train what is missing of a study on some devices, stage after stage."""
 
     def say(text: str) -> None:
         console.print(f"{study.name}: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +53,7 @@ def run_study(study: Study, db: Database, *, device: str, fail_fast: bool, conso
     def following() -> Plan:
         return advance(study, db, say)
 
-    outcome = launch.run(following(), db, device=device, fail_fast=fail_fast, console=console, then=following)
+    outcome = launch.run(following(), db, places=places, fail_fast=fail_fast, console=console, then=following)
     if outcome.exit_code < 128:
         for group in learn(study, db).plan.undecided:
             say(f"the learning rate of {group.label} cannot be chosen before its tuning runs succeed")
