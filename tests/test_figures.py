@@ -224,21 +224,6 @@ def test_pareto_joins_the_arms_that_none_beats() -> None:
     assert list(front.get_xdata()) == [1.0]  # type: ignore[arg-type]
 
 
-def test_scaling_draws_the_fitted_curve_through_its_sizes() -> None:
-    from ablate.scaling.fit import fit
-
-    sizes = np.repeat([1e5, 3e5, 1e6, 3e6, 1e7], 2)
-    loss = 1.5 + 40 * sizes**-0.35 * np.exp(np.random.default_rng(0).normal(0, 0.001, len(sizes)))
-    frame = pd.DataFrame({"arm": "serial", "n_params_body": sizes, "metric": loss})
-    fitted = fit(loss, "n", rng=np.random.default_rng(0), n=sizes, bootstraps=50)
-    ax = figures.scaling(frame, fits={"serial": fitted})
-    assert ax.get_xscale() == ax.get_yscale() == "log"
-    curve = ax.lines[-1]
-    assert len(curve.get_xdata()) == 100  # type: ignore[arg-type]
-    assert np.allclose(curve.get_ydata(), 1.5 + 40 * np.asarray(curve.get_xdata()) ** -0.35, rtol=0.01)
-    assert "without embeddings" in ax.get_xlabel()
-
-
 # -- style ---------------------------------------------------------------------------------------------------------
 
 

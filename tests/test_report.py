@@ -20,12 +20,10 @@ mpl.use("agg")
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from report_study import NAN, Outcome, study
+from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
-from ablate import figures, report, store
-from ablate.figures import style
+from ablate import report, store
 from ablate.report import document, words
 from ablate.store import Database
 from ablate.store import query as queries
@@ -105,18 +103,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Databas
 
     db = study(folder, TOPOLOGY, outcome, seeds=8, base={"lr": 0.002})
     yield db, report.write(db, "topology", folder / "out")
-
-
-@pytest.fixture
-def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quicker: the three kinds of files are looked at elsewhere."""
-
-    def save(figure: Figure, stem: Path) -> list[Path]:
-        with style.theme():
-            figure.savefig(stem.with_suffix(".svg"))
-        return [stem.with_suffix(".svg")]
-
-    monkeypatch.setattr(figures, "save", save)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
@@ -545,7 +531,7 @@ def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path)
     assert markdown.count("**parallel** is better than serial: it lowers held-out loss by") == 4
 
 
-@pytest.mark.usefixtures("svg_only")
+@pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     factors = {
@@ -557,7 +543,7 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
         within=["n_layer"], seeds=3,
     )  # fmt: skip
     assert "Held-out loss over n_layer." in text
-    assert "Fitted curves E + A/N^α" in text
+    assert "Held-out loss over size." in text and "L(N) = " in text
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, compare, complete, database, export, new, planning, power, query, running, show
+from ablate.cli import answers, compare, complete, database, export, fit, new, planning, power, query, running, show
 from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
 
@@ -26,6 +26,7 @@ PANELS = {
     "After a run": (
         answers.report,
         answers.analyse,
+        fit.fit,
         power.power,
         show.show,
         compare.compare,

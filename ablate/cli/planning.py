@@ -36,8 +36,8 @@ Size = Annotated[
 ]
 
 
-def open_study(study: str, size: str | None) -> Study:
-    """The study in a file, shrunk where that is asked for. It can be planned: what means nothing is refused here."""
+def open_study(study: str, size: str | None) -> tuple[Study, Plan]:
+    """The study in a file, shrunk where that is asked for, and its plan: what means nothing is refused here."""
     from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
@@ -46,8 +46,7 @@ def open_study(study: str, size: str | None) -> Study:
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
     given = tiny(load(study)) if size else load(study)
-    plan(given)
-    return given
+    return given, plan(given)
 
 
 def plan(
@@ -71,7 +70,7 @@ def plan(
     if device and flops:
         raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
     speed = _given_speed(flops) if flops else None
-    made, done = _stage(open_study(study, size), db)
+    made, done = _stage(open_study(study, size)[0], db)
     times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
     out = console()
     out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
@@ -83,6 +82,7 @@ def plan(
         *_costs(made, cost, times),
         *_slow(made, times),
         *_sight(made, cost, db),
+        *_curves(made),
         *_confounds(made),
         *made.notes,
     ):
@@ -182,6 +182,17 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:
         yield f"Left out: {'; '.join(plan.excluded)}"
+    yield from too_long(plan)
+
+
+def too_long(plan: Plan) -> Iterator[str]:
+    """What max_epochs leaves out, by strata where there are some."""
+    if plan.too_long:
+        places = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
+        yield (
+            f"Left out, as they would read their text more than max_epochs = {plan.study.max_epochs:g} times: "
+            f"{len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(places)}"
+        )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
@@ -256,6 +267,15 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
         + (f" (noise: {noise.whence})" if noise else "")
     )
+
+
+def _curves(plan: Plan) -> list[str]:
+    """Whether the grid suffices for the scaling curves of [fit]."""
+    if plan.study.fit is None:
+        return []
+    from ablate.scaling.planned import foretell
+
+    return foretell(plan)
 
 
 def _confounds(plan: Plan) -> Iterator[str]:

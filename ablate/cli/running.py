@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.planning import Size, StudyName, open_study
+from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, table
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration
@@ -43,11 +43,11 @@ def run(
     from ablate.analysis import analyse
     from ablate.launch import devices
 
-    given = open_study(study, size)
+    given, made = open_study(study, size)
     places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
-        for note in database.notes:
+        for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
         outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
         analyse(database, given.name)

@@ -22,13 +22,13 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
     tried: a group's representative → the learning rates that were tried there, or are to be tried next; where a group is not
     named these are the ladder's. Raises `AblateError`, naming the cell, where the study means nothing.
     """
-    cells, excluded, sources = build(study)
-    _known(cells, decisions)
+    built = build(study)
+    _known(built.cells, decisions)
     rates = {decision.cell: decision.value for decision in decisions if decision.name == "lr"}
-    tuning = Tuning(study, groups(study, cells), rates, tried)
-    cells = tuning.cells(cells)
+    tuning = Tuning(study, groups(study, built.cells), rates, tried)
+    cells = tuning.cells(built.cells)
     compared = contrasts(study, cells)
-    check(study, cells, compared)
+    check(study, cells, built.too_long, compared)
     waiting = {label for group in tuning.undecided for label in group.cells}
     runs = list(_compare(study, cells, decisions))
     return Plan(
@@ -39,10 +39,11 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
         later=(*tuning.later(cells), *(run for run in runs if run.cell in waiting)),
         groups=tuning.groups,
         undecided=tuning.undecided,
-        sources=sources,
+        sources=built.sources,
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=notes(study, cells),
-        excluded=excluded,
+        excluded=built.excluded,
+        too_long=built.too_long,
     )
 
 

@@ -95,3 +95,4 @@ class Plan:
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()  # what is good to know beforehand
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
+    too_long: tuple[Cell, ...] = ()  # cells that max_epochs leaves out

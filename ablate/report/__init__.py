@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, pictures, record, tables, tuned
+from ablate.report import answers, basis, pictures, record, scaled, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -100,7 +100,6 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 def _sections(material: Material, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     gallery = pictures.Gallery(folder)
-    scaling, fits = pictures.scaling(gallery, material)
     effects = Section(
         "effects",
         "Effects",
@@ -116,7 +115,7 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
-        Section("size", "Size", pictures=scaling, tables=_full(tables.fits(fits))),
+        _scaling(gallery, material),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
@@ -134,6 +133,16 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("runs", "All runs", tables=_full(record.runs(material))),
     ]  # fmt: skip
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
+
+
+def _scaling(gallery: pictures.Gallery, material: Material) -> Section:
+    found = scaled.gather(material)
+    if found is None:
+        return Section("scaling", "Scaling")
+    return Section(
+        "scaling", "Scaling",
+        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*scaled.tables(found)),
+    )  # fmt: skip
 
 
 def _full(*given: Table) -> list[Table]:

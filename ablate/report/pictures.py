@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 from collections.abc import Callable
@@ -10,25 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ablate import figures
-from ablate.errors import AblateError
 from ablate.figures.cost import undominated
 from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
 from ablate.report.words import listed, sentence
-from ablate.scaling.fit import Fit, fit
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
-GROWS = 1.1  # sizes nearer than this ratio are not a factor of size
 
 
 class Gallery:
@@ -161,34 +156,6 @@ def _in_order(material: Material, factor: str) -> list[str]:
     levels = material.orders[factor]
     values = pd.to_numeric(pd.Series(levels), errors="coerce")
     return levels if values.isna().any() else [levels[place] for place in values.argsort()]
-
-
-def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[str, Fit]]:
-    """The metric over size, an arm for each combination of the other factors, with a power law where sizes are enough."""
-    sizes = [factor for factor in material.factors if _grows(material, factor)]
-    if not sizes:
-        return [], {}
-    frame = material.good.assign(others=_others(material.good, material, set(sizes)))
-    fits: dict[str, Fit] = {}
-    for name, part in frame.groupby("others", observed=True):
-        with contextlib.suppress(AblateError):  # too few sizes: the figure has no line, and the page no constants
-            size, metric = part["n_params_body"].to_numpy(float), part["metric"].to_numpy(float)
-            fits[str(name)] = fit(metric, "n", rng=np.random.default_rng(0), n=size)
-    words = material.words
-    caption = "Mark: mean over seeds; faint points: single runs. Both axes are logarithmic."
-    if fits:
-        caption += " Line: the fitted E + A/N^α with its 95% interval (bootstrap over runs)."
-    title = f"{sentence(words.phrase)} over size"
-    return [gallery.hang("scaling", title, caption, figures.scaling, frame, hue="others", label=words.axis, fits=fits)], fits
-
-
-def _grows(material: Material, factor: str) -> bool:
-    """Whether the factor has three levels or more and each has a number of parameters of its own, all else equal."""
-    good = material.good
-    frame = good.assign(level=_level(good, material, factor), others=_others(good, material, {factor}))
-    sizes = frame.groupby(["others", "level"], observed=True)["n_params_body"].first().groupby("others", observed=True)
-    apart = [np.diff(np.log(np.sort(group.to_numpy(float)))) for _, group in sizes]
-    return bool(apart) and all(len(steps) >= 2 and steps.min() > np.log(GROWS) for steps in apart)
 
 
 def pareto(gallery: Gallery, material: Material) -> list[Picture]:

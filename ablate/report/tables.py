@@ -14,7 +14,6 @@ from ablate.factors import CATALOGUE
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, number, p_digits, percent, signed
-from ablate.scaling.fit import Fit
 from ablate.store.questions import quoted
 from ablate.units import count, power
 
@@ -186,31 +185,6 @@ def changes(material: Material) -> Table:
         "      AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' "
         "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=material.changes,
-    )
-
-
-def fits(fitted: Mapping[str, Fit]) -> Table:
-    """The constants of the power laws, and how well they foretold the largest size."""
-    rows: list[tuple[str | Value, ...]] = []
-    for name, one in fitted.items():
-        held_out = one.held_out
-        rows.append(
-            (
-                name,
-                *(
-                    Value(f"{constant.value:.4g} ({constant.lo:.4g} to {constant.hi:.4g})", constant.value)
-                    for constant in one.constants.values()
-                ),
-                Value(f"{one.runs}", one.runs),
-                "–" if held_out is None else f"{held_out.miss:+.2%}, expected {held_out.lo:+.2%} to {held_out.hi:+.2%}",
-            )
-        )
-    return Table(
-        "fits",
-        "Fitted curves E + A/N^α, N the parameters without embeddings and head, with 95% intervals by bootstrap over runs. The "
-        "last column says how far the largest size lies from a curve fitted without it.",
-        ("arm", "E", "A", "α", "runs", "miss at the largest size"),
-        tuple(rows),
     )
 
 
