@@ -194,9 +194,11 @@ class Probe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ratio: tuple[float, ...] = Field((0.15,), max_length=100)
-    mix: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = "token"
+    ratio: tuple[float, ...] = Field((0.15,), max_length=100, description="shares of tokens that are hidden")
+    mix: tuple[float, float, float] = Field(
+        (1.0, 0.0, 0.0), description="as `mask_mix`: shown as [MASK], as a random token, as is"
+    )
+    kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = Field("token", description="as `mask_kind`")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -213,11 +215,13 @@ class Evaluation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    points: int = Field(5, ge=1, le=10_000)  # held-out evaluations over a run, evenly spaced, the last at its end
-    tokens: int = Field(65536, ge=1, le=10**12)  # held-out tokens read by each
-    lengths: tuple[float, ...] = Field((1.0,), max_length=64)  # in units of n_ctx; the same final tokens are scored
-    probe: Probe = Probe()
-    downstream: tuple[str, ...] = ()  # linear probes on frozen features, by the name of their metric
+    points: int = Field(5, ge=1, le=10_000, description="held-out evaluations over a run, evenly spaced, the last at its end")
+    tokens: int = Field(65536, ge=1, le=10**12, description="held-out tokens read by each")
+    lengths: tuple[float, ...] = Field(
+        (1.0,), max_length=64, description="contexts, in units of n_ctx, at which the same tokens are scored"
+    )
+    probe: Probe = Field(Probe(), description="masking under which masked models are compared, the same for every arm")
+    downstream: tuple[str, ...] = Field((), description="linear probes on frozen features, by the name of their metric")
 
     def contexts(self, config: RunConfig) -> dict[float, int]:
         """Length factor → tokens of context, as far as the position encoding is defined; empty where only n_ctx is asked for."""

@@ -56,9 +56,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
             continue
         order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
         runs[factor] = pd.Categorical(runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True)
-    named = arms(study, opened).set_index("cell")["arm"]
-    runs["arm"] = pd.Categorical(runs["cell"].map(named), categories=named.cat.categories, ordered=True)
-    return runs
+    return _with_arms(runs, study, opened)
 
 
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
@@ -109,7 +107,8 @@ def baseline_level(factor: str, levels: dict[str, str]) -> str:
 def curves(
     study: str, series: str | Iterable[str] | None = None, db: Source = None, *, points: int | None = None
 ) -> pd.DataFrame:
-    """The stored points of a study: study, cell, role, run, seed, series, step, tokens, value; all, or those of `series`.
+    """The stored points of the study's runs, or those of `series`: the columns of the view `curves` (study, cell, role, run,
+    seed, series, step, tokens, value), with `stratum` and `arm` as in `load`.
 
     points: about how many of each curve are wanted, evenly spaced in steps, its first and last among them; all without it. Runs
     with points at the same steps keep the same ones.
@@ -120,8 +119,10 @@ def curves(
     wanted = f"AND series IN ({', '.join(f':series{k}' for k in names)})" if series is not None else ""
     values = {"study": row.name, "points": points} | {f"series{k}": name for k, name in names.items()}
     if points is None:
-        return query(opened, f"SELECT * FROM curves WHERE study = :study {wanted} ORDER BY series, run, step", **values)
-    return query(opened, _THINNED.format(wanted=wanted.replace("series IN", "s.name IN")), **values)
+        sql = f"SELECT * FROM curves WHERE study = :study {wanted} ORDER BY series, run, step"
+    else:
+        sql = _THINNED.format(wanted=wanted.replace("series IN", "s.name IN"))
+    return _with_arms(query(opened, sql, **values), study, opened)
 
 
 # Each step of a curve that is kept is found through the primary key: nothing between two of them is read.
@@ -156,7 +157,9 @@ _THINNED = """
 
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
-    """Final values: cell, run, seed, role, name, at, value. `at` is a block, a length factor or a probe ratio, else 0."""
+    """Final values: cell, run, seed, role, name, at, value, stratum, arm. `at` is a block, a length factor, a position or a
+    probe ratio, else 0.
+    """
     opened = _open(db)
     row = _study(opened, study)
     sql = """
@@ -165,7 +168,14 @@ def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFra
         WHERE r.study = :study AND (:name IS NULL OR f.name = :name)
         ORDER BY f.name, r.run, f.at
     """
-    return query(opened, sql, study=row.name, name=name)
+    return _with_arms(query(opened, sql, study=row.name, name=name), study, opened)
+
+
+def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
+    """`frame` with the stratum and the arm of its cells."""
+    cells = arms(study, db).set_index("cell")
+    named = pd.Categorical(frame["cell"].map(cells["arm"].astype(str)), categories=cells["arm"].cat.categories, ordered=True)
+    return frame.assign(stratum=frame["cell"].map(cells["stratum"]), arm=named)
 
 
 def pairs(study: str, db: Source = None) -> pd.DataFrame:
@@ -183,13 +193,16 @@ def decisions(study: str, db: Source = None) -> pd.DataFrame:
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
-    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`."""
+    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`; a row for each cell and role.
+
+    Counted once, as by `drop_duplicates("id")`, a run that is also compared counts as that.
+    """
     opened = _open(db)
     row = _study(opened, study)
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, a.*
         FROM runs r JOIN attempt a ON a.run_id = r.run
-        WHERE r.study = :study ORDER BY r.run, a.n
+        WHERE r.study = :study ORDER BY r.run, a.n, r.role
     """
     return query(opened, sql, study=row.name)
 

@@ -46,6 +46,11 @@ def train_flops(config: RunConfig) -> int:
     return 3 * count(config).flops_per_token * config.tokens
 
 
+def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) -> int:
+    """FLOPs a token of the matrix products of the head, in a forward pass."""
+    return 2 * d_model * (n_vocab + (d_model if mlm_head_transform == "dense" else 0))
+
+
 def memory_bytes(config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False) -> int:
     """Estimated peak memory of a training step for `pack` members, `micro_batch` sequences of each (0: all) at once."""
     sizes = count(config)
@@ -134,8 +139,7 @@ def _flops_per_token(config: RunConfig) -> int:
     """Two a multiplication and addition, in matrix products alone."""
     block = sum(n_in * n_out for n_in, n_out in _matrices(config))
     block += 2 * config.n_ctx * config.n_head * config.d_head  # scores, and the mean of the values
-    head = config.d_model * config.n_vocab + (config.d_model**2 if config.mlm_head_transform == "dense" else 0)
-    return 2 * (config.n_layer * block + head)
+    return 2 * config.n_layer * block + head_flops_per_token(config.d_model, config.n_vocab, config.mlm_head_transform)
 
 
 def _score_numbers(config: RunConfig) -> int:

@@ -28,22 +28,21 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
 }
 
 
-def check(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
+def check(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
     """Raises `AblateError` with the line of the first thing that would do nothing, or mislead."""
     source = Source(study.path, study.toml)
     if not cells:
         raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
     for complaint in chain(
-        _idle(study, cells, source),
+        _idle(study, cells, too_long, source),
         _lengths(study, cells, source),
         _unmeasured(study, cells, source),
         _incomparable(study, cells, compared, source),
-        _too_long(study, cells, source),
     ):
         raise AblateError(complaint)
 
 
-def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+def _idle(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source) -> Iterator[str]:
     """Keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
@@ -51,7 +50,7 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
             needs = f"{other} = {' or '.join(map(repr, levels))}"
             yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
     for factor, named in study.factors.items():
-        reached = {cell.levels[factor] for cell in cells if factor in cell.levels}
+        reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
         for level in named:
             if level not in reached:
                 place = source.where("factors", factor, level)
@@ -129,12 +128,3 @@ def _instead(varied: str) -> str:
     if varied in ("mask_ratio", "mask_mix", "mask_kind"):
         return "name a probe or a downstream metric, such as 'probe_loss@0.15' or 'era_accuracy'"
     return "name a metric that both measure alike"
-
-
-def _too_long(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    for cell in cells:
-        if study.max_epochs is not None and cell.epochs > study.max_epochs:
-            yield (
-                f"{source.where('base', 'max_epochs')}: cell {cell.label!r} reads its text {cell.epochs:.2f} times, "
-                f"more than max_epochs = {study.max_epochs:g}; lower the budget or take a larger corpus"
-            )

@@ -95,4 +95,4 @@ class Plan:
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()  # what is good to know beforehand
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
-    hash: str = ""  # SHA-256 of all that decides the results and their comparison
+    too_long: tuple[Cell, ...] = ()  # cells that max_epochs leaves out
