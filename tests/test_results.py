@@ -96,7 +96,9 @@ def test_frames_go_into_figures_as_they_are(db: Database) -> None:
         figures.pareto(runs, x="device_seconds"),
         figures.heat(runs, x="n_layer", y="topology"),
         figures.ordered(runs, x="n_layer"),
-        figures.scaling(runs),
+        figures.scaling(
+            runs.rename(columns={"n_params_body": "n", "tokens": "d", "flops": "c", "arm": "curve"}).assign(held_out=False)
+        ),
     ]
     assert all(isinstance(ax, Axes) and ax.has_data() for ax in drawn)
     plt.close("all")
