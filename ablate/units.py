@@ -1,8 +1,9 @@
-"""How numbers with a size are written, the same on a terminal, in a table and on an axis."""
+"""How numbers with a size, and lists of words, are written: the same on a terminal, in a table and on an axis."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -53,3 +54,11 @@ def duration(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.2g} s"
+
+
+def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
+    """ "a, b and c"; what is beyond `most` becomes a count."""
+    words = [str(item) for item in items]
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""

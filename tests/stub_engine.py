@@ -23,7 +23,7 @@ class OutOfMemory(Exception):
     pass
 
 
-def setup(device: str, threads: int) -> dict:
+def setup(device: str, threads: int, memory: int) -> dict:
     return {"device_name": "stub", "threads": threads, "versions": {"torch": "0", "cuda": None}}
 
 

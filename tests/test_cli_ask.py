@@ -101,6 +101,9 @@ def test_queries_are_listed_and_asked_by_name(ablate: Run, trained: str) -> None
 def test_sql_takes_values(ablate: Run, trained: str) -> None:
     sql = "SELECT run FROM runs WHERE cell = :cell AND seed = :seed AND ':no' <> ''"
     assert ablate("query", sql, "cell=topology=parallel", "seed=1", "--format", "csv", "--db", trained)[1] == "run\n4\n"
+    sql = "SELECT typeof(:a), typeof(:b), typeof(:c), typeof(:d), 5.5 - 1 < :a"  # text is more than any number
+    values = ("a=1", "b=-1.5e3", "c=1e", "d=", "--format", "csv", "--db", trained)
+    assert ablate("query", sql, *values)[1].splitlines()[1] == "integer,real,text,text,0"
 
 
 # -- two runs ---------------------------------------------------------------------------------------------------------------
@@ -138,10 +141,13 @@ def test_compare_with_a_run_that_diverged(ablate: Run, trained: str) -> None:
 
 
 def test_compare_draws(ablate: Run, trained: str) -> None:
-    code, out, _ = ablate("compare", "1", "2", "--plot", "both.png", "--db", trained)
-    assert code == 0 and out.endswith("Drawn: both.svg, both.pdf, both.png\n")
-    assert Path("both.png").read_bytes().startswith(b"\x89PNG")
+    for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        code, out, _ = ablate("compare", "1", "2", "--plot", f"both.{kind}", "--db", trained)
+        assert code == 0 and out.endswith(f"Drawn: both.{kind}\n")
+        assert Path(f"both.{kind}").read_bytes().startswith(start)
     assert "run 2" in Path("both.svg").read_text()
+    code, _, error = ablate("compare", "1", "2", "--plot", "both.jpg", "--db", trained)
+    assert code == 2 and "'.jpg'" in error and ".svg, .pdf, .png" in error
 
 
 @pytest.mark.parametrize(

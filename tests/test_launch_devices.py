@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from ablate import sizes
+from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.launch import devices
+from ablate.launch import devices, packs
 
 
 def test_the_cpu_is_one_device(monkeypatch):
@@ -60,7 +62,7 @@ def test_torch_is_asked_in_a_process_of_its_own():
 
 @pytest.mark.parametrize(
     ("cores", "runs", "expected"),
-    [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [4] * 15)],  # 64 GiB hold 15 workers of 4 GiB
+    [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [5] * 12)],  # 0.8 of 64 GiB hold 12 workers of 4 GiB
 )
 def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
     seats = devices.seats([devices.Device("cpu", 64 << 30, cores)], runs, n_shapes=9, run_bytes=(3 << 30) + 1)
@@ -75,7 +77,7 @@ def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
         (1, 8, 1 << 30, 1),  # nothing else to compile
         (3, 8, 1 << 30, 2),  # two shapes for one GPU, one for the other
         (32, 2, 1 << 30, 2),
-        (32, 8, 50 << 30, 1),  # a second model has no room beside the first
+        (32, 8, 35 << 30, 1),  # a second model has no room beside the first
     ],
 )
 def test_a_gpu_has_workers_that_compile_while_one_trains(shapes, cores, run_bytes, workers):
@@ -93,3 +95,11 @@ def test_gpus_are_chosen_by_number(monkeypatch):
         devices.find("cuda", [1, 4])
     with pytest.raises(AblateError, match="devices = 0: there is no GPU 0; this study would run on cpu"):
         devices.find("cpu", [0])
+
+
+@pytest.mark.parametrize("share", [0.35, 0.46, 0.6])
+def test_a_share_of_a_gpu_holds_the_whole_batch_of_the_run_that_it_was_made_for(share):
+    config = RunConfig(n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024)
+    run_bytes = sizes.memory_bytes(config, 1)
+    gpu = devices.Device("cuda:0", int(run_bytes / share), 16)
+    assert packs.size(config, devices.seats([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)

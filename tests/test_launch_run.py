@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import re
 import signal
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from launching import HERE, Launcher, launch, rows, small_plan, wait_for, worker
 from ablate import journal, store
 from ablate.errors import AblateError
 from ablate.launch import devices, launcher, status
+from ablate.launch.turns import turn
 from ablate.plan import Plan
 from ablate.plan import plan as make
 from ablate.study import load
@@ -311,8 +314,8 @@ def test_no_worker_starts(tmp_path, monkeypatch):
 
 def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
     (tmp_path / "partly.py").write_text(
-        "from stub_engine import *\nimport stub_engine\ndef setup(device, threads):\n"
-        "    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads)\n"
+        "from stub_engine import *\nimport stub_engine\ndef setup(device, threads, memory):\n"
+        "    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads, memory)\n"
     )
     monkeypatch.setenv("ABLATE_ENGINE", "partly")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
@@ -322,6 +325,21 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
     outcome, output = launch(plan, path, places=gpus(2))
     assert outcome == launcher.Outcome({"complete": 8}, 0)
     assert "cuda:1 is given up, as no worker starts on it: AssertionError: fell off the bus" in output
+
+
+def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, monkeypatch):
+    (tmp_path / "crowded.py").write_text(
+        "from stub_engine import *\nimport stub_engine\nfrom pathlib import Path\ndef setup(device, threads, memory):\n"
+        f"    place = Path({str(tmp_path)!r})\n    assert len(list(place.glob('taken*'))) < 2, 'no room for a third'\n"
+        "    (place / f'taken{os.getpid()}').touch()\n    return stub_engine.setup(device, threads, memory)\n"
+    )
+    monkeypatch.setenv("ABLATE_ENGINE", "crowded")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    monkeypatch.setenv("STUB_DELAY", "0.1")
+    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(1))
+    assert outcome == launcher.Outcome({"complete": 12}, 0)
+    assert "given up" not in output
+    assert "cuda:0 has 2 workers left, as one does not start: AssertionError: no room for a third" in output
 
 
 def gpus(n: int) -> list[devices.Device]:
@@ -369,6 +387,36 @@ def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
     )
     outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", places=gpus(1))
     assert outcome == launcher.Outcome({"complete": 12}, 0)
+
+
+def test_a_worker_that_waits_for_its_turn_can_be_stopped():
+    holder = tempfile.TemporaryFile()  # noqa: SIM115
+    waiter = os.open(f"/proc/self/fd/{holder.fileno()}", os.O_RDWR)
+    pid = os.fork()
+    if pid == 0:  # locks are a process's own: another one has its turn and keeps it
+        fcntl.lockf(holder, fcntl.LOCK_EX)
+        time.sleep(30)
+        os._exit(0)
+    try:
+        wait_for(lambda: _locked(waiter))
+        asked = iter([False, False, True])
+        with turn(waiter, lambda: next(asked)):
+            assert _locked(waiter), "it goes on without its turn, to record that it was stopped"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    with turn(waiter, lambda: False):  # the turn of a process ends with it
+        pass
+    os.close(waiter)
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.lockf(file, fcntl.LOCK_UN)
+    return False
 
 
 def test_the_longest_jobs_come_first_where_there_are_several_devices(tmp_path, monkeypatch):

@@ -51,6 +51,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
     [
         ("n,loss\n1.3M,3\n70m,2.5\n1B,2\n", [1.3e6, 7e7, 1e9]),
         ('n,loss\n"1,300,000",3\n1e8,2.5\n1_000_000,2\n', [1.3e6, 1e8, 1e6]),
+        ("n\tloss\n1,300,000\t3\n1e8\t2.5\n1_000_000\t2\n", [1.3e6, 1e8, 1e6]),
         ("n;loss\n1,5M;3,0\n2,5e8;2,5\n2k;2\n", [1.5e6, 2.5e8, 2e3]),
         ("# a comment\nn\tloss\n\n1e6\t3\n2e6\t2.5\n3e6\t2\n", [1e6, 2e6, 3e6]),
         ("n  loss\n1e6  3\n2e6 2.5\n3e6 2\n", [1e6, 2e6, 3e6]),

@@ -157,3 +157,16 @@ def test_a_merge_prefers_the_whole_curves(db: Database, tmp_path: Path) -> None:
 
 def test_every_series_of_training_is_thinned() -> None:
     assert set(THINNED) == {*SERIES, "tokens_per_second"}
+
+
+def test_a_run_that_is_measured_anew_is_left_alone(db: Database) -> None:
+    ((run,),) = rows(db.path, "SELECT min(id) FROM run WHERE status = 'complete'")
+    with db.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
+            "SELECT run_id, n + 1, 'running', owner, 0, 'again', 0, evaluation FROM attempt WHERE run_id = ?", (run,)
+        )  # fmt: skip
+    count = f"SELECT count(*) FROM metric WHERE run_id = {run}"
+    before = rows(db.path, count)
+    waiting = thin(db, 20).waiting
+    assert rows(db.path, count) == before and waiting == 2  # beside the one under way

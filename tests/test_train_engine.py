@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -311,3 +313,30 @@ def test_divergence_before_a_stop_stays_after_the_resume(tmp_path: Path) -> None
     assert [member.end["status"] for member in events] == ["complete", "diverged"]
     assert events[1].end["step"] == 2
     assert events[0].curve() == run(*pack)[0].curve()
+
+
+class Clock:
+    """Goes on by a hundredth of a second whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def test_seconds_are_shared_by_a_pack_and_waiting_for_a_turn_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        clock.now += 1000
+        yield
+
+    (alone,) = run(config())
+    four = run(*(config(seed=seed) for seed in range(4)), turn=turn())
+    for events in four:
+        assert events.finals()["train_seconds", 0] == pytest.approx(alone.finals()["train_seconds", 0] / 4)
+        assert 0 < events.end["device_seconds"] < alone.end["device_seconds"] < 10

@@ -23,6 +23,7 @@ LOSSES = ("loss", "train_loss")  # held-out first
 SIZES = ("tokens", "n_params", "n_params_body", "flops")
 SHOWN = 10  # points of a curve that are printed as numbers
 BARS = "▁▂▃▄▅▆▇█"
+DRAWN = (".svg", ".pdf", ".png")
 WIDTH = 40  # characters of a drawn curve
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")]
@@ -39,8 +40,10 @@ def compare(
 ) -> None:
     """Compare two runs: the fields in which they differ, what they reached, and their curves."""
     from ablate import store
-    from ablate.errors import AblateError
+    from ablate.errors import AblateError, unknown
 
+    if plot and plot.suffix not in DRAWN:
+        raise unknown("ending of --plot", plot.suffix or plot.name, DRAWN)
     out = console()
     with store.open(db) as database, database.read() as connection:
         runs = [find(connection, name) for name in (first, second)]
@@ -170,7 +173,7 @@ def _points(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[s
 
 
 def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: Path) -> None:
-    """Both curves of the first loss that both have, saved as a report's figures are."""
+    """Both curves of the first loss that both have, saved as a figure of a report is."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
@@ -187,6 +190,5 @@ def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: 
     ]
     figure = figures.curves(pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)").get_figure(root=True)
     assert figure
-    stem = path.with_suffix("") if path.suffix in (".svg", ".pdf", ".png") else path
-    print(f"Drawn: {', '.join(map(str, figures.save(figure, stem)))}")
+    print(f"Drawn: {figures.save(figure, path.with_suffix(''), [path.suffix[1:]])[0]}")
     plt.close(figure)

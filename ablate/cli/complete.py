@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ablate.formats import FORMATS
 from ablate.launch.devices import KINDS
 
 
@@ -96,7 +97,7 @@ def devices(incomplete: str) -> list[str]:
 
 
 def formats(incomplete: str) -> list[str]:
-    return [name for name in ("table", "csv", "json", "md") if name.startswith(incomplete)]
+    return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def exports(incomplete: str) -> list[str]:

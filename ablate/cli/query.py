@@ -71,8 +71,8 @@ def query(
         print("no rows", file=sys.stderr)
 
 
-def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The SQL of a named query, or the SQL itself, and the values of its parameters."""
+def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The SQL of a named query, or the SQL itself, and the values of its parameters: numbers where they read as such."""
     from ablate.errors import AblateError
     from ablate.store import questions
 
@@ -88,8 +88,14 @@ def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, str]]:
             raise AblateError(
                 f"{word!r} stands behind SQL, whose parameters are given as NAME=VALUE; put the whole SELECT in quotes"
             )
-        values[name] = value
+        values[name] = _literal(value)
     return asked, values
+
+
+def _literal(text: str) -> int | float | str:
+    """A number as SQL would write it, else the text: SQLite takes every number for less than any text."""
+    number = re.fullmatch(r"[+-]?(?:\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text)
+    return text if not number else float(text) if "." in text or number[2] else int(text)
 
 
 def known(database: Database, study: str) -> None:

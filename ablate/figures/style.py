@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH = 3.4  # inches: a column of a two-column paper
+KINDS = ("svg", "pdf", "png")  # of files of a figure
 INK = "#232629"  # text, axes, the baseline
 RULE = "#d5d8dc"  # grid and other quiet lines
 PAPER = "#fefefe"  # the inside of hollow marks
@@ -228,17 +229,19 @@ def _columns(names: Sequence[str]) -> int:
 # -- saving --------------------------------------------------------------------------------------------------------
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """`stem`.svg, .pdf and .png; the same frame gives the same bytes. Returns the paths."""
-    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "pdf", "png")]
+def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
+    """`stem`.svg, .pdf and .png, or some of them; the same frame gives the same bytes. Returns the paths."""
+    files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # names in scripts that the font lacks; an SVG shows them still
-        figure.draw_without_rendering()  # once; the three files share the layout
+        figure.draw_without_rendering()  # once; the files share the layout
         figure.set_layout_engine("none")
-        files[0].write_text(_titled(_svg(figure)), encoding="utf-8")
-        figure.savefig(files[1], metadata={"CreationDate": None})
-        figure.savefig(files[2], dpi=200, metadata={"Software": None})
-    return files
+        for kind, file in files.items():
+            if kind == "svg":
+                file.write_text(_titled(_svg(figure)), encoding="utf-8")
+            else:
+                figure.savefig(file, dpi=200, metadata={"CreationDate": None} if kind == "pdf" else {"Software": None})
+    return list(files.values())
 
 
 def _svg(figure: Figure) -> str:

@@ -16,6 +16,7 @@ from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
 WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text; or what CUDA needs for itself
+MEMORY_SHARE = 0.8  # of a device's memory that runs may be estimated to take
 COMPILING = 4  # workers of a GPU that make their next job ready, beside the one that trains
 
 _ASK = """
@@ -80,7 +81,7 @@ def seats(found: list[Device], n_runs: int, n_shapes: int, run_bytes: int) -> li
     useful = {"cpu": n_runs, "cuda": min(COMPILING + 1, -(-n_shapes // len(found))), "mps": 1}[found[0].name.partition(":")[0]]
     parts: list[list[Device]] = []
     for device in found:
-        fitting = device.memory // (WORKER_BYTES + run_bytes)
+        fitting = int(MEMORY_SHARE * device.memory) // (WORKER_BYTES + run_bytes)
         n = max(1, min(device.threads, useful, fitting))
         parts.append([replace(device, memory=device.memory // n, threads=device.threads // n)] * n)
     return [part for row in zip_longest(*parts) for part in row if part]  # the first of each device come first

@@ -16,10 +16,15 @@ from ablate import text
 from ablate.config import Evaluation, RunConfig
 from ablate.train import engine
 
+# What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, where memory has run out.
+NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
-def setup(device: str, threads: int) -> dict[str, Any]:
-    """Set the thread count and take hold of the device. What an attempt records of both."""
+
+def setup(device: str, threads: int, memory: int) -> dict[str, Any]:
+    """Set the thread count and take hold of the device, a GPU's by `memory` bytes at most. What an attempt records of both."""
     torch.set_num_threads(threads)
+    if device.startswith("cuda"):
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory / torch.cuda.mem_get_info(device)[1]), device)
     torch.zeros(1, device=device)
     return {
         "device_name": _name(device),
@@ -61,8 +66,8 @@ def train(
 
 def status(error: Exception) -> str:
     """How an attempt that `error` ended is recorded: `oom` or `failed`."""
-    host_memory = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return "oom" if host_memory or isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    return "oom" if said or isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
 
 
 def usable(device: str) -> bool:

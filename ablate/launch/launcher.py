@@ -246,7 +246,9 @@ class Launcher:
             last = why.splitlines()[-1]
             if not self._seats:
                 raise AblateError(f"no worker starts on {seat.device.name}: {last}")
-            self._display.say(f"{seat.device.name} is given up, as no worker starts on it: {last}")
+            left = sum(other.device.name == seat.device.name for other in self._seats)
+            told = f"has {left} workers left, as one does not start" if left else "is given up, as no worker starts on it"
+            self._display.say(f"{seat.device.name} {told}: {last}")
 
     def _ingest_all(self) -> None:
         begun = time.monotonic()

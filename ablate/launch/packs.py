@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
-from ablate.launch.devices import Device
+from ablate.launch.devices import MEMORY_SHARE, Device
 from ablate.store.runs import RETRIES
 
 MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which the members of a pack may differ
 
 LARGEST = 32
 SATURATION = 4e12  # FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32 (H200)
-MEMORY_SHARE = 0.8  # of a device's memory that a job may be estimated to take
 
 
 class Size(NamedTuple):

@@ -29,7 +29,7 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ablate.launch.worker"]
-            + ["--device", device.name, "--threads", str(device.threads)]
+            + ["--device", device.name, "--threads", str(device.threads), "--memory", str(device.memory)]
             + [f"--turns={number}" for number in given],
             pass_fds=given,
             stdin=subprocess.PIPE,

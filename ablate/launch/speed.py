@@ -25,7 +25,7 @@ def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
     Cells of one shape are timed once, without a compiler; where their jobs would be long enough to be compiled, what that is
     known to gain is counted in. Loads torch into this process, and sets its threads.
     """
-    engine.setup(device.name, device.threads)
+    engine.setup(device.name, device.threads, device.memory)
     known: dict[str, float] = {}
     for cell in plan.cells:
         shape = packs.shape(cell.config)

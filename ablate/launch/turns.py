@@ -20,7 +20,7 @@ def turn(file: int, stop: Callable[[], bool]) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
-        except OSError:
+        except (BlockingIOError, PermissionError):  # what the two kinds of Unix say of a lock that another holds
             time.sleep(POLL)
     try:
         yield

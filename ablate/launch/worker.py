@@ -1,6 +1,6 @@
 """A warm worker: trains the jobs that come in on stdin, one JSON line each, and journals every attempt.
 
-    python -m ablate.launch.worker --device cuda:0 --threads 2 --turns 3
+    python -m ablate.launch.worker --device cuda:0 --threads 2 --memory 85899345920 --turns 3
 
 A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch",
 "recompute"}`. On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the
@@ -96,10 +96,10 @@ class Attempt:
 class Worker:
     """One device and the engine that trains on it."""
 
-    def __init__(self, device: str, threads: int, turns: int | None):
+    def __init__(self, device: str, threads: int, memory: int, turns: int | None):
         self._device, self._turns = device, turns
         self._engine = importlib.import_module(ENGINE)
-        device_facts = self._engine.setup(device, threads)
+        device_facts = self._engine.setup(device, threads, memory)
         versions = {"ablate": ablate.__version__, "python": platform.python_version(), **device_facts.pop("versions")}
         self._facts = {
             "host": platform.node(),
@@ -176,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ablate.launch.worker")
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--memory", type=int, required=True)
     parser.add_argument("--turns", type=int)
     arguments = parser.parse_args()
 
@@ -190,7 +191,7 @@ def main() -> None:
     def answer(**values: object) -> None:
         print(json.dumps(values), file=answers, flush=True)
 
-    worker = Worker(arguments.device, arguments.threads, arguments.turns)
+    worker = Worker(arguments.device, arguments.threads, arguments.memory, arguments.turns)
     answer(ready=arguments.device)
     try:
         while (job := inbox.next()) and worker.work(job, inbox):

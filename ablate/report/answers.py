@@ -13,7 +13,8 @@ import pandas as pd
 from ablate import analysis
 from ablate.report.caveats import caveats, nothing
 from ablate.report.material import Material
-from ablate.report.words import MetricWords, decimals, listed, number, p_value, plural, signed
+from ablate.report.words import MetricWords, decimals, number, p_value, plural, signed
+from ablate.units import listed
 
 FEW = 3  # strata that each have a line of their own
 MANY = 10  # contrasts from which on families are told in brief, and each contrast further below

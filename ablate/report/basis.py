@@ -8,7 +8,8 @@ import numpy as np
 
 from ablate.report import tuned
 from ablate.report.material import Material
-from ablate.report.words import listed, number, percent, plural, sentence
+from ablate.report.words import number, percent, plural, sentence
+from ablate.units import listed
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 

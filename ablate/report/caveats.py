@@ -12,8 +12,9 @@ import pandas as pd
 from ablate import analysis, stats
 from ablate.plan.compare import MISMATCH
 from ablate.report.material import Material
-from ablate.report.words import listed, number, p_value, percent, plural
+from ablate.report.words import number, p_value, percent, plural
 from ablate.study import values
+from ablate.units import listed
 
 BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
 WIDER = 2.0  # times that the seeds of one arm spread as widely as the other's, from which on it is said

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ablate.report import tuned
 from ablate.report.material import Material
-from ablate.report.words import listed, plural
-from ablate.units import count
+from ablate.report.words import plural
+from ablate.units import count, listed
 
 RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")  # of the optimiser's settings, what a reader needs to repeat it
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05

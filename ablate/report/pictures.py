@@ -18,7 +18,8 @@ from ablate.figures.cost import undominated
 from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
-from ablate.report.words import listed, sentence
+from ablate.report.words import sentence
+from ablate.units import listed
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs, which the axis fits."

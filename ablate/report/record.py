@@ -12,10 +12,10 @@ from ablate import stats
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, plain
-from ablate.report.words import decimals, listed, percent, plural
+from ablate.report.words import decimals, percent, plural
 from ablate.store import questions
 from ablate.store.questions import quoted
-from ablate.units import duration
+from ablate.units import duration, listed
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 

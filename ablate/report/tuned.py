@@ -12,9 +12,9 @@ import pandas as pd
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, quoted
-from ablate.report.words import decimals, listed, number, percent, plural, signed
+from ablate.report.words import decimals, number, percent, plural, signed
 from ablate.tune import sensitivity
-from ablate.units import duration
+from ablate.units import duration, listed
 
 Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 

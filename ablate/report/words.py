@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
@@ -118,14 +117,6 @@ def percent(share: float) -> str:
 def plural(count: int, noun: str, many: str = "") -> str:
     """A count with its noun: "1 pair", "3 pairs"."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
-def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
-    """ "a, b and c"; what is beyond `most` becomes a count."""
-    words = [str(item) for item in items]
-    if len(words) > most:
-        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
 
 
 def sentence(text: str) -> str:

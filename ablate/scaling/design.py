@@ -11,6 +11,7 @@ from scipy import stats as st
 from ablate.errors import AblateError
 from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.solve import DELTA, Floats
+from ablate.units import listed
 
 # E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024 (arXiv:2404.10102), C = 6·N·D: what a grid
 # is judged by before anything is known of the text at hand.
@@ -152,7 +153,3 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
 def proposal(form: Form) -> str:
     grid = sufficient_grid(form)
     return f" At {USUAL_NOISE:.0%} noise this would do: {grid}." if grid else ""
-
-
-def listed(words: list[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1]

@@ -11,7 +11,7 @@ from scipy import optimize
 from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Plan
-from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, listed, proposal, usual_constants
+from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, proposal, usual_constants
 from ablate.scaling.fit import HELD_OUT
 from ablate.scaling.forms import FORMS, Form, level_of, levels
 from ablate.scaling.isoflop import LEAST_BUDGETS, LEAST_SIZES
@@ -19,6 +19,7 @@ from ablate.scaling.losses import Losses
 from ablate.scaling.solve import Floats
 from ablate.scaling.study import of_study
 from ablate.scaling.table import natural_form, repeating
+from ablate.units import listed
 
 NOISES = (1e-6, 0.5)  # between which the noise that would do is looked for
 

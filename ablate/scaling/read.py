@@ -107,7 +107,8 @@ def _number(path: Path, row: Row, name: str, resource: bool) -> float:
     text = row.cells[name]
     if text.lower() in ABSENT:
         return math.nan
-    plain = text.replace(",", ".") if row.decimal_comma else text.replace(",", "") if THOUSANDS.fullmatch(text) else text
+    thousands = resource and THOUSANDS.fullmatch(text)  # a loss of 3,141 is no three thousand
+    plain = text.replace(",", ".") if row.decimal_comma else text.replace(",", "") if thousands else text
     match = NUMBER.fullmatch(plain.replace("_", ""))
     if not match or (match[2] and not resource):
         such = "1300000, 1.3e6 or 1.3M" if resource else "2.31"

@@ -30,7 +30,8 @@ def thin(db: Database, keep: int) -> Thinned:
         series = list(connection.exec_driver_sql(f"SELECT id FROM series WHERE name IN ({marks})", THINNED).scalars())
         ids = list(connection.exec_driver_sql("SELECT id FROM run WHERE status IN ('complete', 'diverged')").scalars())
         waiting = connection.exec_driver_sql(
-            "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT IN ('complete', 'diverged')"
+            "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT IN ('complete', 'diverged') "
+            "OR EXISTS (SELECT 1 FROM attempt WHERE attempt.run_id = run.id AND attempt.status = 'running')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
     db.vacuum()

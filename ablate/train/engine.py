@@ -45,7 +45,7 @@ def train(
     `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and `end` (complete,
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
-    tokens_per_second is a member's own; device_seconds, set-up included, are shared out among the members.
+    tokens_per_second is a member's own; train_seconds, and device_seconds with set-up, are shared out among the members.
     micro_batch: sequences of a member that are in memory at once, 0 for all. recompute: whether blocks are computed again
     in the backward pass, to save memory. compile: "eager", "block" or "whole", or "auto" for what is done first
     (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work;
@@ -154,11 +154,11 @@ class Training:
         """End the living members: complete with their finals, or stopped."""
         complete = self.step.done == self.steps
         if complete:
-            epochs = self.step.batches.epochs(self.steps)
+            epochs, seconds = self.step.batches.epochs(self.steps), self.seconds / len(self.configs)
             finals = self.evaluator.finals()
             for k in self.living:
                 values = [[name, at, member[k]] for name, at, member in finals]
-                self.emit[k]("final", values=[*values, ["train_seconds", 0, self.seconds], ["epochs", 0, epochs]])
+                self.emit[k]("final", values=[*values, ["train_seconds", 0, seconds], ["epochs", 0, epochs]])
         for k in list(self.living):
             self._end(k, "complete" if complete else "stopped", self.step.done)
 

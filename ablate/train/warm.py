@@ -169,5 +169,7 @@ def _make_room(needed: int, device: torch.device) -> None:
 
 
 def _free(device: torch.device) -> int:
+    """Bytes that this process may still take: those that no process has, within its own share."""
     torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info(device)[0]
+    free, total = torch.cuda.mem_get_info(device)
+    return min(free, int(torch.cuda.get_per_process_memory_fraction(device) * total) - torch.cuda.memory_reserved(device))
