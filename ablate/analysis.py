@@ -100,12 +100,13 @@ def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Sequence[int]] = {}) -> l
     return rows
 
 
-def changes(pairs: pd.DataFrame) -> pd.DataFrame:
+def changes(pairs: pd.DataFrame, pilots: Mapping[str, Sequence[int]] = {}) -> pd.DataFrame:
     """How the effect of each level changes from the study's first stratum to each other: the interaction with `within`.
 
     A change is the mean, over seeds, of a level's difference in the stratum minus its difference in the first one, tested as an
     effect is; a family is the levels of one factor in one stratum. Columns: factor, level, stratum, first, n, mean, lo, hi, p,
-    p_holm, resolvable, resolved. Without a second stratum the frame is empty.
+    p_holm, resolvable, resolved. Without a second stratum the frame is empty. pilots: as in `of_pairs`; the noise of a change is
+    that of the pilot, too.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
     by_contrast = {key: counted(part) for key, part in pairs.groupby(["factor", "level", "stratum"], sort=False)}
@@ -115,9 +116,17 @@ def changes(pairs: pd.DataFrame) -> pd.DataFrame:
             levels = [one[1] for one in by_contrast if one[0] == factor and one[2] == stratum]
             both = [level for level in levels if (factor, level, strata[0]) in by_contrast]
             moved = [by_contrast[factor, level, stratum] - by_contrast[factor, level, strata[0]] for level in both]
-            for level, effect in zip(both, _family(moved), strict=True):
+            pilot = pilots.get(stratum) or pilots.get(strata[0]) or ()
+            for level, effect in zip(both, _family(moved, pilot), strict=True):
                 rows.append((factor, level, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
     return pd.DataFrame(rows, columns=["factor", "level", "stratum", "first", *CHANGE])
+
+
+def equivalence(pairs: pd.DataFrame, margin: float, pilots: Mapping[str, Sequence[int]] = {}) -> stats.Equivalence:
+    """Whether the effect of one contrast, given by its pairs, lies within ± `margin`. pilots: as in `of_pairs`."""
+    difference = counted(pairs)
+    pilot = difference[difference.index.isin(pilots.get(pairs["stratum"].iloc[0], ()))]
+    return stats.equivalence(difference.to_numpy(float), margin, pilot=pilot.to_numpy(float))
 
 
 def ended(pairs: pd.DataFrame) -> pd.Series:
@@ -140,7 +149,9 @@ def _family(differences: Sequence[pd.Series], pilot: Sequence[int] = ()) -> list
     together = pd.concat(differences, axis=1)
     alpha = (1 - CONFIDENCE) / len(differences)
     return [
-        replace(effect, resolvable=stats.resolvable(effect.n, effect.sd, alpha=alpha) if effect.sd > 0 else math.nan)
+        replace(
+            effect, resolvable=stats.resolvable(effect.n, effect.sd, alpha=alpha, df=effect.df) if effect.sd > 0 else math.nan
+        )
         for effect in stats.family(together.to_numpy(float), confidence=CONFIDENCE, pilot=together.index.isin(pilot))
     ]
 

@@ -153,6 +153,24 @@ def test_changes_are_differences_of_differences_by_seed() -> None:
         assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
+def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
+    frame = pairs(seeds=9)
+    pilots = {"n_layer=4": [0, 1, 2], "n_layer=12": [0, 1, 2]}
+    table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
+    found = analysis.changes(frame, pilots).set_index("level")
+    for level in found.index:
+        moved = (table[level, "n_layer=12"] - table[level, "n_layer=4"]).to_numpy()
+        error = moved[:3].std(ddof=1) / 3
+        expected = scipy_stats.t.interval(0.95, 2, moved.mean(), error)
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(expected)
+        assert found.loc[level, "p"] == pytest.approx(2 * scipy_stats.t.sf(abs(moved.mean()) / error, 2))
+    one = frame[(frame["level"] == "parallel") & (frame["stratum"] == "n_layer=4")]
+    d = one.sort_values("seed")["difference"].to_numpy()
+    within = analysis.equivalence(one.sample(frac=1, random_state=0), 0.5, pilots)
+    assert (within.lo, within.hi) == pytest.approx(scipy_stats.t.interval(0.9, 2, d.mean(), d[:3].std(ddof=1) / 3))
+    assert analysis.equivalence(one, 0.5).lo == pytest.approx(scipy_stats.t.interval(0.9, 8, d.mean(), d.std(ddof=1) / 3)[0])
+
+
 def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:
     frame = pairs(seeds=5)
     lost = (frame["stratum"] == "n_layer=12") & (frame["level"] == "parallel") & (frame["seed"] == 2)

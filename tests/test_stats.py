@@ -166,6 +166,28 @@ def test_two_stage_by_hand() -> None:
     assert (hi - lo) / 2 == pytest.approx(4.302653 * 0.02 / math.sqrt(19)) and (hi - lo) / 2 <= 0.02
 
 
+def test_after_a_pilot_all_rests_on_its_noise() -> None:
+    """Interval, p, equivalence and what can be seen, against scipy's t on the pilot's degrees of freedom and a simulation."""
+    rng = np.random.default_rng(4)
+    d = rng.normal(0.3, 1, 40)
+    pilot, s = d[:4], d[:4].std(ddof=1) / math.sqrt(40)
+    effect = stats.after_pilot(stats.paired(d), d, pilot)
+    assert (effect.method, effect.n, effect.df) == ("two-stage t", 40, 3)
+    assert effect.p == pytest.approx(2 * st.t.sf(abs(d.mean()) / s, 3))
+    within = stats.equivalence(d, 1.5, pilot=pilot)
+    assert (within.lo, within.hi) == pytest.approx(st.t.interval(0.9, 3, d.mean(), s))
+    assert within.p == pytest.approx(st.t.sf((1.5 - abs(d.mean())) / s, 3))
+    for margin in (1.0001, 0.9999):  # TOST and its interval say the same
+        assert stats.equivalence(d, margin * max(-within.lo, within.hi), pilot=pilot).equivalent == (margin > 1)
+    assert effect.resolvable > 1.4 * stats.paired(d).resolvable, "a pilot of four sees less than forty pairs of known number"
+    true = effect.resolvable / effect.sd
+    noise = rng.normal(true, 1, (100_000, 4))
+    rest = rng.normal(true, 1 / 6, 100_000)  # the mean of the other 36
+    t = (4 * noise.mean(1) + 36 * rest) / 40 / (noise.std(1, ddof=1) / math.sqrt(40))
+    assert (np.abs(t) > st.t.isf(0.025, 3)).mean() == pytest.approx(0.8, abs=0.006)
+    assert stats.equivalence(d, 1.5, pilot=[0.1]) == stats.equivalence(d, 1.5), "a pilot of one has decided nothing"
+
+
 def test_a_family_holds_together() -> None:
     d = np.random.default_rng(5).normal(0.5, 1, (6, 4))
     effects = stats.family(d)

@@ -465,6 +465,19 @@ def test_the_noisiest_contrast_serves_its_stratum_and_one_that_diverges_asks_for
     }
 
 
+def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped(tmp_path: Path) -> None:
+    given, path = study(tmp_path, ("0.01", "1.0"), text=NOISY), tmp_path / "a.db"
+    launch(given, path)
+    assert set(decided(path).values()) == {4}, "the pilot is enough"
+    with store.open(str(path), create=True) as db:
+        with db.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM decision")
+            connection.exec_driver_sql("UPDATE run SET status = 'diverged' WHERE topology = 'no-attention-skip' AND seed = 1")
+        made = tune.advance(given, db, lambda text: None)
+    assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"
+    assert {run.config.seed for run in made.runs} == {0, 1, 2, 3}
+
+
 def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
     given, path = study(tmp_path, text=KILLED), tmp_path / "a.db"
     launch(given, path)

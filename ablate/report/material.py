@@ -26,6 +26,7 @@ class Material:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
+    pilots: dict[str, list[int]]  # stratum → the seeds after which the number of its seeds was decided
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
@@ -75,14 +76,15 @@ def gather(db: Database, study: str) -> Material:
     arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
     finals = results.finals(study, db=db)
     curves = results.curves(study, ["loss", "train_loss"], db)
-    pairs = results.pairs(study, db)
+    pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
     return Material(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=pairs,
         effects=analysis.effects(study, db),
-        changes=analysis.changes(pairs),
+        changes=analysis.changes(pairs, pilots),
+        pilots=pilots,
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),

@@ -39,9 +39,9 @@ def family(
         assert method == "max-t" and rng is not None, method
         each = max_t(columns.T, rng, confidence=confidence)
     out = []
-    for effect, column, p in zip(effects, columns, adjusted, strict=True):
-        df = (effect.n if effect.method == "paired t" else np.isfinite(column[first]).sum()) - 1
-        half = (effect.hi - effect.mean) * quantile(df, each) / quantile(df, confidence) if df > 0 else math.nan
+    for effect, p in zip(effects, adjusted, strict=True):
+        wider = quantile(effect.df, each) / quantile(effect.df, confidence) if effect.df > 0 else math.nan
+        half = (effect.hi - effect.mean) * wider
         out.append(replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half))
     return out
 

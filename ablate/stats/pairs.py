@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats as st
 
 from ablate.stats.planning import resolvable, two_stage_interval
-from ablate.stats.values import SAME, Floats, Values, finite, half_width, spread
+from ablate.stats.values import SAME, Floats, Values, finite, half_width, quantile, spread
 
 NAN = float("nan")
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
@@ -32,6 +32,7 @@ class Effect:
     lost: int  # pairs with a non-finite difference
     mean: float
     sd: float  # of the differences
+    df: int  # degrees of freedom of the noise that interval and p rest on
     lo: float
     hi: float
     confidence: float  # of [lo, hi]
@@ -73,6 +74,7 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
         lost=lost,
         mean=mean,
         sd=sd,
+        df=n - 1,
         lo=lo,
         hi=hi,
         confidence=confidence,
@@ -102,13 +104,20 @@ def after_pilot(effect: Effect, differences: Values, pilot: Values) -> Effect:
     The noise and its degrees of freedom are the pilot's alone (see `two_stage_interval`). A pilot of fewer than two whole pairs
     has decided nothing: `effect` stays as it is, and so does one of exactly equal arms.
     """
-    first, _ = finite(pilot)
-    if len(first) < 2 or not spread(first) > 0:
+    if not (sd := pilot_spread(pilot)):
         return effect
+    df = len(finite(pilot)[0]) - 1
     lo, hi = two_stage_interval(differences, pilot, confidence=effect.confidence)
-    t = effect.mean * math.sqrt(effect.n) / spread(first)
-    p = float(2 * st.t.sf(abs(t), len(first) - 1))
-    return replace(effect, lo=lo, hi=hi, t=t, p=p, method="two-stage t")
+    t = effect.mean * math.sqrt(effect.n) / sd
+    seen = resolvable(effect.n, effect.sd, alpha=1 - effect.confidence, df=df)
+    p = float(2 * st.t.sf(abs(t), df))
+    return replace(effect, df=df, lo=lo, hi=hi, t=t, p=p, resolvable=seen, method="two-stage t")
+
+
+def pilot_spread(pilot: Values) -> float:
+    """The sd of a pilot's differences that decided how many follow; 0 for a pilot that shows none."""
+    first, _ = finite(pilot)
+    return spread(first) if len(first) > 1 else 0.0
 
 
 def pair_correlation(a: Values, b: Values) -> float:
@@ -159,16 +168,21 @@ class Equivalence:
     equivalent: bool
 
 
-def equivalence(differences: Values, margin: float, *, alpha: float = 0.05) -> Equivalence:
-    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN)."""
+def equivalence(differences: Values, margin: float, *, alpha: float = 0.05, pilot: Values = ()) -> Equivalence:
+    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN).
+
+    pilot: those of the differences that decided on n, whose noise is then used, as in `after_pilot`.
+    """
     assert margin > 0, margin
     d, _ = finite(differences)
-    n, sd = len(d), spread(d)
-    mean = float(d.mean()) if n else NAN
+    mean = float(d.mean()) if len(d) else NAN
+    noise = finite(pilot)[0] if pilot_spread(pilot) else d
+    sd, df = spread(noise), len(noise) - 1
     if sd == 0 and mean == 0:
         return Equivalence(margin, 0.0, 0.0, 0.0, True)
-    half = half_width(n, sd, 1 - 2 * alpha)
-    p = float(st.t.sf((margin - abs(mean)) / (sd / math.sqrt(n)), n - 1)) if sd > 0 else NAN
+    error = sd / math.sqrt(len(d)) if sd > 0 else NAN
+    half = quantile(df, 1 - 2 * alpha) * error
+    p = float(st.t.sf((margin - abs(mean)) / error, df))
     return Equivalence(margin, p, mean - half, mean + half, p < alpha)
 
 

@@ -189,6 +189,7 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
                 if contrast.stratum == stratum
             }
             most = max((count for count in wanted.values() if count), default=len(study.seeds))
+            assert most >= len(study.seeds), wanted
             evidence = {
                 decisions.BASIS: basis,
                 "stratum": stratum,
@@ -212,6 +213,9 @@ def _strata(made: Plan) -> dict[str, list[str]]:
 
 
 def _wanted(differences: list[float], resolution: float) -> int | None:
-    """Seeds that a contrast asks for. One that has lost all pairs but one asks for none: more seeds would be lost alike."""
+    """Seeds that a contrast asks for: its pairs, and those that the pilot lost, which a mean has no use for.
+
+    One that has lost all pairs but one asks for none: more seeds would be lost alike.
+    """
     whole = [difference for difference in differences if math.isfinite(difference)]
-    return stats.two_stage(whole, resolution) if len(whole) > 1 else None
+    return stats.two_stage(whole, resolution) + len(differences) - len(whole) if len(whole) > 1 else None
