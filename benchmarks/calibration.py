@@ -178,6 +178,29 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
         )
 
 
+def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
+    """Four levels and one baseline; as many seeds for all as the noisiest contrast of the pilot asks for."""
+    most, resolution, block = 400, 0.6, 500
+    table("noise", "pilot", "mean N", "one contrast: misses", "Holm", "Bonferroni intervals")
+    for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
+        df, found = pilot - 1, []
+        for _ in range(-(-studies // block)):
+            arms = noise(rng, (block, most, 1 + LEVELS))
+            d = arms[..., 1:] - arms[..., :1]
+            d /= d.std()
+            s = d[:, :pilot].std(axis=1, ddof=1)
+            wanted = np.ceil((st.t.isf(0.025, df) * s / resolution) ** 2).max(axis=1)
+            n = np.clip(wanted, pilot, most).astype(int)
+            mean = d.cumsum(axis=1)[np.arange(block), n - 1] / n[:, None]
+            p = 2 * st.t.sf(np.abs(mean) / (s / np.sqrt(n)[:, None]), df)
+            for i in range(2):
+                family = stats.family(d[i, : n[i]], pilot=np.arange(n[i]) < pilot)
+                assert np.allclose([effect.p for effect in family], p[i])
+            found.append(np.column_stack([n, (p <= 0.05).mean(1), p.min(1) * LEVELS <= 0.05, p.min(1) < 0.05 / LEVELS]))
+        mean_n, *rates = np.concatenate(found).mean(axis=0)
+        row(title(noise), pilot, f"{mean_n:.1f}", *map(float, rates))
+
+
 def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
     n = np.repeat(np.geomspace(5e7, 5e9, sizes), ratios)
     columns = {"n": n, "d": n * np.tile(np.geomspace(5, 160, ratios), sizes)}
@@ -273,6 +296,7 @@ def main() -> None:
         ("Two stages", two_stage, options.studies),
         ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
         ("Further checks", further, options.fits),
+        ("Families after a pilot", families_after_a_pilot, options.studies),
     ):
         started, cpu = time.perf_counter(), time.process_time()
         print(f"## {heading}\n")
