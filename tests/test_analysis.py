@@ -155,7 +155,7 @@ def test_changes_are_differences_of_differences_by_seed() -> None:
 
 def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
     frame = pairs(seeds=9)
-    pilots = {"n_layer=4": [0, 1, 2], "n_layer=12": [0, 1, 2]}
+    pilots = dict.fromkeys(["n_layer=4", "n_layer=12"], analysis.Pilot([0, 1, 2], 0.001))
     table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
     found = analysis.changes(frame, pilots).set_index("level")
     for level in found.index:

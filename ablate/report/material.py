@@ -26,7 +26,7 @@ class Material:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
-    pilots: dict[str, list[int]]  # stratum → the seeds after which the number of its seeds was decided
+    pilots: dict[str, analysis.Pilot]  # stratum → what decided on its seeds
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame

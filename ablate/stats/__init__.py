@@ -3,7 +3,7 @@
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
 from ablate.stats.pairs import Effect, Equivalence, after_pilot, compare, equivalence, pair_correlation, paired, sign_flip, wilson
-from ablate.stats.planning import power, resolvable, seeds_needed, two_stage, two_stage_interval
+from ablate.stats.planning import power, resolvable, seeds_needed, two_stage
 
 __all__ = [
     "Effect",
@@ -25,6 +25,5 @@ __all__ = [
     "seeds_needed",
     "sign_flip",
     "two_stage",
-    "two_stage_interval",
     "wilson",
 ]

@@ -75,8 +75,8 @@ def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, mos
     """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution` at the most.
 
     N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on pilot − 1 degrees of freedom.
-    The interval of all N differences is then `two_stage_interval`. Pairs lost in the pilot do not count; with fewer than two
-    left no number can be given, and the rule answers `most` (AblateError without one).
+    The effect of all N differences is then `after_pilot`'s. Pairs lost in the pilot do not count; with fewer than two left no
+    number can be given, and the rule answers `most` (AblateError without one).
     """
     assert resolution > 0, resolution
     first, _ = finite(pilot)
@@ -87,16 +87,3 @@ def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, mos
         return most
     wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
     return wanted if most is None else min(wanted, most)
-
-
-def two_stage_interval(differences: Values, pilot: Values, *, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval after both stages: mean of all differences ± t·s/√N with s and t of the pilot alone.
-
-    That is what makes its coverage exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's
-    was. Lost pairs do not count.
-    """
-    (d, _), (first, _) = finite(differences), finite(pilot)
-    if len(first) < 2:
-        return math.nan, math.nan
-    half = quantile(len(first) - 1, confidence) * spread(first) / math.sqrt(len(d))
-    return float(d.mean()) - half, float(d.mean()) + half
