@@ -587,6 +587,10 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(tmp_path: Pat
     assert [float(cell) for cell in row.split("|")[4:8]] == pytest.approx(
         [loss("parallel", 3.16e-3), loss("parallel", 1.78e-2), shared, own], abs=1e-4
     )
+    with store.open(str(reported[0].parent / "a.db")) as db:
+        effect = analysis.effects("bowl", db).set_index("level").loc["parallel"]
+    assert float(row.split("|")[8].split()[0]) == pytest.approx(effect["mean"], abs=0.01), "on seeds that chose nothing"
+    assert f"on the 9 that are compared, at the same rates of their own, the difference is +{effect['mean']:.2f}, and" in text
 
 
 def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) -> None:
