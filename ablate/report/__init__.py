@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, pictures, record, tables, tuned
+from ablate.report import answers, grids, pictures, record, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -98,7 +98,8 @@ def _sections(material: Material, folder: Path) -> list[Section]:
     sections = [
         Section(
             "cells", "What was compared",
-            pictures=pictures.heat(gallery, material), tables=_full(tables.cells(material), tables.factors(material)),
+            paragraphs=grids.notes(material), pictures=pictures.heat(gallery, material),
+            tables=_full(tables.cells(material), grids.factors(material), grids.main_effects(material)),
         ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),

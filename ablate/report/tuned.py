@@ -175,8 +175,8 @@ def changed(material: Material) -> Table:
         "tuning-changed",
         f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline among those that every arm "
         "was trained with, and at each arm's own rate; then the difference from the baseline at either. These are of "
-        f"{tuned_on} that tuned: a rate is chosen where its arm happens to do well there, which flatters what was chosen. The last "
-        "column is the effect at the arms' own rates with its 95% interval, on the seeds that are compared.",
+        f"{tuned_on} that tuned: a rate is chosen where its arm happens to do well there, which flatters what was chosen. The "
+        "last column is the effect at the arms' own rates with its 95% interval, on the seeds that are compared.",
         (*(("stratum",) if several else ()), "arm", "shared rate", "own rate", "at the shared", "at its own",
          "difference, shared", "difference, own", "effect, own"),
         tuple(rows),
