@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # what `changes` says of each
+JOINT = " × "  # between the names of factors that are varied together, and between their levels
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of any other status may still bring its value
 
 
@@ -128,6 +129,29 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
             for level, effect in zip(both, _family(moved, Pilot(pilot.seeds)), strict=True):
                 rows.append((factor, level, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
     return pd.DataFrame(rows, columns=["factor", "level", "stratum", "first", *CHANGE])
+
+
+def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
+    """By how much factors that are varied together do more than each by itself, where each was varied by itself, too.
+
+    An interaction is the mean, over seeds, of the difference of a cell that varies several factors minus the sum of the
+    differences of those that vary one of them, tested as an effect is; a family is the levels of the same factors in one stratum.
+    Columns: factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, resolved. pilots: as in `of_pairs`.
+    """
+    grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
+    by_contrast = {(str(factor), str(level), str(stratum)): counted(part) for (factor, level, stratum), part in grouped}
+    families: dict[tuple[str, str], dict[str, pd.Series]] = {}
+    for (factor, level, stratum), together in by_contrast.items():
+        parts = [(*part, stratum) for part in zip(factor.split(JOINT), level.split(JOINT), strict=False)]
+        if len(parts) > 1 and all(part in by_contrast for part in parts):
+            alone = pd.concat([by_contrast[part] for part in parts], axis=1)
+            families.setdefault((factor, stratum), {})[level] = together - alone.sum(axis=1, skipna=False)
+    rows = []
+    for (factor, stratum), levels in families.items():
+        effects = _family(list(levels.values()), Pilot(pilots.get(stratum, Pilot()).seeds))
+        for level, effect in zip(levels, effects, strict=True):
+            rows.append((factor, level, stratum, *(getattr(effect, name) for name in CHANGE)))
+    return pd.DataFrame(rows, columns=["factor", "level", "stratum", *CHANGE])
 
 
 def equivalence(pairs: pd.DataFrame, margin: float, pilots: Mapping[str, Pilot] = {}) -> stats.Equivalence:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, grids, pictures, record, tables, tuned
+from ablate.report import answers, grids, joint, pictures, record, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -53,7 +53,7 @@ def write(db: Database, study: str, out: Path) -> Path:
         "effects": effects,
         "state": answers.state(material),
         "lead": answers.lead(material),
-        "families": answers.families(material) + answers.changes(material),
+        "families": answers.families(material) + joint.families(material) + answers.changes(material),
         "fairness": answers.fairness(material),
         "sections": sections,
     }
@@ -68,7 +68,7 @@ def answer(db: Database, study: str) -> str:
     lines = [material.study.question, answers.state(material), *answers.lead(material)]
     for family in answers.families(material):
         lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
-    for family in answers.changes(material):
+    for family in joint.families(material) + answers.changes(material):
         lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
         lines += [f"  {family.summary}"] if family.summary else []
     return "\n".join([*lines, "", *answers.fairness(material)])
@@ -93,7 +93,7 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         "effects",
         "Effects",
         pictures=pictures.effects(gallery, material),
-        tables=_full(tables.effects(material), tables.changes(material)),
+        tables=_full(tables.effects(material), joint.interactions(material), tables.changes(material)),
     )
     sections = [
         Section(

@@ -26,6 +26,7 @@ class Material:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
+    interactions: pd.DataFrame  # of factors that are varied together
     pilots: dict[str, analysis.Pilot]  # stratum → what decided on its seeds
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
@@ -84,6 +85,7 @@ def gather(db: Database, study: str) -> Material:
         pairs=pairs,
         effects=analysis.effects(study, db),
         changes=analysis.changes(pairs, pilots),
+        interactions=analysis.interactions(pairs, pilots),
         pilots=pilots,
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
