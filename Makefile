@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test soak lint clean
+.PHONY: demo test soak docs lint clean
 
 demo: $(READY)
 	$(BIN)/ablate run studies/quickstart.toml
@@ -15,6 +15,9 @@ test: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

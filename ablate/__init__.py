@@ -1,6 +1,7 @@
 """ablate: find out whether a part of a transformer matters, and by how much.
 
-In Python: `ablate.load(study)`, `ablate.curves(study)` and `ablate.effects(study)` give tidy DataFrames.
+In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames, which the functions of
+`ablate.figures` draw.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ablate.analysis import effects as effects
     from ablate.results import curves as curves
+    from ablate.results import finals as finals
     from ablate.results import load as load
+    from ablate.results import pairs as pairs
 
 __version__ = "0.1.0"
 
 # where each is, imported on first use: pandas takes half a second
-_LAZY = {"load": "ablate.results", "curves": "ablate.results", "effects": "ablate.analysis"}
+_LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") | {"effects": "ablate.analysis"}
 
 
 def __getattr__(name: str) -> Any:

@@ -108,6 +108,8 @@ class RunConfig(BaseModel):
                 del filled[name]
         if "none" in (value("norm"), value("norm_kind")):  # one model, whichever of the two says so
             filled["norm"] = filled["norm_kind"] = "none"
+        if value("n_head") == 1:  # whose sum is its concatenation
+            filled.pop("head_combine", None)
         if "attention" not in filled:
             filled["attention"] = "full" if value("objective") == "masked" else "causal"
         return filled
@@ -154,6 +156,11 @@ class RunConfig(BaseModel):
         return self.batch_tokens // self.n_ctx
 
     @property
+    def longest_context(self) -> int | None:
+        """Tokens beyond which the position encoding is not defined; None where there are none."""
+        return self.n_ctx if self.position == "learned" else None
+
+    @property
     def tokens(self) -> int:
         """Tokens a run trains on."""
         return self.steps * self.batch_tokens
@@ -173,7 +180,13 @@ class RunConfig(BaseModel):
         return hashlib.sha256(f"{NUMERICS}:{self.canonical_json(exclude=names)}".encode()).hexdigest()
 
 
+PASSAGE = 128  # tokens of a passage that a linear probe tells the class of; n_ctx, where that is less
 HELD_OUT_BLOCK = 1024  # tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+
+
+def n_scored(n_ctx: int) -> int:
+    """Tokens scored of a context of whatever length: the last quarter of n_ctx, so that three quarters stand before them."""
+    return max(1, n_ctx // 4)
 
 
 class Probe(BaseModel):
@@ -181,9 +194,11 @@ class Probe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ratio: tuple[float, ...] = (0.15,)
-    mix: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = "token"
+    ratio: tuple[float, ...] = Field((0.15,), description="shares of tokens that are hidden")
+    mix: tuple[float, float, float] = Field(
+        (1.0, 0.0, 0.0), description="as `mask_mix`: shown as [MASK], as a random token, as is"
+    )
+    kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = Field("token", description="as `mask_kind`")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -200,19 +215,25 @@ class Evaluation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    points: int = Field(5, ge=1)  # held-out evaluations over a run, evenly spaced, the last at its end
-    tokens: int = Field(65536, ge=1)  # held-out tokens read by each
-    lengths: tuple[float, ...] = (1.0,)  # contexts, in units of n_ctx, at which the same final tokens are scored
-    probe: Probe = Probe()
-    downstream: tuple[str, ...] = ()  # linear probes on frozen features, by the name of their metric
+    points: int = Field(5, ge=1, description="held-out evaluations over a run, evenly spaced, the last at its end")
+    tokens: int = Field(65536, ge=1, description="held-out tokens read by each")
+    lengths: tuple[float, ...] = Field((1.0,), description="contexts, in units of n_ctx, at which the same tokens are scored")
+    probe: Probe = Field(Probe(), description="masking under which masked models are compared, the same for every arm")
+    downstream: tuple[str, ...] = Field((), description="linear probes on frozen features, by the name of their metric")
+
+    def contexts(self, config: RunConfig) -> dict[float, int]:
+        """Length factor → tokens of context, as far as the position encoding is defined; empty where only n_ctx is asked for."""
+        lengths = {} if self.lengths == (1.0,) else {factor: round(factor * config.n_ctx) for factor in self.lengths}
+        limit = config.longest_context
+        return {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
 
     def finals(self, config: RunConfig) -> list[tuple[str, float]]:
         """The finals, as (name, at), that are asked of a run."""
         names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
-        if self.lengths != (1.0,):
-            names += [("loss_at_length", factor) for factor in self.lengths]
+        names += [("loss_at_length", factor) for factor in self.contexts(config)]
         if config.objective == "masked":
             names += [(name, ratio) for name in ("probe_loss", "probe_accuracy") for ratio in self.probe.ratio]
+            names.append(("pseudo_perplexity", 0.0))
         return names + [(name, 0.0) for name in self.downstream]
 
 

@@ -105,7 +105,8 @@ _ROWS = (
                   "Zhang & Sennrich 2019, arXiv:1910.07467", "ablate.model.norm:RMSNorm"),
             Level("layernorm-scalar", "layernorm with one gain for all channels and no bias",
                   f"{_LECTURE}", "ablate.model.norm:ScalarLayerNorm"),
-            Level("none", "the identity, wherever a norm would stand", "", "ablate.model.norm:NoNorm"),
+            Level("none", "the identity, wherever a norm would stand", "ReZero, arXiv:2003.04887, studies this",
+                  "ablate.model.norm:NoNorm"),
         ),
         needs=("norm", ("pre", "post", "peri")),
     ),
@@ -245,7 +246,7 @@ _ROWS = (
     Factor(
         "mlm_head_transform", "embedding", "What stands before the head of a masked model.",
         (
-            Level("none", "nothing", ""),
+            Level("none", "nothing", f"{_VASWANI}, §3.4"),
             Level("dense", "a square matrix, the activation and a LayerNorm; with bias = all, also a bias on the logits", _BERT,
                   "ablate.model.transformer:MlmTransform"),
         ),
@@ -276,8 +277,9 @@ _ROWS = (
     ),
     Factor("z_loss", "objective", "Weight of (log Σ exp logits)² in the training loss.", source="PaLM, arXiv:2204.02311"),
     # -- data -----------------------------------------------------------------------------------------------------
-    Factor("corpus", "data", "Text: austen, sotu, debian-docs, or a file, folder or glob."),
-    Factor("tokenizer", "data", "byte, bpe:SIZE trained on the training part, or a tokenizer.json."),
+    Factor("corpus", "data", "Text: austen, sotu, debian-docs (built by `python -m ablate.text.debian_docs`); a file, folder or "
+           "glob; hf:FOLDER for a local Hugging Face data set; a folder with nanoGPT's train.bin and val.bin."),
+    Factor("tokenizer", "data", "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin."),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training -------------------------------------------------------------------------------------------------
@@ -296,7 +298,8 @@ _ROWS = (
                   "ablate.train.schedule:Cosine"),
             Level("linear", "straight down to zero", "Bergsma et al. 2025, arXiv:2502.15938",
                   "ablate.train.schedule:Linear"),
-            Level("constant", "not at all", "", "ablate.train.schedule:Constant"),
+            Level("constant", "not at all", "Hägele et al. 2024, arXiv:2405.18392, compares with it",
+                  "ablate.train.schedule:Constant"),
             Level("wsd", "constant, then 1 − √ down to zero over the last fifth",
                   "Hägele et al. 2024, arXiv:2405.18392", "ablate.train.schedule:WarmupStableDecay"),
         ),
@@ -304,9 +307,9 @@ _ROWS = (
     Factor(
         "precision", "training", "Arithmetic of the matrix products; stream, norms, loss and weights stay float32.",
         (
-            Level("float32", "float32 throughout"),
+            Level("float32", "float32 throughout", "IEEE 754"),
             Level("bfloat16", "bfloat16 matrix products", "Kalamkar et al. 2019, arXiv:1905.12322"),
-            Level("float64", "float64 throughout; for checks"),
+            Level("float64", "float64 throughout; for checks", "IEEE 754"),
         ),
     ),
     Factor("seed", "training", "Seed of weights, batch order, masks and dropout; set by the study's `seeds`."),

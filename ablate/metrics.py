@@ -26,6 +26,7 @@ _ROWS = (
     Metric("accuracy", "max", "share", "share of held-out targets that the model ranks first"),
     Metric("probe_loss", "min", "nats per token", "masked loss at one ratio of the probe grid", "probe ratio"),
     Metric("probe_accuracy", "max", "share", "masked accuracy at one ratio of the probe grid", "probe ratio"),
+    Metric("pseudo_perplexity", "min", "", "exp of a masked model's loss on tokens each of which is the only one hidden"),
     Metric("loss_at_length", "min", "nats per token", "loss of the same targets at another context", "length factor"),
     Metric("era_accuracy", "max", "share", "linear probe: which era a passage comes from", downstream=True),
     Metric("novel_accuracy", "max", "share", "linear probe: which document (novel) a passage comes from", downstream=True),

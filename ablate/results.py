@@ -56,9 +56,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
             continue
         order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
         runs[factor] = pd.Categorical(runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True)
-    named = arms(study, opened).set_index("cell")["arm"]
-    runs["arm"] = pd.Categorical(runs["cell"].map(named), categories=named.cat.categories, ordered=True)
-    return runs
+    return _with_arms(runs, study, opened)
 
 
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
@@ -107,19 +105,24 @@ def baseline_level(factor: str, levels: dict[str, str]) -> str:
 
 
 def curves(study: str, series: str | Iterable[str] | None = None, db: Source = None) -> pd.DataFrame:
-    """Every stored point of the study's runs: study, cell, role, run, seed, series, step, tokens, value; or those of `series`."""
+    """Every stored point of the study's runs, or those of `series`: the columns of the view `curves` (study, cell, role, run,
+    seed, series, step, tokens, value), with `stratum` and `arm` as in `load`.
+    """
     opened = _open(db)
     row = _study(opened, study)
     if series is None:
-        return query(opened, "SELECT * FROM curves WHERE study = :study ORDER BY series, run, step", study=row.name)
+        frame = query(opened, "SELECT * FROM curves WHERE study = :study ORDER BY series, run, step", study=row.name)
+        return _with_arms(frame, study, opened)
     names = {f"series{place}": name for place, name in enumerate([series] if isinstance(series, str) else series)}
     wanted = ", ".join(f":{place}" for place in names)
     sql = f"SELECT * FROM curves WHERE study = :study AND series IN ({wanted}) ORDER BY series, run, step"
-    return query(opened, sql, study=row.name, **names)
+    return _with_arms(query(opened, sql, study=row.name, **names), study, opened)
 
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
-    """Final values: cell, run, seed, role, name, at, value. `at` is a block, a length factor or a probe ratio, else 0."""
+    """Final values: cell, run, seed, role, name, at, value, stratum, arm. `at` is a block, a length factor, a position or a
+    probe ratio, else 0.
+    """
     opened = _open(db)
     row = _study(opened, study)
     sql = """
@@ -128,7 +131,14 @@ def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFra
         WHERE r.study = :study AND (:name IS NULL OR f.name = :name)
         ORDER BY f.name, r.run, f.at
     """
-    return query(opened, sql, study=row.name, name=name)
+    return _with_arms(query(opened, sql, study=row.name, name=name), study, opened)
+
+
+def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
+    """`frame` with the stratum and the arm of its cells."""
+    cells = arms(study, db).set_index("cell")
+    named = pd.Categorical(frame["cell"].map(cells["arm"].astype(str)), categories=cells["arm"].cat.categories, ordered=True)
+    return frame.assign(stratum=frame["cell"].map(cells["stratum"]), arm=named)
 
 
 def pairs(study: str, db: Source = None) -> pd.DataFrame:
@@ -146,13 +156,16 @@ def decisions(study: str, db: Source = None) -> pd.DataFrame:
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
-    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`."""
+    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`; a row for each cell and role.
+
+    Counted once, as by `drop_duplicates("id")`, a run that is also compared counts as that.
+    """
     opened = _open(db)
     row = _study(opened, study)
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, a.*
         FROM runs r JOIN attempt a ON a.run_id = r.run
-        WHERE r.study = :study ORDER BY r.run, a.n
+        WHERE r.study = :study ORDER BY r.run, a.n, r.role
     """
     return query(opened, sql, study=row.name)
 

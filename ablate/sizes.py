@@ -46,11 +46,22 @@ def train_flops(config: RunConfig) -> int:
     return 3 * count(config).flops_per_token * config.tokens
 
 
+def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) -> int:
+    """FLOPs a token of the matrix products of the head, in a forward pass."""
+    return 2 * d_model * (n_vocab + (d_model if mlm_head_transform == "dense" else 0))
+
+
 def memory_bytes(config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False) -> int:
     """Estimated peak memory of a training step for `pack` members, `micro_batch` sequences of each (0: all) at once."""
     sizes = count(config)
     per_token = sizes.recomputed_bytes_per_token if recompute else sizes.activation_bytes_per_token
     return pack * (sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token)
+
+
+def score_bytes(config: RunConfig) -> int:
+    """The part of `memory_bytes` for one member that `score = "additive"` needs for its scores, O(n_ctx²·d_head); else 0."""
+    _, product = _BYTES[config.precision]
+    return config.n_layer * product * config.batch_tokens * _score_numbers(config)
 
 
 def embedding_scale(config: RunConfig) -> float:
@@ -128,8 +139,12 @@ def _flops_per_token(config: RunConfig) -> int:
     """Two a multiplication and addition, in matrix products alone."""
     block = sum(n_in * n_out for n_in, n_out in _matrices(config))
     block += 2 * config.n_ctx * config.n_head * config.d_head  # scores, and the mean of the values
-    head = config.d_model * config.n_vocab + (config.d_model**2 if config.mlm_head_transform == "dense" else 0)
-    return 2 * (config.n_layer * block + head)
+    return 2 * config.n_layer * block + head_flops_per_token(config.d_model, config.n_vocab, config.mlm_head_transform)
+
+
+def _score_numbers(config: RunConfig) -> int:
+    """Numbers a token and block that additive scores keep: tanh(q + k), the scores and their softmax, for every key."""
+    return config.n_ctx * config.n_head * (config.d_head + 2) if config.score == "additive" else 0
 
 
 def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int, int]:
@@ -142,8 +157,7 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int
     attention = 2 * queries + 2 * keys + (3 * c if config.qkv == "mlp" else 0)
     if config.qkv == "linear" and (config.position == "rotary" or config.qk_norm != "none"):
         attention += queries + keys  # as they were made, beside the values in one tensor
-    if config.score == "additive":
-        attention += config.n_ctx * config.n_head * (config.d_head + 2)
+    attention += _score_numbers(config)
     mlp = hidden * (4 if gated else 1 if config.activation == "relu" else 2)
     mlp += c if config.outer_activation == "relu" else 0
     norms = 2 * sum(_norm_widths(config)) if config.norm_kind != "none" else 0

@@ -6,13 +6,20 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-from ablate import sizes, store
+import pytest
+from matplotlib.figure import Figure
+
+from ablate import figures, sizes, store
 from ablate.config import RunConfig
+from ablate.figures import style
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
+from ablate.report import scaled
+from ablate.scaling import Losses
 from ablate.store import Database, ingest, runs
 from ablate.study import Study
 
@@ -135,3 +142,21 @@ def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
             time=1.7e9 + 10,
         )  # fmt: skip
     ingest.ingest(db, claim.attempt_id)
+
+
+@pytest.fixture
+def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quicker: the three kinds of files are looked at elsewhere."""
+
+    def save(figure: Figure, stem: Path) -> list[Path]:
+        with style.theme():
+            figure.savefig(stem.with_suffix(".svg"))
+        return [stem.with_suffix(".svg")]
+
+    monkeypatch.setattr(figures, "save", save)
+
+
+@pytest.fixture
+def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
+    monkeypatch.setattr(scaled, "FEWER", 60)

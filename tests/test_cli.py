@@ -8,73 +8,20 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
+from command import QUICKSTART, ROOT, Run, measure
 
-from ablate.cli import app, complete, main
+from ablate.cli import app, complete
 from ablate.factors import CATALOGUE
-from ablate.plan import Plan, PlannedRun, plan
-from ablate.store import Database
+from ablate.plan import Plan, plan
 from ablate.study import load
 from ablate.study.values import FOLLOWS
 
-ROOT = Path(__file__).parent.parent
-QUICKSTART = str(ROOT / "studies" / "quickstart.toml")
 HEAVY = ("torch", "pandas", "sqlalchemy", "seaborn", "matplotlib", "statsmodels", "optuna")
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def ablate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command in an empty folder: arguments → exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ABLATE_DB", raising=False)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ablate", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        code = end.value.code
-        assert isinstance(code, int | None)
-        return code or 0, *capfd.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def measured(tmp_path: Path) -> str:
-    """A database with the quickstart, whose finals are the seed plus a tenth of the cell's place."""
-    from ablate import store
-    from ablate.store.register import register
-
-    file = str(tmp_path / "measured.db")
-    made = plan(load(QUICKSTART))
-    places = {cell.label: place for place, cell in enumerate(made.cells)}
-    with store.open(file, create=True) as db:
-        register(db, made)
-        measure(db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01)
-    return file
-
-
-def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun], float]) -> None:
-    """Complete registered runs without training them."""
-    from sqlalchemy import text
-
-    with db.begin() as connection:
-        for run in runs:
-            key = {"key": run.config.key, "loss": loss(run)}
-            connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
-            sql = "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
-            connection.execute(text(sql), key)
-            sql = (
-                "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-                "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
-            )
-            connection.execute(text(sql), key)
 
 
 def files(folder: Path) -> set[Path]:
@@ -292,7 +239,10 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
     (tmp_path / "tuned.toml").write_text(TUNED)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
-    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other studies in the database" in out
+    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other study in the database" in out
+    assert "After correction" not in out
+    (tmp_path / "tuned.toml").write_text(TUNED.replace("[1, 2]", "[1, 2, 3, 4]"))
+    assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml", "--db", measured)[1]
     (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
     code, out, err = ablate("power", "tuned.toml", "--db", measured)
     assert code == 2 and "the database holds no noise in accuracy" in err
@@ -348,6 +298,14 @@ def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
         fields["base"].pop("d_model", None)
         fields["base"].pop("n_layer", None)
     assert raw == before
+
+
+def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(ablate: Run, tmp_path: Path) -> None:
+    code, out, _ = ablate("new", "two words", "--from", QUICKSTART)
+    assert code == 0 and out.endswith("Next: ablate plan 'studies/two words.toml'\n")
+    lines = (tmp_path / "studies" / "two words.toml").read_text().splitlines()
+    assert [line.split("#")[0].strip() for line in lines if "tokens that a run trains on" in line] == ['tokens = "0.2M"']
+    assert "Next: ablate run 'two words'" in ablate("plan", "two words")[1]
 
 
 def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

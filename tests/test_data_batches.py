@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablate.config import n_scored
 from ablate.data import batches
-from ablate.data.batches import Batches, held_out_windows, length_windows, n_scored, order, windows_per_epoch
-from ablate.errors import AblateError
+from ablate.data.batches import Batches, held_out_windows, length_windows, order, windows_per_epoch
 
 sizes = st.tuples(st.integers(2, 20), st.integers(0, 300)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))  # n_ctx, n_tokens
 
@@ -114,15 +114,3 @@ def test_every_length_scores_the_same_tokens_with_more_before_them(n_ctx: int, m
     scored = windows[:, -n_scored(n_ctx) :].numpy()
     assert len(np.unique(scored)) == scored.size
     assert 1 <= len(windows) <= max(1, tokens // n_ctx)
-
-
-@pytest.mark.parametrize(
-    ("factors", "n_tokens", "complaint"),
-    [
-        ((1.0, 4.0), 400, r"eval.lengths: 4 × n_ctx = 400 takes 401 held-out tokens; there are 400"),
-        ((0.2, 1.0), 1000, r"eval.lengths: 0.2 × n_ctx holds fewer than the 25 tokens that are scored"),
-    ],
-)
-def test_lengths_that_the_text_cannot_serve_are_refused(factors: tuple[float, ...], n_tokens: int, complaint: str) -> None:
-    with pytest.raises(AblateError, match=complaint):
-        length_windows(np.zeros(n_tokens, np.uint8), 100, factors, 1000)

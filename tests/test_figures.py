@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy import stats
 
-from ablate import analysis, figures
+from ablate import analysis, figures, units
 from ablate.figures import style
 
 
@@ -224,21 +224,6 @@ def test_pareto_joins_the_arms_that_none_beats() -> None:
     assert list(front.get_xdata()) == [1.0]  # type: ignore[arg-type]
 
 
-def test_scaling_draws_the_fitted_curve_through_its_sizes() -> None:
-    from ablate.scaling.fit import fit
-
-    sizes = np.repeat([1e5, 3e5, 1e6, 3e6, 1e7], 2)
-    loss = 1.5 + 40 * sizes**-0.35 * np.exp(np.random.default_rng(0).normal(0, 0.001, len(sizes)))
-    frame = pd.DataFrame({"arm": "serial", "n_params_body": sizes, "metric": loss})
-    fitted = fit(loss, "n", rng=np.random.default_rng(0), n=sizes, bootstraps=50)
-    ax = figures.scaling(frame, fits={"serial": fitted})
-    assert ax.get_xscale() == ax.get_yscale() == "log"
-    curve = ax.lines[-1]
-    assert len(curve.get_xdata()) == 100  # type: ignore[arg-type]
-    assert np.allclose(curve.get_ydata(), 1.5 + 40 * np.asarray(curve.get_xdata()) ** -0.35, rtol=0.01)
-    assert "without embeddings" in ax.get_xlabel()
-
-
 # -- style ---------------------------------------------------------------------------------------------------------
 
 
@@ -313,13 +298,48 @@ def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("write", "value", "text"),
     [
-        (style.count, 1_234_567, "1.23M"), (style.count, 999_999, "1M"), (style.power, 3e14, "3×10¹⁴"),
-        (style.power, 2.5e-3, "2.5×10⁻³"), (style.duration, 89, "89 s"), (style.duration, 7200, "2 h"),
+        (units.count, 1_234_567, "1.23M"), (units.count, 999_999, "1M"), (units.power, 3e14, "3×10¹⁴"),
+        (units.power, 2.5e-3, "2.5×10⁻³"), (units.duration, 89, "89 s"), (units.duration, 7200, "2 h"),
+        (units.duration, 3e7, "347 days"), (units.count, 2e15, "2×10¹⁵"), (units.memory, 3 << 19, "1.5 MiB"),
         (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
     ],
 )  # fmt: skip
 def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ignore[no-untyped-def]
     assert write(value) == text
+
+
+@pytest.mark.parametrize("levels", [(0.05, 0.15, 0.4, 0.8), (1.0, 2.0, 4.0)])
+def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(levels: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(x, arm, 2 + 0.1 * x + rng.normal(0, 0.01)) for x in levels for arm in ("a", "b", "c") for _ in range(4)]
+    frame = pd.DataFrame(rows, columns=["x", "arm", "metric"])
+    ax = figures.ordered(frame, x="x", hue="arm")
+    figure = ax.figure
+    figure.draw_without_rendering()  # type: ignore[union-attr]
+    width = ax.get_window_extent().width
+    for level in levels:
+        place = ax.transData.transform((level, 2.0))[0]
+        assert ax.get_window_extent().x0 + 0.04 * width < place < ax.get_window_extent().x1 - 0.04 * width
+    marks = [line for line in ax.lines if line.get_marker() not in ("", "None", "o") and len(line.get_xdata()) == 1]
+    assert marks
+    for mark in marks:
+        x, y = mark.get_transform().transform((mark.get_xdata()[0], mark.get_ydata()[0]))
+        assert abs(x - ax.transData.transform((mark.get_xdata()[0], y))[0]) <= 4 * figure.dpi / 72  # type: ignore[union-attr]
+        assert ax.get_window_extent().y0 < y < ax.get_window_extent().y1
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    assert ticks == [style.decimal(level) for level in levels]
+
+
+def test_an_arm_within_the_noise_of_seeds_stays_in_the_picture() -> None:
+    assert style.near([0.0, 0.01, 0.01, 0.02, 0.13]) == [True] * 4 + [False]
+    assert all(style.near([0.0, 0.01, 0.01, 0.02, 0.13], spread=0.2))
+    assert style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8  # half of the arms are no outliers
+
+
+def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
+    even = style.Even(style.signed)
+    assert even.format_ticks([-0.1, -0.0, 0.05, 0.1]) == ["−0.10", "0", "+0.05", "+0.10"]
+    assert style.Even(style.decimal).format_ticks([7.5, 10.0, 12.5]) == ["7.5", "10.0", "12.5"]
 
 
 def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:

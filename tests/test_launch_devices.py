@@ -71,7 +71,7 @@ def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
 @pytest.mark.parametrize(
     ("shapes", "cores", "run_bytes", "workers"),
     [
-        (32, 8, 1 << 30, 3),
+        (32, 8, 1 << 30, 5),
         (1, 8, 1 << 30, 1),  # nothing else to compile
         (3, 8, 1 << 30, 2),  # two shapes for one GPU, one for the other
         (32, 2, 1 << 30, 2),

@@ -122,11 +122,11 @@ def test_longer_texts_than_the_training_context(position: str) -> None:
     model = build(config)
     given = torch.randint(config.n_vocab, (1, 1, 5 * config.n_ctx))
     if position == "learned":
-        assert model.position.limit == config.n_ctx
+        assert config.longest_context == config.n_ctx
         with pytest.raises(AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"):
             model(given)
     else:
-        assert model.position.limit is None
+        assert config.longest_context is None
         torch.testing.assert_close(model(given)[..., :12, :], model(given[..., :12]), atol=1e-5, rtol=1e-4)
 
 

@@ -75,6 +75,33 @@ def test_finals_by_name(db: Database) -> None:
     assert everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2  # the two diverged runs: measured, and NaN
 
 
+def test_every_frame_names_stratum_and_arm(db: Database) -> None:
+    for frame in (ablate.load("topology", db), ablate.curves("topology", db=db), ablate.finals("topology", db=db)):
+        assert list(frame["arm"].cat.categories) == ["serial", "parallel", "concat"] and frame["arm"].cat.ordered
+        assert frame["arm"].notna().all()
+        assert (frame["cell"] == "topology=" + frame["arm"].astype(str) + ", " + frame["stratum"]).all()
+
+
+def test_frames_go_into_figures_as_they_are(db: Database) -> None:
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+
+    from ablate import figures
+
+    runs = ablate.load("topology", db)
+    drawn = [
+        figures.curves(ablate.curves("topology", "loss", db)),
+        figures.effects(ablate.effects("topology", db), ablate.pairs("topology", db)),
+        figures.blocks(ablate.finals("topology", "stream_rms", db).query("value > 0").rename(columns={"at": "block"})),
+        figures.pareto(runs, x="device_seconds"),
+        figures.heat(runs, x="n_layer", y="topology"),
+        figures.ordered(runs, x="n_layer"),
+        figures.scaling(runs),
+    ]
+    assert all(isinstance(ax, Axes) and ax.has_data() for ax in drawn)
+    plt.close("all")
+
+
 def test_pairs_are_the_runs_of_one_seed(db: Database) -> None:
     frame = results.pairs("topology", db)
     assert len(frame) == 2 * 2 * 3

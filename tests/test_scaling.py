@@ -149,14 +149,14 @@ def test_a_broken_curve_fails_its_held_out_check() -> None:
     assert broken is not None and whole is not None
     assert not broken.trusted and broken.miss == pytest.approx(0.1, abs=0.03) and "do not trust" in str(broken)
     assert whole.trusted and abs(whole.miss) < 0.02 and "do not trust" not in str(whole)
-    assert (broken.runs, broken.what) == (6, "largest size (n = 5e+09)")
+    assert (broken.runs, broken.what) == (6, "largest size (N = 5e+09)")
 
 
 def test_the_largest_budget_can_be_held_out() -> None:
     columns = grid()
     c = 6 * columns["n"] * columns["d"]
     found = scaling.fit(losses(columns, 0.002), "nd", c=c, hold_out="largest budget", rng=rng(), bootstraps=100, **columns)
-    assert found.held_out is not None and found.held_out.runs == 1 and found.held_out.what.startswith("largest budget (c = ")
+    assert found.held_out is not None and found.held_out.runs == 1 and found.held_out.what.startswith("largest budget (C = ")
     with pytest.raises(AblateError, match="hold_out"):
         scaling.fit(losses(columns, 0.002), hold_out="biggest", rng=rng(), bootstraps=50, **columns)
 

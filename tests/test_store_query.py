@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import math
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hostile import NUMBERS, TEXTS, VALUES, from_shown, markdown_cells, parse_csv, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 from store_plans import do_all, fresh, names, plan_of, rows
 
+from ablate import formats
 from ablate.errors import AblateError
-from ablate.store import Database, formats, query, runs
+from ablate.store import Database, query, runs
 
 
 @pytest.fixture(scope="module")
@@ -140,41 +140,11 @@ def test_tables_and_views_with_columns(db: Database) -> None:
 
 # -- formats ------------------------------------------------------------------------------------------------------
 
-NUMBERS = [0, -1, 2**62, 0.5, -0.1, 5e-324, 1e308, 2.0, math.nan, math.inf, -math.inf]
-TEXTS = [
-    "", " ", "plain", "NULL", "null", "NaN", "nan", "Infinity", "-inf", "1", "1e5", "1.0", "0x1f", "x'00'", "select",
-    "a|b", "a\\|b", "a,b", 'say "so"', '"quoted"', "'single'", "two\nlines", "\r", "tab\there", " lead", "trail ",
-    "<script>alert(1)</script>", "&lt;", "**bold** _it_ `code` [a](http://b) ~~s~~", "$x$", "=1+1", "日本語", "é", "e\u0301",
-    "👩‍👩‍👧", "\x1b[31mred", "\u202egnp.exe", "\u2028", "\x7f\x9b", "\x00",
-]  # fmt: skip
-VALUES: list[Any] = [None, *NUMBERS, *TEXTS, b"", b"\x00\xff"]
-
-
-def _same(a: Any, b: Any) -> bool:
-    return (a == b and type(a) is type(b)) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
-
-
-def _from_shown(text: str) -> Any:
-    """The value that a cell of a table shows: by the module's own rules, written down a second time."""
-    special = {"NULL": None, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-    if text in special:
-        return special[text]
-    if found := re.fullmatch(r"x'([0-9a-f]*)'", text):
-        return bytes.fromhex(found[1])
-    if text.startswith('"'):
-        return json.loads(text)
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            pass
-    return text
-
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_table_shows_every_value_so_that_it_can_be_told(value: Any) -> None:
     text = formats.render(["x"], [(value,)], "table").split("\n")[2]
-    assert _same(_from_shown(text), value)
+    assert same(from_shown(text), value)
     assert text.isprintable()
 
 
@@ -184,43 +154,19 @@ def test_table_is_aligned() -> None:
     assert formats.render(["a", "b"], []) == "a  b\n─  ─\n"
 
 
-def _parse_csv(text: str) -> list[list[tuple[str, bool]]]:
-    """A CSV reader by RFC 4180 that also tells whether a field was in quotes, which Python's does not."""
-    lines: list[list[tuple[str, bool]]] = [[]]
-    position = 0
-    while position < len(text):
-        quoted = text[position] == '"'
-        field = ""
-        if quoted:
-            position += 1
-            while text[position : position + 1] != '"' or text[position : position + 2] == '""':
-                field += text[position]
-                position += 2 if text[position] == '"' else 1
-            position += 1
-        else:
-            while text[position] not in ",\n":
-                field += text[position]
-                position += 1
-        lines[-1].append((field, quoted))
-        if text[position] == "\n":
-            lines.append([])
-        position += 1
-    return lines[:-1]
-
-
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_csv_gives_every_value_back(value: Any) -> None:
     text = formats.render(["x", "y"], [(value, 7)], "csv")
-    (_, (first, second)) = _parse_csv(text)
+    (_, (first, second)) = parse_csv(text)
     assert second == ("7", False)
     field, quoted = first
     if value is None:
         assert (field, quoted) == ("", False)
     elif isinstance(value, str):
         assert field == value
-        assert quoted or isinstance(_from_shown(value), str)
+        assert quoted or isinstance(from_shown(value), str)
     else:
-        assert not quoted and _same(_from_shown(field), value)
+        assert not quoted and same(from_shown(field), value)
     if value != "\x00":  # which Python's reader cannot
         assert list(csv.reader(io.StringIO(text, newline="")))[1] == [field, "7"]
 
@@ -232,41 +178,27 @@ def test_json_gives_every_value_back(value: Any) -> None:
 
     (row,) = json.loads(formats.render(["x"], [(value,)], "json"), parse_constant=refuse)
     if isinstance(value, float) and not math.isfinite(value):
-        assert _same(float(row["x"]), value)
+        assert same(float(row["x"]), value)
     elif isinstance(value, bytes):
         assert row["x"] == f"x'{value.hex()}'"
     else:
-        assert _same(row["x"], value)
-
-
-def _markdown_cells(text: str) -> list[list[str]]:
-    """The cells' text, as a Markdown reader of another house renders it; every cell must be text alone."""
-    cells: list[list[str]] = []
-    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
-    assert tokens[0].type == "table_open" and tokens[-1].type == "table_close"
-    for token in tokens:
-        if token.type == "tr_open":
-            cells.append([])
-        if token.type == "inline":
-            assert all(child.type in ("text", "text_special") for child in token.children or []), token.children
-            cells[-1].append("".join(child.content for child in token.children or []))
-    return cells
+        assert same(row["x"], value)
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_markdown_gives_every_value_back_and_renders_none_of_it(value: Any) -> None:
     text = formats.render(["x", "y"], [(value, "end")], "md")
     assert text.count("\n") == 3
-    assert _markdown_cells(text) == [["x", "y"], [formats.shown(value), "end"]]
-    assert _same(_from_shown(_markdown_cells(text)[1][0]), value)
+    assert markdown_cells(text) == [["x", "y"], [formats.shown(value), "end"]]
+    assert same(from_shown(markdown_cells(text)[1][0]), value)
 
 
 def test_hostile_column_names_and_repeated_ones() -> None:
     columns = ["a", "a", "<b>", "x|y", "", 'q"', "NULL"]
     row = tuple(range(7))
     assert list(json.loads(formats.render(columns, [row], "json"))[0].values()) == list(row)
-    assert [field for field, _ in _parse_csv(formats.render(columns, [row], "csv"))[0]] == columns
-    assert [_from_shown(text) for text in _markdown_cells(formats.render(columns, [row], "md"))[0]] == columns
+    assert [field for field, _ in parse_csv(formats.render(columns, [row], "csv"))[0]] == columns
+    assert [from_shown(text) for text in markdown_cells(formats.render(columns, [row], "md"))[0]] == columns
 
 
 @settings(max_examples=60, deadline=None)
@@ -275,14 +207,14 @@ def test_any_value_through_any_format(table: list[tuple[Any, str]]) -> None:
     columns = ["a", "b"]
     for (value, _), line in zip(table, formats.render(columns, table, "table").split("\n")[2:], strict=False):
         assert line.isprintable() and line.startswith((formats.shown(value).rstrip(), " "))
-    assert [[field for field, _ in line] for line in _parse_csv(formats.render(columns, table, "csv"))[1:]] == [
+    assert [[field for field, _ in line] for line in parse_csv(formats.render(columns, table, "csv"))[1:]] == [
         ["" if value is None else value if isinstance(value, str) else formats.shown(value), text] for value, text in table
     ]
     back = json.loads(formats.render(columns, table, "json"))
     assert [row["b"] for row in back] == [text for _, text in table]
-    cells = _markdown_cells(formats.render(columns, table, "md"))[1:]
+    cells = markdown_cells(formats.render(columns, table, "md"))[1:]
     assert all(
-        _same(_from_shown(cell), value)
+        same(from_shown(cell), value)
         for pair, line in zip(table, cells, strict=True)
         for value, cell in zip(pair, line, strict=True)
     )
@@ -295,7 +227,7 @@ def test_a_thousand_metrics_from_the_database_through_every_format(tmp_path: Pat
         sql = "SELECT name, coalesce(value, 'NaN') AS value FROM final WHERE run_id = 1"  # NULL in `value` is NaN
         columns, found = query.run(db, sql)
     assert {name: float(value) for name, value in found}.keys() == values.keys()
-    assert all(_same(float(value), float(values[name])) for name, value in found)
+    assert all(same(float(value), float(values[name])) for name, value in found)
     frame = pd.read_csv(io.StringIO(formats.render(columns, found, "csv").replace("\0", "")), dtype={"name": str})
     assert (
         len(frame) == 1000
@@ -303,9 +235,9 @@ def test_a_thousand_metrics_from_the_database_through_every_format(tmp_path: Pat
         and frame["value"].isna().sum() == sum(v != v for v in values.values())
     )
     parsed = json.loads(formats.render(columns, found, "json"))
-    assert all(_same(float(row["value"]), float(values[row["name"]])) for row in parsed)
-    cells = _markdown_cells(formats.render(columns, found, "md"))[1:]
-    assert {_from_shown(name) for name, _ in cells} == values.keys()
+    assert all(same(float(row["value"]), float(values[row["name"]])) for row in parsed)
+    cells = markdown_cells(formats.render(columns, found, "md"))[1:]
+    assert {from_shown(name) for name, _ in cells} == values.keys()
 
 
 def test_unknown_format() -> None:

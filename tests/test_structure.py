@@ -9,8 +9,22 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ablate"
 ORDER = [
-    *("errors", "metrics", "factors", "config", "text", "study", "sizes", "plan", "journal", "store", "draws", "model"),
-    *("data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
+    *(
+        "errors",
+        "formats",
+        "units",
+        "metrics",
+        "factors",
+        "config",
+        "text",
+        "study",
+        "sizes",
+        "plan",
+        "journal",
+        "store",
+        "draws",
+    ),
+    *("model", "data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
 ]
 HEAVY = {
     "torch": ORDER.index("draws"),

@@ -15,7 +15,7 @@ from ablate.text import corpora, debian_docs, prose
 
 PAGE = """<html><head><title>Not this</title><style>p { color: red }</style></head><body>
 <nav><p>You are on the page that is the home of this and that.</p></nav>
-<h1>About</h1><p>This is the <b>first</b> paragraph of the&nbsp;page &amp; it is
+<h1>About<a href="#about">¶</a></h1><p>This is the <b>first</b> paragraph of the&nbsp;page &amp; it is
 about <code>fork()</code> and the like.</p>
 <pre>int main(void) { return 0; } /* this is in the code and not for us to read */</pre>
 <table><tr><td>This is a cell of the table and it is not for us.</td></tr></table>
@@ -36,6 +36,38 @@ everywhere.
 .TP
 .B "EAGAIN"
 There is no room for one more of them.
+"""
+
+MDOC = r""".Dd March 30, 2020
+.Sh NAME
+.Nm open , openat
+.Sh SYNOPSIS
+.Fn open "const char *path" "int flags"
+.Sh DESCRIPTION
+The
+.Nm
+call and
+.Fn openat
+are, with the argument
+.Fa flags ,
+as defined in
+.Xr fcntl 2 ) ,
+.Dq the same
+on
+.Fx 8.0 .
+"""
+
+DICTIONARY = r"""00-short
+     W
+Orchideous
+   Orchideous \Or*chid"e*ous\, a. (Bot.)
+   The same as {Orchidaceous} is in all of it.
+   [1913 Webster]
+
+   2. One more of the senses that it has. --Bacon. [1913 Webster + PJC]
+privacy
+    n 1: the quality of being secluded from the view of others [syn: {privacy},
+         {seclusion}]
 """
 
 POD = """=head1 About the name of this
@@ -68,6 +100,20 @@ def test_a_manual_page_is_its_sentences_without_macros() -> None:
         "fork() creates a new process by duplicating the calling process, which is the parent.",
         "It's one of the calls that are -- of course -- in use everywhere.",
         "EAGAIN There is no room for one more of them.",
+    ]
+
+
+def test_words_that_mdoc_marks_stay_in_their_sentence() -> None:
+    assert _prose(MDOC, "/usr/share/man/man2/open.2freebsd") == [
+        'The open call and openat() are, with the argument flags, as defined in fcntl(2)), "the same" on FreeBSD 8.0.',
+    ]
+
+
+def test_a_dictionary_is_its_entries_without_marks() -> None:
+    assert _prose(DICTIONARY, "/dictd/gcide.dict.dz") == [
+        "Orchideous Orchideous, a. (Bot.) The same as Orchidaceous is in all of it.",
+        "2. One more of the senses that it has. --Bacon.",
+        "privacy n 1: the quality of being secluded from the view of others",
     ]
 
 
@@ -156,6 +202,8 @@ def test_a_build_takes_the_newest_of_a_pattern_drops_duplicates_and_keeps_a_mani
     assert manifest[0]["version"] == "1.0" and manifest[0]["files"] == 2 and len(manifest[2]["deb_sha256"]) == 64
     corpus = corpora.find("debian-docs", debian)
     assert (corpus.name, corpus.n_documents, corpus.location) == ("debian-docs", 3, str(built / "text"))
+    again = _build("other-doc")
+    assert (again.returncode, again.stderr) == (2, f"{built} was built of other packages: delete that folder to build it anew\n")
 
 
 def test_an_interrupted_build_says_why_and_goes_on_where_it_was(debian: Path) -> None:

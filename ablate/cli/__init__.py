@@ -7,29 +7,38 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, complete, database, new, planning, power, running, show
+from ablate.cli import answers, compare, complete, database, export, fit, new, planning, power, query, running, show
+from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
 
 app = typer.Typer(
     name="ablate",
+    cls=Group,
     help="Find out whether a part of a transformer matters, and by how much.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="First steps: ablate plan quickstart, ablate run quickstart, ablate report quickstart.",
 )
 
-BEFORE, DURING, AFTER = "Before a run", "Run", "After a run"
-app.command(rich_help_panel=BEFORE)(new.new)
-app.command(rich_help_panel=BEFORE)(planning.factors)
-app.command(rich_help_panel=BEFORE)(planning.plan)
-app.command(rich_help_panel=DURING)(running.run)
-app.command(rich_help_panel=DURING)(running.status)
-app.command(rich_help_panel=AFTER)(answers.report)
-app.command(rich_help_panel=AFTER)(answers.analyse)
-app.command(rich_help_panel=AFTER)(power.power)
-app.command(rich_help_panel=AFTER)(show.show)
-app.command(rich_help_panel=AFTER)(answers.query)
-app.add_typer(database.app, name="db", rich_help_panel=AFTER)
+PANELS = {
+    "Before a run": (new.new, planning.factors, planning.plan),
+    "Run": (running.run, running.status),
+    "After a run": (
+        answers.report,
+        answers.analyse,
+        fit.fit,
+        power.power,
+        show.show,
+        compare.compare,
+        query.query,
+        query.browse,
+        export.export,
+    ),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(command)
+app.add_typer(database.app, name="db", rich_help_panel="After a run")
 
 
 def _version(wanted: bool) -> None:

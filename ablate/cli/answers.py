@@ -1,8 +1,7 @@
-"""Commands on what was measured: report, query."""
+"""Commands that answer a study's question: report, analyse."""
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +11,11 @@ from ablate.cli import complete
 from ablate.cli.database import require
 from ablate.cli.render import Db, console, table, writing
 
-Format = Annotated[
-    str, typer.Option("--format", metavar="table|csv|json|md", help="How to print.", autocompletion=complete.formats)
-]
-
 
 def report(
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A study; all of them without.", show_default=False)
+        str | None,
+        typer.Argument(metavar="STUDY", help="A study; all of them without.", show_default=False, autocompletion=complete.stored),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")] = Path("results"),
     db: Db = None,
@@ -41,7 +37,10 @@ def report(
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 
-def analyse(study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.")], db: Db = None) -> None:
+def analyse(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
+    db: Db = None,
+) -> None:
     """Work out a study's effects anew, from what the database holds, and store them."""
     from ablate import analysis, store
 
@@ -62,31 +61,3 @@ def analyse(study: Annotated[str, typer.Argument(metavar="STUDY", help="A study 
         for row in rows
     ]
     console().print(table(headings, lines, right=["pairs", "lost", "effect", "Holm p"]))
-
-
-def query(
-    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="One SELECT.", show_default=False)] = None,
-    format: Format = "table",
-    tables: Annotated[bool, typer.Option("--tables", help="List tables and views with their columns.")] = False,
-    db: Db = None,
-) -> None:
-    """Ask the database in SQL; it can only be read."""
-    from ablate import store
-    from ablate.errors import AblateError
-    from ablate.store import formats
-    from ablate.store import query as queries
-
-    if (sql is None) is not tables:
-        raise AblateError('give one SELECT, such as "SELECT cell, avg(loss) FROM runs GROUP BY cell", or --tables')
-    with store.open(db) as database:
-        if sql is None:
-            rows = [(name, kind, ", ".join(columns)) for name, kind, columns in queries.tables(database)]
-            if format == "table":  # columns are too many for one line
-                for name, kind, columns in rows:
-                    print(
-                        f"{name} ({kind})", *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "), sep="\n"
-                    )
-            else:
-                print(formats.render(["name", "kind", "columns"], rows, format), end="")
-        else:
-            print(formats.render(*queries.run(database, sql), format), end="")

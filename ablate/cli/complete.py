@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ablate.launch.devices import KINDS
+
 
 @contextlib.contextmanager
 def words_of_bash() -> Iterator[None]:
@@ -41,6 +43,26 @@ def studies(incomplete: str) -> list[str]:
     return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
 
 
+def stored(incomplete: str) -> list[str]:
+    """Studies in the database; none where it cannot be read."""
+    from ablate import store
+    from ablate.errors import AblateError
+    from ablate.store.query import run
+
+    try:
+        with store.open() as database:
+            return [name for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1] if name.startswith(incomplete)]
+    except AblateError:
+        return []
+
+
+def questions(incomplete: str) -> list[str]:
+    """Names of the catalogue of queries."""
+    from ablate.store.questions import QUESTIONS
+
+    return [name for name in QUESTIONS if name.startswith(incomplete)]
+
+
 def sizes(incomplete: str) -> list[str]:
     return [name for name in ["tiny"] if name.startswith(incomplete)]
 
@@ -70,8 +92,14 @@ def levels(incomplete: str) -> list[str]:
 
 
 def devices(incomplete: str) -> list[str]:
-    return [name for name in ("auto", "cpu", "cuda", "mps") if name.startswith(incomplete)]
+    return [name for name in KINDS if name.startswith(incomplete)]
 
 
 def formats(incomplete: str) -> list[str]:
     return [name for name in ("table", "csv", "json", "md") if name.startswith(incomplete)]
+
+
+def exports(incomplete: str) -> list[str]:
+    from ablate.cli.export import WHAT
+
+    return [name for name in WHAT if name.startswith(incomplete)]

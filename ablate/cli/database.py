@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.cli.flags import Command, Group
 from ablate.cli.render import Db
+from ablate.units import memory
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
-app = typer.Typer(help="The results database: where it is, upgrade, check, merge.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, check, merge, thin.", no_args_is_help=True)
 
 
 def existing(db: str | None) -> Database | None:
@@ -26,7 +28,7 @@ def existing(db: str | None) -> Database | None:
     return store.open(db)
 
 
-@app.command()
+@app.command(cls=Command)
 def path(db: Db = None) -> None:
     """Print the database's path, whether it is there yet or not."""
     from ablate import store
@@ -34,7 +36,7 @@ def path(db: Db = None) -> None:
     print(store.locate(db))
 
 
-@app.command()
+@app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
     """Bring an older database to this version; a copy of the old one is kept beside it."""
     from ablate import store
@@ -46,7 +48,7 @@ def upgrade(db: Db = None) -> None:
         print(f"{database.path} is up to date")
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")] = False,
     db: Db = None,
@@ -67,7 +69,7 @@ def check(
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
 
 
-@app.command()
+@app.command(cls=Command)
 def merge(
     other: Annotated[str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")], db: Db = None
 ) -> None:
@@ -82,6 +84,32 @@ def merge(
         for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
             analyse(ours, study)
         print(f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs}, renewed: {brought.renewed}")
+
+
+@app.command(cls=Command)
+def thin(
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=2, help="Points that stay of each training series of a run.")
+    ] = 50,
+    db: Db = None,
+) -> None:
+    """Make the file small: training curves lose points, evaluations and finals stay whole. Journals are not touched."""
+    from ablate import store
+    from ablate.store import sqlite
+    from ablate.store.thin import thin as reduce
+
+    require(db)
+    file = store.locate(db)
+    before = sum(part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists())
+    with store.open(db, create=True) as database:
+        done = reduce(database, keep)
+    print(f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,} kept")
+    if sqlite.at_rest(file):
+        print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
+    else:
+        print("another process has it open; do this again when that has ended, for one file that can be committed")
+    if done.waiting:
+        print(f"runs without a result, left as they are: {done.waiting:,}")
 
 
 def require(db: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -40,10 +41,16 @@ def new(
         list[str],
         typer.Option(metavar="NAME=VALUE", help="What every run starts from. May be repeated.", autocompletion=complete.levels),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(help="Runs of each cell; by default 5.", show_default=False)] = None,
-    question: Annotated[str | None, typer.Option(help="The question that the report answers.", show_default=False)] = None,
-    metric: Annotated[str | None, typer.Option(help="The number that decides it; by default loss.", show_default=False)] = None,
-    design: Annotated[str | None, typer.Option(help="grid, one-factor, …; by default grid.", show_default=False)] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Runs of each cell; by default 5.", show_default=False)] = None,
+    question: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The question that the report answers.", show_default=False)
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="The number that decides it; by default loss.", show_default=False)
+    ] = None,
+    design: Annotated[
+        str | None, typer.Option(metavar="DESIGN", help="grid, one-factor, …; by default grid.", show_default=False)
+    ] = None,
     origin: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +79,11 @@ def new(
         raw["seeds"] = seeds
     _vary(raw, factor)
     _begin(raw, base)
+    if not raw["factors"]:
+        raise AblateError(
+            f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline first; `ablate factors` lists "
+            "what can vary"
+        )
     if within:
         raw["within"] = list(within)
     raw.setdefault("question", _question(raw))
@@ -81,7 +93,9 @@ def new(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     console().print(
-        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {path}", markup=False, soft_wrap=True
+        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {quote(str(path))}",
+        markup=False,
+        soft_wrap=True,
     )
 
 

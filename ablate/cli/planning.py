@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablate.cli import complete
 from ablate.cli.power import existing_noise
-from ablate.cli.render import Db, console, duration, memory, quantity, table
+from ablate.cli.render import Db, console, table
+from ablate.launch.devices import KINDS
+from ablate.units import count, duration, memory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,8 +36,8 @@ Size = Annotated[
 ]
 
 
-def open_study(study: str, size: str | None) -> Study:
-    """The study in a file, shrunk where that is asked for. It can be planned: what means nothing is refused here."""
+def open_study(study: str, size: str | None) -> tuple[Study, Plan]:
+    """The study in a file, shrunk where that is asked for, and its plan: what means nothing is refused here."""
     from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
@@ -43,8 +46,7 @@ def open_study(study: str, size: str | None) -> Study:
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
     given = tiny(load(study)) if size else load(study)
-    plan(given)
-    return given
+    return given, plan(given)
 
 
 def plan(
@@ -53,7 +55,7 @@ def plan(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="auto|cpu|cuda|mps", help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+            metavar="|".join(KINDS), help="Time every model on a device.", show_default=False, autocompletion=complete.devices
         ),
     ] = None,
     flops: Annotated[
@@ -68,7 +70,7 @@ def plan(
     if device and flops:
         raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
     speed = _given_speed(flops) if flops else None
-    made, done = _stage(open_study(study, size), db)
+    made, done = _stage(open_study(study, size)[0], db)
     times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
     out = console()
     out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
@@ -80,10 +82,12 @@ def plan(
         *_costs(made, cost, times),
         *_slow(made, times),
         *_sight(made, cost, db),
+        *_curves(made),
         *_confounds(made),
+        *made.notes,
     ):
         out.print(line, markup=False)
-    out.print(f"\nNext: ablate run {study}" + (f" --size {size}" if size else ""), markup=False)
+    out.print(f"\nNext: ablate run {quote(study)}" + (f" --size {size}" if size else ""), markup=False)
 
 
 def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
@@ -149,11 +153,11 @@ def _cells(plan: Plan, times: Times | None) -> Table:
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
-        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", quantity(cell.config.tokens)]
+        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", count(cell.config.tokens)]
         row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
         row += [memory(sizes.memory_bytes(cell.config, 1))]
         if times:
-            row += [quantity(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
+            row += [count(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
     return table(headings, rows, right=headings[1:])
@@ -178,6 +182,17 @@ def _comparisons(plan: Plan) -> Iterator[str]:
         yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:
         yield f"Left out: {'; '.join(plan.excluded)}"
+    yield from too_long(plan)
+
+
+def too_long(plan: Plan) -> Iterator[str]:
+    """What max_epochs leaves out, by strata where there are some."""
+    if plan.too_long:
+        places = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
+        yield (
+            f"Left out, as they would read their text more than max_epochs = {plan.study.max_epochs:g} times: "
+            f"{len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(places)}"
+        )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
@@ -217,7 +232,7 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         f"In all: {each}{compared} runs"
         + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
-        + f", {quantity(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
+        + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
         + (f", {duration(total)} {times.how}" if times else "")
     )
 
@@ -252,6 +267,15 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
         + (f" (noise: {noise.whence})" if noise else "")
     )
+
+
+def _curves(plan: Plan) -> list[str]:
+    """Whether the grid suffices for the scaling curves of [fit]."""
+    if plan.study.fit is None:
+        return []
+    from ablate.scaling.planned import foretell
+
+    return foretell(plan)
 
 
 def _confounds(plan: Plan) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How the command line writes numbers and tables."""
+"""How the command line writes tables and files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ablate.formats import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +51,7 @@ def table(
     right: Iterable[str] = (),
     widths: Sequence[int | None] | None = None,
 ) -> Table:
-    """A plain table; columns named in `right` hold numbers. Text is shown as it is, never read as markup."""
+    """A plain table; columns named in `right` hold numbers. Text is never read as markup, and controls in it are escaped."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -59,29 +61,5 @@ def table(
     for heading, width in zip(headings, widths or [None] * len(headings), strict=True):
         made.add_column(Text(heading), justify="right" if heading in numeric else "left", overflow="fold", width=width)
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(printable(cell)) for cell in row))
     return made
-
-
-def quantity(number: float) -> str:
-    """Three digits and a suffix: 948, 12.3k, 1.25M, 20M, 3.1T."""
-    for scale, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= 0.9995 * scale:
-            return f"{number / scale:.3g}{suffix}" if abs(number) < 1e15 else f"{number:.2e}"
-    return f"{number:.3g}"
-
-
-def memory(n_bytes: float) -> str:
-    """Binary units: 640 KiB, 1.5 GiB."""
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")):
-        if n_bytes >= 1 << power:
-            return f"{n_bytes / (1 << power):.3g} {unit}"
-    return f"{n_bytes / 1024:.3g} KiB"
-
-
-def duration(seconds: float) -> str:
-    """4.2 s, 3 min, 2.5 h, 3.1 days."""
-    for length, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.2g} {unit}"
-    return f"{seconds:.2g} s"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablate.cli import complete
-from ablate.cli.planning import Size, StudyName, open_study
-from ablate.cli.render import Db, console, duration, quantity, table
+from ablate.cli.planning import Size, StudyName, open_study, too_long
+from ablate.cli.render import Db, console, table
+from ablate.launch.devices import KINDS
+from ablate.units import count, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +30,7 @@ def run(
     study: StudyName,
     size: Size = None,
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda|mps", help="Where to train.", autocompletion=complete.devices)
+        str, typer.Option(metavar="|".join(KINDS), help="Where to train.", autocompletion=complete.devices)
     ] = "auto",
     gpu_numbers: Annotated[
         str, typer.Option("--devices", metavar="0,2,…", help="Which GPUs, by number; all by default.", show_default=False)
@@ -40,16 +43,16 @@ def run(
     from ablate.analysis import analyse
     from ablate.launch import devices
 
-    given = open_study(study, size)
+    given, made = open_study(study, size)
     places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
-        for note in database.notes:
+        for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
         outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
         analyse(database, given.name)
     unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
-    out.print(f"Next: ablate run {study}" if unfinished else f"Next: ablate report {given.name}", markup=False)
+    out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -64,7 +67,7 @@ def gpus(numbers: str) -> list[int]:
 
 
 def status(
-    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="One study, cell by cell.", show_default=False)] = None,
+    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")] = False,
     db: Db = None,
 ) -> None:
@@ -139,7 +142,7 @@ def _working(runs: Sequence[Working]) -> Table:
             "gone: its launcher and worker have died" if run.dead else run.device or "starting",
             f"{run.step:,}/{run.steps:,}",
             "" if run.loss is None else f"{run.loss:.4f}",
-            "" if run.tokens_per_second is None else quantity(run.tokens_per_second),
+            "" if run.tokens_per_second is None else count(run.tokens_per_second),
             "" if run.seconds_left is None else duration(run.seconds_left),
         ]
         for run in runs

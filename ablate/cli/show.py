@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ablate.cli.render import Db, console, table
+from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,29 +27,32 @@ def show(
 
     out = console()
     with store.open(db) as database, database.read() as connection:
-        for part in _parts(connection, _find(connection, run)):
+        for part in _parts(connection, find(connection, run)):
             if isinstance(part, str):
                 out.print(part, markup=False)
             else:
                 out.print(part)
 
 
-def _rows(connection: Connection, sql: str, **values: Any) -> list[RowMapping]:
+def digits(value: float) -> str:
+    """Six digits, or what it is instead of a number."""
+    return f"{value:.6g}" if math.isfinite(value) else number(value)
+
+
+def select(connection: Connection, sql: str, **values: Any) -> list[RowMapping]:
     from sqlalchemy import text
 
     return list(connection.execute(text(sql), values).mappings())
 
 
-def _find(connection: Connection, name: str) -> RowMapping:
+def find(connection: Connection, name: str) -> RowMapping:
     """The row of `run` that a number or the start of a key means."""
     from ablate.errors import AblateError
 
-    if name.isascii() and name.isdigit() and (found := _rows(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18]))):
+    if name.isascii() and name.isdigit() and (found := select(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18]))):
         return found[0]
-    digits = set(name.lower()) <= set("0123456789abcdef")
-    found = (
-        _rows(connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()) if name and digits else []
-    )
+    may_be_key = bool(name) and set(name.lower()) <= set("0123456789abcdef")
+    found = select(connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()) if may_be_key else []
     if len(found) == 1:
         return found[0]
     if found:
@@ -59,9 +64,11 @@ def _find(connection: Connection, name: str) -> RowMapping:
 
 
 def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
+    from ablate.store.schema import from_db
+
     diverged = f" at step {run['diverged_at']}" if run["diverged_at"] is not None else ""
     yield f"Run {run['id']}: {run['status']}{diverged}. Key {run['key']}"
-    members = _rows(
+    members = select(
         connection,
         "SELECT study.name AS study, cell.label AS cell, role, active FROM member JOIN cell ON cell.id = cell_id "
         "JOIN study ON study.id = study_id WHERE run_id = :id ORDER BY study.id, cell.id",
@@ -69,20 +76,21 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
     )
     for member in members:
         gone = "" if member["active"] else ", no longer in the study"
-        yield f"In {member['study']}: {member['cell']} ({member['role']}{gone})"
+        yield f"In {printable(member['study'])}: {printable(member['cell'])} ({member['role']}{gone})"
     sizes = f"{run['n_params']:,} parameters, {run['n_params_body']:,} in the body" if run["n_params"] else "size unknown"
     yield f"{sizes}; {run['tokens']:,} tokens, {run['flops'] or 0:.3g} FLOPs"
     yield _configuration(run)
-    attempts = _rows(connection, "SELECT * FROM attempt WHERE run_id = :id ORDER BY n", id=run["id"])
+    attempts = select(connection, "SELECT * FROM attempt WHERE run_id = :id ORDER BY n", id=run["id"])
     if attempts:
         yield _attempts(attempts)
-    finals = _rows(connection, "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at", id=run["id"])
+    finals = select(connection, "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at", id=run["id"])
     if finals:
-        rows = [(row["name"], f"{row['at']:g}", "NaN" if row["value"] is None else f"{row['value']:.6g}") for row in finals]
+        rows = [(shown(row["name"]), f"{row['at']:g}", digits(from_db(row["value"]))) for row in finals]
         yield table(["final", "at", "value"], rows, right=["at", "value"])
     for attempt in attempts:
         if attempt["error"]:
-            yield f"Attempt {attempt['n']} ended with:\n{attempt['error'].rstrip()}"
+            lines = map(printable, attempt["error"].rstrip().splitlines())
+            yield "\n".join([f"Attempt {attempt['n']} ended with:", *lines])
 
 
 def _configuration(run: RowMapping) -> RenderableType:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import HELD_OUT_BLOCK
-from ablate.errors import AblateError
+from ablate.config import HELD_OUT_BLOCK, n_scored
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
@@ -114,23 +113,12 @@ def length_windows(held_out: np.ndarray, n_ctx: int, factors: Sequence[float], t
 
     A shorter context is the end of a longer one (`Example.last`), and of each the last `n_scored(n_ctx)` tokens are
     scored, so that the same tokens are scored at every length. W = tokens / n_ctx as far as the text reaches.
-    Raises `AblateError` where the text or a factor is too short.
     """
     longest = round(max(factors) * n_ctx)
-    if round(min(factors) * n_ctx) < n_scored(n_ctx):
-        raise AblateError(f"eval.lengths: {min(factors):g} × n_ctx holds fewer than the {n_scored(n_ctx)} tokens that are scored")
-    if len(held_out) < longest + 1:
-        raise AblateError(
-            f"eval.lengths: {max(factors):g} × n_ctx = {longest} takes {longest + 1} held-out tokens; there are {len(held_out)}"
-        )
+    assert round(min(factors) * n_ctx) >= n_scored(n_ctx) and len(held_out) > longest, "the plan refuses this"
     apart = (len(held_out) - longest - 1) // n_scored(n_ctx) + 1  # windows that score tokens of their own
     starts = np.linspace(0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))).astype(np.int64)
     return gather(held_out, starts, longest + 1)
-
-
-def n_scored(n_ctx: int) -> int:
-    """Tokens scored of a window of whatever length: the last quarter of n_ctx, so that three quarters stand before them."""
-    return max(1, n_ctx // 4)
 
 
 def gather(tokens: np.ndarray, starts: np.ndarray, span: int) -> Tensor:

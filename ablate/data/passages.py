@@ -13,13 +13,12 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ablate.config import RunConfig
+from ablate.config import PASSAGE, RunConfig
 from ablate.data.batches import gather
 from ablate.errors import AblateError
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 
-_LENGTH = 128  # tokens of a passage
 _EACH = 200  # passages of a class, at most, to fit on, and again to test on
 
 
@@ -49,7 +48,7 @@ def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
     Raises `AblateError` where the metric is not for this corpus.
     """
     rule = labels.find(metric, config.corpus, config.corpus_hash)
-    length = min(_LENGTH, config.n_ctx)
+    length = min(PASSAGE, config.n_ctx)
     fit_on = _choose(rule, tokens.train_bounds, tokens.train_documents, length, metric)
     test_on = _choose(rule, tokens.held_out_bounds, tokens.held_out_documents, length, metric)
     inputs = [gather(tokens.train, fit_on.ravel(), length), gather(tokens.held_out, test_on.ravel(), length)]

@@ -11,10 +11,12 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from ablate import stats
 from ablate.figures import style
+
+APART = 2.4  # points between neighbouring lines of `ordered`
 
 
 def effects(
@@ -136,6 +138,8 @@ def ordered(
     """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
 
     frame: one row a run, numeric columns x and y. A mark is the mean over seeds with its 95% t-interval, a faint point a run.
+    Lines stand a little apart, so that intervals at one x do not hide each other; the y axis fits the runs, and an interval that
+    is much wider leaves the picture.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
@@ -144,8 +148,11 @@ def ordered(
         ax = style.canvas(ax, 2.2, names)
         lines = []
         log = _spans_decades(whole[x].astype(float))
-        for name, index, part in groups:
-            lines.append(_ordered_line(ax, part, x, y, name, index))
+        _widen(ax, whole[x].to_numpy(float), log)
+        for place, (name, index, part) in enumerate(groups):
+            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * APART / 72, 0, ax.figure.dpi_scale_trans)
+            lines.append(_ordered_line(ax, part, x, y, name, index, ax.transData + aside))
+        style.fit(ax, whole[y].to_numpy(float), room=0.3)
         style.ticks(ax, "x", log=log)
         if whole[x].nunique() <= 8:
             values = sorted(whole[x].astype(float).unique())
@@ -159,13 +166,25 @@ def ordered(
         return ax
 
 
-def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int) -> Line2D:
-    look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.5}
-    ax.plot(part[x].astype(float), part[y].astype(float), "o", color=look["color"], alpha=0.3, markersize=2.6, markeredgewidth=0)
+def _widen(ax: Axes, x: np.ndarray, log: bool) -> None:
+    """An x axis about `x`, set before anything is drawn: what stands aside of its place does not stretch it well."""
+    if log:
+        ax.set_xscale("log")
+    if len(x) and np.ptp(x) > 0:
+        low, high = (np.log(x) if log else x).min(), (np.log(x) if log else x).max()
+        ends = np.array([low, high]) + 0.08 * (high - low) * np.array([-1, 1])
+        ax.set_xlim(*(np.exp(ends) if log else ends))
+
+
+def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int, where: Transform) -> Line2D:
+    look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.0, "transform": where}
+    faint = {"color": look["color"], "alpha": 0.3, "markersize": 2.6, "markeredgewidth": 0, "transform": where}
+    ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
     levels = [(float(value), stats.paired(runs[y].to_numpy(float))) for value, runs in part.groupby(x)]  # type: ignore[arg-type]
     for value, found in levels:  # `paired` of the values themselves: their mean and its t-interval
         if math.isfinite(found.lo):
-            ax.plot([value, value], [found.lo, found.hi], color=look["color"], linewidth=1.4, solid_capstyle="butt")
+            interval = {"color": look["color"], "linewidth": 1.2, "solid_capstyle": "butt", "transform": where}
+            ax.plot([value, value], [found.lo, found.hi], **interval)
         mark = ax.plot([value], [found.mean], **look)[0]
         style.tip(mark, f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over {found.n} runs")
     return ax.plot(
@@ -191,7 +210,7 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
         sns.heatmap(
             table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
             linecolor=style.PAPER,
-            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": FuncFormatter(_tick)},
+            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": style.Even(style.decimal)},
         )  # fmt: skip
         ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
         for spine in ax.spines.values():
@@ -202,10 +221,6 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
         ax.set_xlabel("")
         ax.set_ylabel(style.plain(y))
         return ax
-
-
-def _tick(value: float, _: object) -> str:
-    return style.decimal(value)
 
 
 def _middle(values: np.ndarray) -> tuple[float, float]:

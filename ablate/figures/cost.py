@@ -1,57 +1,12 @@
-"""Figures of what a result costs: the metric over model size with its power law, and over the seconds of a run."""
+"""The figure of what a result costs: the metric over the seconds of a run."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from ablate.figures import style
-from ablate.scaling.fit import Fit
-
-SIZES = {  # column of the frame → label of the axis, how its ticks are written
-    "n_params_body": ("parameters without embeddings and head", style.count),
-    "n_params": ("parameters", style.count),
-    "flops": ("training FLOPs", style.power),
-    "tokens": ("training tokens", style.count),
-}
-
-
-def scaling(
-    frame: pd.DataFrame, *, x: str = "n_params_body", y: str = "metric", hue: str = "arm", label: str = "metric",
-    fits: Mapping[str, Fit] | None = None, ax: Axes | None = None,
-) -> Axes:  # fmt: skip
-    """A metric over size on two log axes, with the power law of each arm where `fits` has one.
-
-    frame: one row a run, columns x, y, `hue`. fits: arm → its curve of one resource, drawn with its interval.
-    """
-    with style.theme():
-        whole = frame[np.isfinite(frame[y].astype(float)) & (frame[y].astype(float) > 0)]
-        shown = list(style.arms(whole, hue))
-        names = [style.plain(name, 24) for name, *_ in shown]
-        ax = style.canvas(ax, 2.4, names)
-        handles = []
-        for name, index, part in shown:
-            ax.plot(part[x], part[y], style.marker(index), color=style.color(index), alpha=0.3, markersize=3, markeredgewidth=0)
-            means = part.groupby(x, observed=True)[y].agg(["mean", "size"])
-            mark = ax.plot(means.index, means["mean"], style.marker(index), color=style.color(index), markersize=4.5)[0]
-            each = [f"{style.count(float(size))}: {mean:.4g}" for size, mean in means["mean"].items()]  # type: ignore[arg-type]
-            style.tip(mark, f"{name}: {'; '.join(each)}")
-            if fits and name in fits:
-                grid = np.geomspace(means.index.min(), means.index.max(), 100)
-                curve = fits[name].predict(**{fits[name].form.columns[0]: grid})
-                ax.fill_between(grid, curve.lo, curve.hi, color=style.color(index), alpha=0.18, linewidth=0)
-                ax.plot(grid, curve.value, color=style.color(index), linestyle=style.dash(index), linewidth=1.2)
-            handles.append(mark)
-        text, write = SIZES.get(x, (x.replace("_", " "), style.decimal))
-        style.ticks(ax, "x", write, log=True)
-        style.ticks(ax, "y", log=True)
-        ax.grid(axis="y")
-        style.labels(ax, text, label)
-        style.legend_below(ax, handles, names)
-        return ax
 
 
 def pareto(
@@ -66,7 +21,8 @@ def pareto(
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
         found = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
-        near = style.near(list((means[y] - means[y].median()).abs()))
+        runs = whole.groupby(hue, observed=True)[y]
+        near = style.near(list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median())
         names = [
             style.plain(name, 24) + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
             for (name, *_), mean, inside in zip(found, means[y], near, strict=True)

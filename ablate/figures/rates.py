@@ -18,7 +18,7 @@ def rates(
     """A metric over the learning rates that were tried, a line for each value of `hue`, with a ring about the chosen rate.
 
     frame: one row a run that ended, columns lr, status, y, `hue`. A mark is the mean over seeds; a cross at the edge of the axis
-    is a rate at which a run diverged. The y axis fits the values near the best.
+    is a rate at which a run diverged. The y axis fits the better half of the values.
     """
     with style.theme():
         groups = list(style.arms(frame, hue))
@@ -44,8 +44,8 @@ def rates(
             shown += list(good)
         if shown:
             values = np.array(shown)
-            best = values.min() if goal == "min" else values.max()
-            style.fit(ax, values[style.near(list(np.abs(values - best)))])
+            far = np.abs(values - (values.min() if goal == "min" else values.max()))
+            style.fit(ax, values[far <= 1.5 * np.median(far)])
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
         ax.grid(axis="y")

@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH = 3.4  # inches: a column of a two-column paper
 INK = "#232629"  # text, axes, the baseline
@@ -124,60 +124,23 @@ def plain(text: object, width: int | None = None) -> str:
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
 
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+def decimal(value: float, places: int | None = None) -> str:
+    """A tick with a real minus sign: as many decimals as it takes, or `places`."""
+    return (f"{value:.6g}" if places is None else f"{value:.{places}f}").replace("-", "−")
 
 
-def count(value: float) -> str:
-    """A number of parameters, tokens or steps: 950, 12k, 3.4M, 1.2B.
+def signed(value: float, places: int | None = None) -> str:
+    """A difference: with its sign, and a real minus; 0 as such."""
+    return "0" if not value else ("+" if value > 0 else "") + decimal(value, places)
 
-    >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9)]
-    ['0', '950', '12.3k', '3.4M', '20M', '1.25B']
+
+def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: bool = False, whole: bool = False) -> None:
+    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits.
+
+    Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole: at whole numbers only.
     """
-    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
-def power(value: float) -> str:
-    """A number with a power of ten: 3×10¹⁴.
-
-    >>> power(3.04e14), power(1e15), power(0)
-    ('3.04×10¹⁴', '10¹⁵', '0')
-    """
-    if not value or not math.isfinite(value):
-        return f"{value:g}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    ten = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
-    return ten if mantissa == "1" else f"{mantissa}×{ten}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.4 s, 12 s, 3.5 min, 2.1 h, 4.2 days.
-
-    >>> [duration(s) for s in (0.42, 12, 210, 7500, 400_000)]
-    ['0.42 s', '12 s', '3.5 min', '2.1 h', '4.6 days']
-    """
-    for size, unit in ((86400 * 2, "days"), (3600 * 1.5, "h"), (90, "min")):
-        if seconds >= size:
-            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60}[unit]:.2g} {unit}"
-    return f"{seconds:.2g} s"
-
-
-def decimal(value: float) -> str:
-    """A tick: no trailing zeros, a real minus sign."""
-    return f"{value:.6g}".replace("-", "−")
-
-
-def signed(value: float) -> str:
-    """A difference: with its sign, and a real minus."""
-    return ("+" if value > 0 else "") + decimal(value)
-
-
-def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, most: int = 5) -> None:
-    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits."""
     axis = ax.xaxis if which == "x" else ax.yaxis
+    even = write in (decimal, signed) and not log
     if log:
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
@@ -190,27 +153,49 @@ def ticks(ax: Axes, which: str, write: object = decimal, *, log: bool = False, m
         if decades < 1:
             axis.minorticks_off()
     else:
-        axis.set_major_locator(MaxNLocator(most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))  # type: ignore[operator]
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=whole))
+    axis.set_major_formatter(Even(write) if even else FuncFormatter(lambda value, _: write(value)))
 
 
-FAR = 6.0  # an arm this many times as far out as the middle of them would flatten what the others show
+class Even(Formatter):
+    """Writes all ticks of an axis with equally many decimals."""
+
+    def __init__(self, write: Callable[..., str]):
+        self.write = write
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return self.write(value)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        exact = [round(value, 9) + 0.0 for value in values]  # a locator's sums err, and would give a zero a sign
+        return [self.write(value, _places(exact)) for value in exact]
 
 
-def near(distances: Sequence[float]) -> list[bool]:
-    """Which of several distances from a common point are not far beyond the others. All, where there are only two."""
+def _places(values: Sequence[float]) -> int:
+    """The fewest decimals that show every tick."""
+    return next((n for n in range(6) if all(abs(round(value, n) - value) < 1e-9 for value in values)), 6)
+
+
+FAR = 6.0  # an arm this many times as far out as three quarters of them would flatten what the others show
+
+
+def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
+    """Which of several distances from a common point are not far beyond the others. All, where there are only two.
+
+    spread: how far single seeds of an arm lie apart; what is not twice as far is near.
+    """
     known = sorted(distance for distance in distances if math.isfinite(distance))
     if len(known) < 3:
         return [math.isfinite(distance) for distance in distances]
-    limit = FAR * known[(len(known) - 1) // 2]
+    limit = max(FAR * known[3 * (len(known) - 1) // 4], 2 * spread)
     return [math.isfinite(distance) and (distance <= limit or limit == 0) for distance in distances]
 
 
-def fit(ax: Axes, values: np.ndarray) -> None:
-    """Fit the y axis to `values`, with a little room."""
+def fit(ax: Axes, values: np.ndarray, room: float = 0.05) -> None:
+    """Fit the y axis to `values`, with `room` as a share of their range above and below."""
     if len(values) and np.ptp(values) > 0:
-        room = 0.05 * float(np.ptp(values))
-        ax.set_ylim(values.min() - room, values.max() + room)
+        beyond = room * float(np.ptp(values))
+        ax.set_ylim(values.min() - beyond, values.max() + beyond)
 
 
 def tip(artist: Artist, text: str) -> None:

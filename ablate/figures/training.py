@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
+from ablate import units
 from ablate.figures import style
 
 AXES = {  # column of the frame → label of the axis, how its ticks are written
-    "tokens": ("training tokens", style.count),
-    "flops": ("training FLOPs", style.power),
+    "tokens": ("training tokens", units.count),
+    "flops": ("training FLOPs", units.power),
     "seconds": ("training time (s)", style.decimal),
-    "step": ("optimiser step", style.count),
+    "step": ("optimiser step", units.count),
 }
 EARLY = 0.2  # the share of a run whose steep fall may leave the picture
 
@@ -30,7 +32,7 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
     with style.theme():
         arms = _arms(frame, x, hue)
         ends = [arm.end for arm in arms]
-        shown = style.near([abs(end - np.median(ends)) for end in ends])
+        shown = style.near([abs(end - np.median(ends)) for end in ends], _spread(arms))
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -51,7 +53,7 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
     """
     with style.theme():
         arms = _arms(frame, x, hue)
-        shown = style.near([abs(arm.end) for arm in arms])
+        shown = style.near([abs(arm.end) for arm in arms], _spread(arms))
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -66,18 +68,25 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
         return ax
 
 
-def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the residual stream", ax: Axes | None = None) -> Axes:
+def blocks(
+    frame: pd.DataFrame,
+    *,
+    hue: str = "arm",
+    label: str = "RMS of the residual stream",
+    share: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
     """A final value along the residual stream, the mean over seeds, in a band from the lowest to the highest seed.
 
     frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis is logarithmic where it spans
-    decades, as that of `stream_rms` may.
+    decades, as that of `stream_rms` may, unless the value is a `share`.
     """
     with style.theme():
         ax = _profile(frame, "block", hue, ax)
         values = frame["value"][np.isfinite(frame["value"].astype(float))]
-        decades = np.log10(values.max() / values.min()) if len(values) and values.min() > 0 else 0.0
-        style.ticks(ax, "y", style.power if decades > 3 else style.decimal, log=decades > 1.3)
-        style.ticks(ax, "x", lambda value: f"{value:.0f}" if value == round(value) else "")
+        decades = np.log10(values.max() / values.min()) if not share and len(values) and values.min() > 0 else 0.0
+        style.ticks(ax, "y", units.power if decades > 3 else style.decimal, log=decades > 1.3)
+        style.ticks(ax, "x", whole=True)
         style.labels(ax, "after block (0: the embeddings)", label)
         return ax
 
@@ -85,11 +94,13 @@ def blocks(frame: pd.DataFrame, *, hue: str = "arm", label: str = "RMS of the re
 def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
     """The loss over the place of the predicted token in its context, drawn as `blocks`.
 
-    frame: columns position, value, run, `hue`.
+    frame: columns position, value, run, `hue`. A value is the mean over its position and those up to the next.
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
-        style.ticks(ax, "x", style.count, log=bool(len(frame)) and frame["position"].min() > 0)
+        ax.set_xscale("symlog", base=2, linthresh=1)  # places double; the first is 0
+        ax.set_xticks(sorted(frame["position"].unique()), minor=False)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(value)))
         style.ticks(ax, "y")
         style.labels(ax, "position in the context", label)
         return ax
@@ -127,6 +138,11 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         found.append(_Arm(name, index, points, short))
     return found
+
+
+def _spread(arms: list[_Arm]) -> float:
+    """How far the seeds of an arm lie apart at the end: the middle of the arms."""
+    return float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms])) if arms else 0.0
 
 
 def _named(arm: _Arm, inside: bool) -> str:

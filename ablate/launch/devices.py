@@ -16,7 +16,7 @@ from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
 WORKER_BYTES = 1 << 30  # of a worker before its run: Python, torch, the text; or what CUDA needs for itself
-COMPILING = 2  # workers of a GPU that make their next job ready, beside the one that trains
+COMPILING = 4  # workers of a GPU that make their next job ready, beside the one that trains
 
 _ASK = """
 import json, torch

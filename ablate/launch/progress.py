@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ablate.launch.status import Survey
+from ablate.units import count, duration
 
 ROWS = 8  # runs at work that a terminal shows
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
@@ -55,7 +56,7 @@ class Running:
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.speed:
-            parts.append(f"{quantity(self.speed)} tokens/s")
+            parts.append(f"{count(self.speed)} tokens/s")
         if self.seconds_left is not None:
             parts.append(f"{duration(self.seconds_left)} left")
         return ", ".join(parts)
@@ -104,7 +105,7 @@ class Tally:
     def __str__(self) -> str:
         parts = [f"{len(self.running)} running"] if self.running else []
         if speed := sum(run.speed or 0.0 for run in self.running.values()):
-            parts.append(f"{quantity(speed)} tokens/s")
+            parts.append(f"{count(speed)} tokens/s")
         if self.done < self.total and self.seconds_left is not None:
             parts.append(f"about {duration(self.seconds_left)} left")
         return ", ".join(parts)
@@ -168,18 +169,3 @@ class Display:
             self._bars.update(self._rows[key], completed=run.step, facts=escape(facts[1] if len(facts) > 1 else ""))
         self._bars.update(self._rows[""], completed=self._tally.done, facts=escape(str(self._tally)))
         self._bars.refresh()
-
-
-def duration(seconds: float) -> str:
-    """`0:42`, `1:02:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def quantity(number: float) -> str:
-    """Three digits with a suffix: `948`, `12.3k`, `1.25M`."""
-    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= scale:
-            return f"{number / scale:.3g}{suffix}"
-    return f"{number:.3g}"

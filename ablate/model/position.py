@@ -18,8 +18,6 @@ _TABLE = 4  # tables reach to this many training contexts; longer texts compute 
 class NoPosition(nn.Module):
     """No encoding, and the base of all others."""
 
-    limit: int | None = None  # tokens beyond which the encoding is not defined
-
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
 
@@ -52,14 +50,13 @@ class Learned(NoPosition):
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(config, pack)
-        self.limit = config.n_ctx
         self.table = Embedding(config.n_ctx, config.d_model, pack=pack, scale=embedding_scale(config))
 
     def embed(self, x: Tensor) -> Tensor:
-        length = x.shape[-2]
-        if length > self.table.weight.shape[1]:
+        length, limit = x.shape[-2], self.table.weight.shape[1]
+        if length > limit:
             raise AblateError(
-                f"position = 'learned' is not defined beyond n_ctx = {self.limit}: the text has {length} tokens; "
+                f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length} tokens; "
                 f"evaluate at lengths = [1], or choose another position"
             )
         return x + self.table(torch.arange(length, device=x.device).expand(len(x), 1, -1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
@@ -11,6 +9,7 @@ from ablate.plan.cells import build
 from ablate.plan.check import check
 from ablate.plan.compare import confounds, contrasts
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
+from ablate.plan.notes import notes
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
@@ -23,13 +22,13 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
     tried: a group's representative → the learning rates that were tried there, or are to be tried next; where a group is not
     named these are the ladder's. Raises `AblateError`, naming the cell, where the study means nothing.
     """
-    cells, excluded, sources = build(study)
-    _known(cells, decisions)
+    built = build(study)
+    _known(built.cells, decisions)
     rates = {decision.cell: decision.value for decision in decisions if decision.name == "lr"}
-    tuning = Tuning(study, groups(study, cells), rates, tried)
-    cells = tuning.cells(cells)
+    tuning = Tuning(study, groups(study, built.cells), rates, tried)
+    cells = tuning.cells(built.cells)
     compared = contrasts(study, cells)
-    check(study, cells, compared)
+    check(study, cells, built.too_long, compared)
     waiting = {label for group in tuning.undecided for label in group.cells}
     runs = list(_compare(study, cells, decisions))
     return Plan(
@@ -40,10 +39,11 @@ def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, S
         later=(*tuning.later(cells), *(run for run in runs if run.cell in waiting)),
         groups=tuning.groups,
         undecided=tuning.undecided,
-        sources=sources,
+        sources=built.sources,
         confounds=confounds(study, cells, compared, tuning.groups),
-        excluded=excluded,
-        hash=_hash(study, cells),
+        notes=notes(study, cells),
+        excluded=built.excluded,
+        too_long=built.too_long,
     )
 
 
@@ -63,15 +63,3 @@ def _compare(study: Study, cells: Sequence[Cell], decisions: Sequence[Decision])
         for cell in cells:
             if place < wanted.get(cell.stratum, len(study.seeds)):
                 yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
-
-
-def _hash(study: Study, cells: tuple[Cell, ...]) -> str:
-    """SHA-256 of what decides the study's results and their comparison."""
-    content = {
-        "metric": study.metric,
-        "goal": study.goal,
-        "seeds": study.seeds,
-        "evaluation": study.evaluation.model_dump(mode="json"),
-        "cells": [[cell.label, cell.levels, cell.stratum, cell.config.key] for cell in cells],
-    }
-    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()

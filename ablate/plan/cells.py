@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ablate import sizes
 from ablate.config import RunConfig
@@ -14,8 +15,18 @@ from ablate.study.design import Combination, combinations
 from ablate.study.source import Source
 
 
-def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, str]]:
-    """The cells, stratum after stratum with its baseline first; the labels of the excluded; content hash → location.
+@dataclass(frozen=True)
+class Built:
+    """The cells of a study, and what was left out of its design."""
+
+    cells: tuple[Cell, ...]  # stratum after stratum, its baseline first
+    too_long: tuple[Cell, ...]  # those that max_epochs leaves out, with the whole stratum where that is of a baseline
+    excluded: tuple[str, ...]  # labels of those that [[exclude]] leaves out
+    sources: dict[str, str]  # content hash of a corpus or tokenizer → where it lies
+
+
+def build(study: Study) -> Built:
+    """What the design asks for, resolved.
 
     A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of their `levels`.
     """
@@ -40,11 +51,29 @@ def build(study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...], dict[str, st
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
         baselines.setdefault(stratum, config)
-        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs)
+        spelt = resolver.spelt.get(config.tokenizer_hash, 1.0)
+        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs, spelt)
     if unused:
         place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")
-    return tuple(cells.values()), tuple(excluded), resolver.sources
+    too_long = _too_long(study, tuple(cells.values()))
+    kept = tuple(cell for cell in cells.values() if cell not in too_long)
+    if too_long and not kept:
+        raise AblateError(
+            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: cell {too_long[0].label!r} reads its text "
+            f"{too_long[0].epochs:.2f} times, more than max_epochs = {study.max_epochs:g}, and so does every other; lower the "
+            "budget or take a larger corpus"
+        )
+    return Built(kept, too_long, tuple(excluded), resolver.sources)
+
+
+def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """The cells that would read their text more often than max_epochs allows, and those whose baseline would."""
+    baselines: dict[str, Cell] = {}
+    for cell in cells:
+        baselines.setdefault(cell.stratum, cell)
+    most = study.max_epochs
+    return tuple(cell for cell in cells if most is not None and max(cell.epochs, baselines[cell.stratum].epochs) > most)
 
 
 def baseline_levels(study: Study) -> Combination:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ablate import metrics
-from ablate.config import Evaluation
+from ablate.config import Evaluation, n_scored
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.plan.model import Cell, Contrast
@@ -24,21 +24,25 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "loss_at_length": (*_MASKING, *_TOKENS, "n_ctx"),
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
+    "pseudo_perplexity": _TOKENS,
 }
 
 
-def check(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
+def check(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
     """Raises `AblateError` with the line of the first thing that would do nothing, or mislead."""
     source = Source(study.path, study.toml)
     if not cells:
         raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
     for complaint in chain(
-        _idle(study, cells, source), _incomparable(study, cells, compared, source), _too_long(study, cells, source)
+        _idle(study, cells, too_long, source),
+        _lengths(study, cells, source),
+        _unmeasured(study, cells, source),
+        _incomparable(study, cells, compared, source),
     ):
         raise AblateError(complaint)
 
 
-def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+def _idle(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source) -> Iterator[str]:
     """Keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
@@ -46,7 +50,7 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
             needs = f"{other} = {' or '.join(map(repr, levels))}"
             yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
     for factor, named in study.factors.items():
-        reached = {cell.levels[factor] for cell in cells if factor in cell.levels}
+        reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
         for level in named:
             if level not in reached:
                 place = source.where("factors", factor, level)
@@ -55,28 +59,57 @@ def _idle(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(cell.config.objective == "masked" for cell in cells):
         yield f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective = 'masked'"
+
+
+def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """Contexts that are none, or that do not hold what is scored."""
+    place = source.where("eval", "lengths")
     for cell in cells:
-        for length in evaluation.lengths:
-            context = length * cell.config.n_ctx
-            if context != int(context) or context < 2:
-                place = source.where("eval", "lengths")
-                yield f"{place}: {length:g} × n_ctx = {cell.config.n_ctx} is {context:g}, no context length"
+        n_ctx = cell.config.n_ctx
+        for factor in study.evaluation.lengths:
+            context, scored = factor * n_ctx, n_scored(n_ctx)
+            if abs(context - round(context)) > 1e-9 or context < 2:
+                yield f"{place}: {factor:g} × n_ctx = {n_ctx} is {context:g}, no context length"
+            if context < scored:
+                yield (
+                    f"{place}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored} tokens, a quarter of n_ctx, that are "
+                    "scored at every length"
+                )
 
 
-def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source) -> Iterator[str]:
-    """Metrics that are not measured in every cell, or that differ in more than the models do."""
-    name = metrics.parse(study.metric)[0].name
+def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
+    """What cannot be measured, or masked, in a cell."""
+    metric, at = metrics.parse(study.metric)
     place = source.where("metric") or str(study.path)
-    if name.startswith("probe_"):
-        for cell in cells:
-            if cell.config.objective != "masked":
-                yield f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}: its objective is not 'masked'"
+    for cell in cells:
+        config, masked = cell.config, cell.config.objective == "masked"
+        none = f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}"
+        if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
+            yield f"{none}: its objective is not 'masked'"
+        if metric.name == "loss_at_length" and at != 1 and at not in study.evaluation.contexts(config):
+            yield f"{none}: position = {config.position!r} is not defined beyond n_ctx = {config.n_ctx}"
+        if config.tokenizer != "tokens":
+            continue
+        if metric.name == "bits_per_byte":
+            yield f"{none}: nobody knows what text its tokens spell; name the tokenizer.json that made them"
+        for key, kind in (("mask_kind", config.mask_kind), ("probe.kind", study.evaluation.probe.kind)):
+            if masked and kind == "whole-word":
+                yield (
+                    f"{study.path}: cell {cell.label!r}: {key} = 'whole-word': nobody knows where words begin in "
+                    f"corpus {config.corpus!r}; name the tokenizer.json that made its tokens"
+                )
     for probe in study.evaluation.downstream:
         for cell in cells:
             try:
                 labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
             except AblateError as error:
                 yield f"{source.where('eval', 'downstream')}: cell {cell.label!r}: {error}"
+
+
+def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source) -> Iterator[str]:
+    """A metric that differs in more than the models do."""
+    name = metrics.parse(study.metric)[0].name
+    place = source.where("metric") or str(study.path)
     by_label = {cell.label: cell for cell in cells}
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
@@ -95,12 +128,3 @@ def _instead(varied: str) -> str:
     if varied in ("mask_ratio", "mask_mix", "mask_kind"):
         return "name a probe or a downstream metric, such as 'probe_loss@0.15' or 'era_accuracy'"
     return "name a metric that both measure alike"
-
-
-def _too_long(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    for cell in cells:
-        if study.max_epochs is not None and cell.epochs > study.max_epochs:
-            yield (
-                f"{source.where('base', 'max_epochs')}: cell {cell.label!r} reads its text {cell.epochs:.2f} times, "
-                f"more than max_epochs = {study.max_epochs:g}; lower the budget or take a larger corpus"
-            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ablate.config import HELD_OUT_BLOCK
+from ablate.config import HELD_OUT_BLOCK, PASSAGE
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
@@ -45,7 +45,8 @@ def confounds(
 ) -> tuple[Confound, ...]:
     """What a comparison cannot tell apart from its factor."""
     by_label = {cell.label: cell for cell in cells}
-    found = [one for contrast in compared for one in _of_pair(by_label[contrast.cell], by_label[contrast.baseline])]
+    pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
+    found = [one for pair in pairs for one in (*_of_pair(*pair), *(_passages(*pair) if study.evaluation.downstream else ()))]
     keys: dict[str, str] = {}
     for cell in cells:
         twin = keys.setdefault(cell.config.key, cell.label)
@@ -79,6 +80,14 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         yield Confound("corpus", cell.label, f"another text than {baseline.label!r}, held-out text included")
     elif not _scored_alike(cell, baseline):
         yield Confound("held-out text", cell.label, f"scored on other stretches of the held-out text than {baseline.label!r}")
+
+
+def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
+    """Passages of two lengths, of which the longer ones tell a linear probe more."""
+    length, other = (min(PASSAGE, one.config.n_ctx) for one in (cell, baseline))
+    if length != other:
+        text = f"its linear probe reads passages of {length} tokens, that of {baseline.label!r} of {other}"
+        yield Confound("passages", cell.label, text)
 
 
 def _scored_alike(cell: Cell, baseline: Cell) -> bool:

@@ -21,6 +21,7 @@ class Cell:
     config: RunConfig  # with seed 0
     sizes: Sizes
     epochs: float  # passes over the training text; estimated where the tokenizer is not a byte's
+    spelt: float = 1.0  # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PlannedRun:
 class Confound:
     """Something besides the factor that a comparison cannot tell apart from it."""
 
-    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "learning rate" | "same configuration"
+    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same configuration"
     cell: str  # label; "" for all
     text: str
 
@@ -92,5 +93,6 @@ class Plan:
     undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
     sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
     confounds: tuple[Confound, ...] = ()
+    notes: tuple[str, ...] = ()  # what is good to know beforehand
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
-    hash: str = ""  # SHA-256 of all that decides the results and their comparison
+    too_long: tuple[Cell, ...] = ()  # cells that max_epochs leaves out

@@ -18,6 +18,7 @@ from ablate.study.values import BUDGETS
 from ablate.text import corpora, tokenizers
 
 BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate epochs beforehand
+_TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file, which may do anything, is tried on all of it
 
 
 def meaningful(name: str, fields: Fields) -> bool:
@@ -44,16 +45,18 @@ class Resolver:
 
     study: Study
     sources: dict[str, str] = field(default_factory=dict)  # content hash → location, as found so far
+    spelt: dict[str, float] = field(default_factory=dict)  # hash of a tokenizer from a file → bytes it spells a byte of text
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
-        """`chosen` without the factors that have no meaning beside the other levels."""
+        """`chosen` without the factors that have no meaning beside the other levels. A level of nothing means: as in [base]."""
         fields = self.fields(chosen)
+        tables = self.study.factors
         return {
             factor: level
             for factor, level in chosen.items()
-            if any(meaningful(name, fields) for name in self.study.factors[factor][level])
+            if any(meaningful(name, fields) for name in tables[factor][level] or set().union(*tables[factor].values()))
         }
 
     def fields(self, chosen: dict[str, str]) -> Fields:
@@ -90,7 +93,8 @@ class Resolver:
         config = config.model_copy(update={"steps": _steps(config, *budgets.popitem())})
         if match and baseline and match.by == "steps":
             config = matched_by_steps(config, baseline)
-        text.check(read.corpus, read.tokenizer, config.n_ctx)
+        longest = max(self.study.evaluation.lengths) * config.n_ctx
+        text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
         return config, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
@@ -104,7 +108,11 @@ class Resolver:
             with located(source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"):
                 info = tokenizers.describe(tokenizer, found, root)
             self.sources |= {found.hash: found.location, info.hash: info.location}
-            known = self.study.max_epochs is not None or info.location in ("byte", "tokens")
+            given = info.location in ("byte", "tokens")
+            tried = not given and not info.location.startswith("bpe:") and not found.holds_tokens and found.n_bytes <= _TRIED
+            if tried:
+                self.spelt[info.hash] = text.spelt(found, info)
+            known = self.study.max_epochs is not None or given or tried
             train_tokens = text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
             self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
         return self._texts[corpus, tokenizer]

@@ -42,7 +42,7 @@ def tiny(study: Study) -> Study:
             update={"points": min(3, study.evaluation.points), "tokens": min(HELD_OUT, study.evaluation.tokens)}
         ),
     )
-    steps = [cell.config.steps for cell in build(shrunk)[0]]
+    steps = [cell.config.steps for cell in build(replace(shrunk, max_epochs=None)).cells]
     scale = min(1.0, max(min(SHORTEST / min(steps), LONGEST / max(steps)), FEWEST / min(steps))) if steps else 1.0
     return _changed(shrunk, {name: lambda amount: _rounded(amount * scale) for name in BUDGETS})
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, grids, joint, pictures, record, tables, tuned
+from ablate.report import answers, basis, grids, joint, pictures, record, scaled, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -28,11 +28,12 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Written:
-    """One line of an index: a study and where its page is."""
+    """One entry of an index: a study, what it says first, and where its page is."""
 
     name: str
     question: str
     state: str
+    lead: list[str]
     page: Path
 
 
@@ -51,10 +52,12 @@ def write(db: Database, study: str, out: Path) -> Path:
     content = {
         "study": material.study,
         "effects": effects,
-        "state": answers.state(material),
+        "state": basis.state(material),
         "lead": answers.lead(material),
+        "brief": answers.brief(material),
+        "legend": answers.legend(material),
         "families": answers.families(material) + joint.families(material) + answers.changes(material),
-        "fairness": answers.fairness(material),
+        "fairness": basis.fairness(material),
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
@@ -63,15 +66,23 @@ def write(db: Database, study: str, out: Path) -> Path:
 
 
 def answer(db: Database, study: str) -> str:
-    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on."""
+    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on.
+
+    Of a study with many contrasts a sentence a family.
+    """
     material = gather(db, study)
-    lines = [material.study.question, answers.state(material), *answers.lead(material)]
+    lines = [material.study.question, basis.state(material), *answers.lead(material)]
+    short = answers.brief(material)
+    lines += [answers.legend(material)] if short else []
     for family in answers.families(material):
-        lines += ["", f"{family.heading}:", *(f"  {one.level} {one.text}" for one in family.answers)]
+        lines += ["", f"{family.heading}:", *_told(family, short)]
     for family in joint.families(material) + answers.changes(material):
-        lines += ["", family.heading, *(f"  {one.level} {one.text}" for one in family.answers)]
-        lines += [f"  {family.summary}"] if family.summary else []
-    return "\n".join([*lines, "", *answers.fairness(material)])
+        lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
+    return "\n".join([*lines, "", *basis.fairness(material)])
+
+
+def _told(family: answers.Family, short: bool) -> list[str]:
+    return [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:
@@ -80,7 +91,8 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     for name in studies:
         page = write(db, name, out / pictures.slug(name))
         material = gather(db, name)
-        written.append(Written(name, material.study.question, answers.state(material), page.relative_to(out)))
+        state, lead = basis.state(material), answers.lead(material)
+        written.append(Written(name, material.study.question, state, lead, page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 
@@ -88,7 +100,6 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 def _sections(material: Material, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     gallery = pictures.Gallery(folder)
-    scaling, fits = pictures.scaling(gallery, material)
     effects = Section(
         "effects",
         "Effects",
@@ -99,12 +110,14 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section(
             "cells", "What was compared",
             paragraphs=grids.notes(material), pictures=pictures.heat(gallery, material),
-            tables=_full(tables.cells(material), grids.factors(material), grids.main_effects(material)),
+            tables=_full(
+                tables.levels(material), tables.cells(material), grids.factors(material), grids.main_effects(material)
+            ),
         ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
-        Section("size", "Size", pictures=scaling, tables=_full(tables.fits(fits))),
+        _scaling(gallery, material),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
@@ -122,6 +135,16 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         Section("runs", "All runs", tables=_full(record.runs(material))),
     ]  # fmt: skip
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
+
+
+def _scaling(gallery: pictures.Gallery, material: Material) -> Section:
+    found = scaled.gather(material)
+    if found is None:
+        return Section("scaling", "Scaling")
+    return Section(
+        "scaling", "Scaling",
+        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*scaled.tables(found)),
+    )  # fmt: skip
 
 
 def _full(*given: Table) -> list[Table]:

@@ -89,6 +89,9 @@ _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$",
     "∞": r"$\infty$", "“": "``", "”": "''", "<": "$<$", ">": "$>$", "\n": " ",
+    "·": r"$\cdot$", "√": r"$\surd$", "Σ": r"$\Sigma$", "Φ": r"$\Phi$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}",
+    "ᵀ": r"$^\top$",
+    "α": r"$\alpha$", "§": r"\S{}", "→": r"$\to$",
 }  # fmt: skip
 _TEX |= {digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", ("0123456789-"), strict=True)}
 

@@ -9,8 +9,8 @@ from ablate import stats
 from ablate.errors import AblateError
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.tables import quoted
 from ablate.report.words import decimals, p_digits, percent, plural, signed
+from ablate.store.questions import quoted
 
 
 @dataclass(frozen=True)

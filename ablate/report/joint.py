@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ablate.report.answers import Answer, Family
+from ablate.report.answers import Answer, Family, numbers
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.tables import measured, quoted
+from ablate.report.tables import measured
 from ablate.report.words import decimals, listed, number, p_digits, p_value, plural, signed
+from ablate.store.questions import quoted
 
 
 def families(material: Material) -> list[Family]:
@@ -24,14 +25,18 @@ def families(material: Material) -> list[Family]:
                 f"is not the sum of its parts: together they change {words.phrase} by {signed(row['mean'], digits)}{words.after} "
                 f"beyond that (95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {evidence})."
             )
-            answers.append(Answer(row["level"], text, "changed"))
+            answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
         seen = max((row["resolvable"] for row in rest if math.isfinite(row["resolvable"])), default=math.nan)
         see = f"; this study can see {number(seen, decimals(seen))}{words.after} or more" if math.isfinite(seen) else ""
         summary = f"Not told from the sum of its parts: {listed(row['level'] for row in rest)}{see}." if rest else ""
         if answers or rest:
             where = f" at {stratum}" if stratum else ""
-            found.append(Family(f"{factor}{where}: do they do more than each by itself?", summary, tuple(answers)))
+            beyond = (
+                f"Beyond the sum of its parts: {listed(f'{one.level} ({one.numbers})' for one in answers)}. " if answers else ""
+            )
+            heading = f"{factor}{where}: do they do more than each by itself?"
+            found.append(Family(heading, summary, tuple(answers), beyond + summary))
     return found
 
 

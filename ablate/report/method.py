@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ablate.figures.style import count
 from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import listed, plural
+from ablate.units import count
 
+RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")  # of the optimiser's settings, what a reader needs to repeat it
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
 
 
@@ -26,11 +27,14 @@ def _training(material: Material) -> str:
     tokens = sorted(set(runs["tokens"]))
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
+    shapes = {name: sorted(set(runs[name])) for name in ("n_layer", "d_model", "n_head", "d_mlp")}
+    shape = listed(f"{name} {listed(found, 'or')}" for name, found in shapes.items())
+    recipe = listed(f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}" for name in RECIPE)
     return (
-        f"Transformers with {said['objective']} language modelling were trained on {amount} tokens of {said['corpus']} "
+        f"Transformers with {said['objective']} language modelling ({shape}) were trained on {amount} tokens of {said['corpus']} "
         f"({said['tokenizer']} tokens, {said['n_ctx']} a sequence, {batch} a step) by AdamW with a {said['schedule']} schedule, "
-        f"in {said['precision']}. Held-out text is the last tenth of each document, or every tenth document where there are 50 "
-        "or more; it is never trained on."
+        f"in {said['precision']}: {recipe}. Held-out text is the last tenth of each document, or every tenth "
+        "document where there are 50 or more; it is never trained on."
     )
 
 

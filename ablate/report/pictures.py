@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 from collections.abc import Callable
@@ -10,24 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ablate import figures
-from ablate.errors import AblateError
+from ablate.figures.cost import undominated
 from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
-from ablate.report.words import sentence
-from ablate.scaling.fit import Fit, fit
+from ablate.report.words import listed, sentence
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
-MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs."
+MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
-GROWS = 1.1  # sizes nearer than this ratio are not a factor of size
 
 
 class Gallery:
@@ -145,7 +141,7 @@ def heat(gallery: Gallery, material: Material) -> list[Picture]:
     x, y = sorted(material.factors, key=lambda factor: -len(material.orders[factor]))
     frame = pd.DataFrame(
         {
-            factor: pd.Categorical(_level(material.good, material, factor), categories=material.orders[factor], ordered=True)
+            factor: pd.Categorical(_level(material.good, material, factor), categories=_in_order(material, factor), ordered=True)
             for factor in (x, y)
         }
     ).assign(metric=material.good["metric"])
@@ -155,32 +151,11 @@ def heat(gallery: Gallery, material: Material) -> list[Picture]:
     return [gallery.hang("heat", title, caption, figures.heat, frame, x=x, y=y, label=words.axis)]
 
 
-def scaling(gallery: Gallery, material: Material) -> tuple[list[Picture], dict[str, Fit]]:
-    """The metric over size, an arm for each combination of the other factors, with a power law where sizes are enough."""
-    sizes = [factor for factor in material.factors if _grows(material, factor)]
-    if not sizes:
-        return [], {}
-    frame = material.good.assign(others=_others(material.good, material, set(sizes)))
-    fits: dict[str, Fit] = {}
-    for name, part in frame.groupby("others", observed=True):
-        with contextlib.suppress(AblateError):  # too few sizes: the figure has no line, and the page no constants
-            size, metric = part["n_params_body"].to_numpy(float), part["metric"].to_numpy(float)
-            fits[str(name)] = fit(metric, "n", rng=np.random.default_rng(0), n=size)
-    words = material.words
-    caption = "Mark: mean over seeds; faint points: single runs. Both axes are logarithmic."
-    if fits:
-        caption += " Line: the fitted E + A/N^α with its 95% interval (bootstrap over runs)."
-    title = f"{sentence(words.phrase)} over size"
-    return [gallery.hang("scaling", title, caption, figures.scaling, frame, hue="others", label=words.axis, fits=fits)], fits
-
-
-def _grows(material: Material, factor: str) -> bool:
-    """Whether the factor has three levels or more and each has a number of parameters of its own, all else equal."""
-    good = material.good
-    frame = good.assign(level=_level(good, material, factor), others=_others(good, material, {factor}))
-    sizes = frame.groupby(["others", "level"], observed=True)["n_params_body"].first().groupby("others", observed=True)
-    apart = [np.diff(np.log(np.sort(group.to_numpy(float)))) for _, group in sizes]
-    return bool(apart) and all(len(steps) >= 2 and steps.min() > np.log(GROWS) for steps in apart)
+def _in_order(material: Material, factor: str) -> list[str]:
+    """A factor's levels: numbers by size, names as the study file has them."""
+    levels = material.orders[factor]
+    values = pd.to_numeric(pd.Series(levels), errors="coerce")
+    return levels if values.isna().any() else [levels[place] for place in values.argsort()]
 
 
 def pareto(gallery: Gallery, material: Material) -> list[Picture]:
@@ -193,7 +168,14 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
         title = f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else "")
-        caption = "Mark: mean over seeds; faint points: single runs. The grey line joins the arms that no other beats in both."
+        front = undominated(
+            means.to_numpy(float), frame.groupby("arm", observed=True)["metric"].mean().to_numpy(float), words.goal
+        )
+        line = ", which the grey line joins" if front.sum() > 1 else ""
+        caption = (
+            "Mark: mean over seeds; faint points: single runs, which shared the machine with whatever else it did. No other arm "
+            f"is as good in both and better in one than {listed(means.index[front])}{line}."
+        )
         look = {"goal": words.goal, "label": words.axis}
         pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
     return pictures
@@ -204,7 +186,7 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
     kinds = {
         "stream_rms": ("RMS of the residual stream", f"On held-out text, at the end of training. {BAND}"),
         "token_similarity": (
-            "similarity of tokens",
+            "mean cosine similarity of tokens",
             f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
         ),
     }
@@ -217,7 +199,8 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
             if part["block"].nunique() < 2:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, label=label))
+            look = {"label": label, "share": name == "token_similarity"}
+            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, **look))
     return pictures
 
 
@@ -241,8 +224,19 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
                 continue
             title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
             look = {"x": x, "y": "value", "hue": "arm", "label": label}
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption + MARKS, figures.ordered, part, **look))
+            pictures.append(
+                gallery.hang(f"{slug(name)}-{number}", title, caption + lacking(part, x) + MARKS, figures.ordered, part, **look)
+            )
     return pictures
+
+
+def lacking(frame: pd.DataFrame, x: str) -> str:
+    """A sentence for each arm that was not measured where others were: a context that its position encoding does not reach."""
+    everywhere = set(frame[x])
+    places = {str(arm): sorted(everywhere - set(own[x])) for arm, own in frame.groupby("arm", observed=True)}
+    return "".join(
+        f"Not defined for {arm} at {listed(f'{at:g}' for at in missing)}. " for arm, missing in places.items() if missing
+    )
 
 
 def _positions(gallery: Gallery, material: Material) -> list[Picture]:
@@ -254,7 +248,8 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
         if part["position"].nunique() > 1:
             title = "Held-out loss over the position in the context" + (f" at {stratum}" if stratum else "")
             label = "held-out loss (nats per token)"
-            pictures.append(gallery.hang(f"positions-{number}", title, BAND, figures.positions, part, label=label))
+            caption = f"Each mark is the mean over positions from its own to the next mark's; the axis is logarithmic. {BAND}"
+            pictures.append(gallery.hang(f"positions-{number}", title, caption, figures.positions, part, label=label))
     return pictures
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pandas as pd
 
 from ablate import stats
-from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.tables import measured, plain, quoted
+from ablate.report.tables import measured, plain
 from ablate.report.words import decimals, listed, percent, plural
+from ablate.store import questions
+from ablate.store.questions import quoted
+from ablate.units import duration
 
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
@@ -23,7 +25,7 @@ def cost(material: Material) -> Table:
     frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
     frame = frame.drop_duplicates("id")
     rows = []
-    for (role, status), part in frame.groupby(["role", "status"], sort=False):
+    for (role, status), part in frame.groupby(["role", "status"]):
         seconds = float(part["device_seconds"].sum())
         rows.append((str(role), str(status), Value(f"{len(part):,}", len(part)), _seconds(seconds)))
     total = float(frame["device_seconds"].sum())
@@ -32,15 +34,14 @@ def cost(material: Material) -> Table:
         f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
         ("role", "attempts that ended", "attempts", "device time"),
         tuple(rows),
-        "SELECT role, status, count(*) AS runs, sum(device_seconds) AS device_seconds\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)}\nGROUP BY role, status;",
+        questions.find("gpu-seconds").with_values(study=material.study.name) + ";",
     )
 
 
 def setting(material: Material) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
     frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
-    frame = frame.assign(device=frame["device_name"].fillna(frame["device"]))
+    frame = frame.assign(device=frame["device_name"].where(frame["device_name"].notna(), frame["device"]))
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
@@ -58,6 +59,10 @@ def setting(material: Material) -> Table:
         "How the accepted runs were run.",
         ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
         tuple(rows),
+        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host, threads, pack_size, compile_mode,\n"
+        '       versions, "commit", dirty\nFROM runs JOIN attempt ON attempt.run_id = runs.run\n'
+        f"WHERE study = {quoted(material.study.name)} AND attempt.status IN ('complete', 'diverged')\n"
+        "GROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
 

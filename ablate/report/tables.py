@@ -8,16 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from ablate.figures.style import count, power
+from ablate.factors import CATALOGUE
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, number, p_digits, signed
-from ablate.scaling.fit import Fit
+from ablate.store.questions import quoted
+from ablate.units import count, power
 
-
-def quoted(text: str) -> str:
-    """`text` as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
+FOLDED = 12  # rows of explanation from which on they are shown on request
 
 
 def measured(value: float, places: int) -> Value:
@@ -98,6 +96,27 @@ def cells(material: Material) -> Table:
     )
 
 
+def levels(material: Material) -> Table:
+    """What the levels of the study's catalogued factors mean, and where they come from."""
+    rows = [
+        (factor, level.name, level.meaning, level.source)
+        for factor, names in material.orders.items()
+        if factor in CATALOGUE
+        for level in CATALOGUE[factor].levels
+        if level.name in names
+    ]
+    return Table(
+        "levels",
+        "What the levels mean. A and M are attention and MLP, with N1 and N2 (pre, peri) on their inputs and O1 and O2 (peri) on "
+        "their outputs; P1 and P2 (post) act where they meet the stream."
+        if "topology" in material.orders
+        else "What the levels mean.",
+        ("factor", "level", "meaning", "source"),
+        tuple(rows),
+        folded=len(rows) > FOLDED,
+    )
+
+
 def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int) -> tuple[str | Value, ...]:
     runs = material.compared[material.compared["cell"] == arm["cell"]]
     good = material.good[material.good["cell"] == arm["cell"]]
@@ -120,7 +139,7 @@ def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] 
 
 
 def _duration(seconds: float) -> Value:
-    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}", seconds)
+    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}", seconds)
 
 
 def _size(value: Any, write: Callable[[float], str]) -> Value:
@@ -164,29 +183,4 @@ def changes(material: Material) -> Table:
         "      AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' "
         "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=material.changes,
-    )
-
-
-def fits(fitted: Mapping[str, Fit]) -> Table:
-    """The constants of the power laws, and how well they foretold the largest size."""
-    rows: list[tuple[str | Value, ...]] = []
-    for name, one in fitted.items():
-        held_out = one.held_out
-        rows.append(
-            (
-                name,
-                *(
-                    Value(f"{constant.value:.4g} ({constant.lo:.4g} to {constant.hi:.4g})", constant.value)
-                    for constant in one.constants.values()
-                ),
-                Value(f"{one.runs}", one.runs),
-                "–" if held_out is None else f"{held_out.miss:+.2%}, expected {held_out.lo:+.2%} to {held_out.hi:+.2%}",
-            )
-        )
-    return Table(
-        "fits",
-        "Fitted curves E + A/N^α, N the parameters without embeddings and head, with 95% intervals by bootstrap over runs. The "
-        "last column says how far the largest size lies from a curve fitted without it.",
-        ("arm", "E", "A", "α", "runs", "miss at the largest size"),
-        tuple(rows),
     )

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablate.figures.style import duration
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.tables import measured
+from ablate.report.tables import measured, quoted
 from ablate.report.words import decimals, listed, number, percent, plural, signed
 from ablate.tune import sensitivity
+from ablate.units import duration
 
 Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 
@@ -104,6 +104,9 @@ def rates(material: Material) -> Table:
         "per token (Wortsman et al. 2023).",
         ("group", "chosen", "rates tried", "diverged", material.words.phrase, "sensitivity", "cells"),
         tuple(rows),
+        "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates, evidence ->> 'values' AS metric\n"
+        "FROM decision JOIN cell ON cell.id = decision.cell_id JOIN study ON study.id = decision.study_id\n"
+        f"WHERE study.name = {quoted(material.study.name)} AND decision.name = 'lr';",
         data=material.decisions,
     )
 
@@ -180,6 +183,8 @@ def changed(material: Material) -> Table:
         (*(("stratum",) if several else ()), "arm", "shared rate", "own rate", "at the shared", "at its own",
          "difference, shared", "difference, own", "effect, own"),
         tuple(rows),
+        "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS diverged\nFROM runs\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'tune'\nGROUP BY cell, lr;",
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "accuracy": "held-out accuracy",
     "probe_loss": "masked loss at ratio {at}",
     "probe_accuracy": "masked accuracy at ratio {at}",
+    "pseudo_perplexity": "pseudo-perplexity",
     "loss_at_length": "held-out loss at {at}× the context",
     "era_accuracy": "era accuracy of a linear probe",
     "novel_accuracy": "novel accuracy of a linear probe",

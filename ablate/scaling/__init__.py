@@ -5,6 +5,7 @@ from ablate.scaling.fit import Band, Fit, HeldOut, Interval, fit
 from ablate.scaling.forms import FORMS, Form, best_split
 from ablate.scaling.groups import Comparison, Crossing, Difference, compare_groups
 from ablate.scaling.isoflop import IsoFlop, Minimum, isoflop
+from ablate.scaling.losses import Losses
 from ablate.scaling.table import TableFit, fit_table
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "HeldOut",
     "Interval",
     "IsoFlop",
+    "Losses",
     "Minimum",
     "TableFit",
     "best_split",

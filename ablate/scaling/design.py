@@ -76,26 +76,44 @@ def huber_variance(noise: float) -> float:
     return float(square / inside**2)
 
 
-def sufficient_grid(form: Form, noise: float = USUAL_NOISE, *, target: float = TARGET) -> Grid | None:
+def sufficient_grid(
+    form: Form,
+    noise: float = USUAL_NOISE,
+    *,
+    target: float = TARGET,
+    constants: Floats | None = None,
+    columns: dict[str, Floats] | None = None,
+) -> Grid | None:
     """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide; None if 30 levels do not do.
+
+    constants, columns: those of a fit, whose lowest size and tokens per parameter the grid then takes; else the usual ones.
 
     >>> from ablate.scaling.forms import FORMS
     >>> print(sufficient_grid(FORMS["nd"]))
     5 sizes × 5 tokens per parameter, 5 to 160 (25 runs, interval of alpha 0.18 wide)
     """
+    truth = usual_constants(form) if constants is None else constants
+    lowest = LOWEST[form.columns[0]] if columns is None else float(columns[form.columns[0]].min())
+    low, high = RATIOS if columns is None or len(form.columns) == 1 else measured_ratios(columns)
     for count in range(4, MOST_LEVELS + 1):
-        x = LOWEST[form.columns[0]] * np.geomspace(1, SPAN, count)
+        x = lowest * np.geomspace(1, SPAN, count)
         if form.columns == ("n", "d"):
             n = np.repeat(x, count)
-            points = {"n": n, "d": n * np.tile(np.geomspace(*RATIOS, count), count)}
-            text = f"{count} sizes × {count} tokens per parameter, {RATIOS[0]:g} to {RATIOS[1]:g}"
+            points = {"n": n, "d": n * np.tile(np.geomspace(low, high, count), count)}
+            text = f"{count} sizes × {count} tokens per parameter, {low:.3g} to {high:.3g}"
         else:
             points = {form.columns[0]: x}
             text = f"{count} {NAMES[form.columns[0]]} over a range of {SPAN:g}"
-        width = expected_width(form, usual_constants(form), points, noise)["alpha"]
+        width = expected_width(form, truth, points, noise)["alpha"]
         if width <= target:
             return Grid(text, len(points[form.columns[0]]), width)
     return None
+
+
+def measured_ratios(columns: dict[str, Floats]) -> tuple[float, float]:
+    """The lowest and highest tokens per parameter, at least as far apart as those of a grid that is proposed."""
+    ratio = columns["d"] / columns["n"]
+    return float(ratio.min()), float(max(ratio.max(), ratio.min() * RATIOS[1] / RATIOS[0]))
 
 
 def usual_constants(form: Form) -> Floats:

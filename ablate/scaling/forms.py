@@ -97,18 +97,36 @@ class Problem:
         return np.stack(out, axis=1)
 
 
-def best_split(
-    constants: Floats, c: Floats, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
-) -> tuple[Floats, Floats, Floats]:
-    """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss (Hoffmann et al. 2022, eq. 4).
+@dataclass(frozen=True)
+class Cost:
+    """What N parameters and D tokens cost: C = k·N^γ·D. The usual estimate 6·N·D is only near for small models."""
 
-    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N·D: N = G·(C/k)^(β/(α+β)).
+    k: float = FLOPS_PER_PARAM_TOKEN
+    gamma: float = 1.0
+
+    @staticmethod
+    def of(columns: dict[str, Floats]) -> Cost:
+        """By least squares of log FLOPs a token over log size where n, d and c [P] are all known; else 6·N·D."""
+        if not {"n", "d", "c"} <= columns.keys():
+            return Cost()
+        x, y = np.log(columns["n"]), np.log(columns["c"] / columns["d"])
+        off = x - x.mean()
+        gamma = float(off @ y / (off @ off)) if len(levels(columns["n"])) > 1 else 1.0
+        return Cost(float(np.exp(y.mean() - gamma * x.mean())), gamma)
+
+
+def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Floats, Floats, Floats]:
+    """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss.
+
+    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N^γ·D: N ∝ C^(β/(α+γβ)); for γ = 1 it is
+    equation 4 of Hoffmann et al. 2022.
     """
     floor, a, alpha, b, beta = (constants[..., i, None] for i in range(5))
-    budget = np.asarray(c, float) / flops_per_param_token
+    budget = np.asarray(c, float) / cost.k
+    steep = alpha + cost.gamma * beta
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # an exponent of zero has no best split: NaN
-        n = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * budget ** (beta / (alpha + beta))
-        d = budget / n
+        n = (alpha * a / (cost.gamma * beta * b)) ** (1 / steep) * budget ** (beta / steep)
+        d = budget / n**cost.gamma
         return n, d, floor + a * n**-alpha + b * d**-beta
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.fit import Fit, Interval, limits, solve
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, Problem, best_split
+from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
 BEYOND = 100.0  # how far outside the measured range, as a ratio, a crossing is looked for
+LEAST_POINTS = 3  # that both curves have, for their mean difference
 POINTS = 401  # of the range, at which two curves are compared
 
 
@@ -38,8 +40,17 @@ class Crossing:
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
-            text = f"crossing at {self.at}, {'inside' if self.inside else 'outside'} the measured range"
-        return f"{text}; {self.share_inside:.0%} of replicates cross inside it"
+            text = f"crossing at {self.at.value:.3g}, {'inside' if self.inside else 'outside'} the measured range"
+        ends = (
+            f"{self.at.lo:.3g}" if self.at.lo else "no lower end",
+            f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end",
+        )
+        interval = " to ".join(ends)
+        if self.at.lo == 0 < self.at.hi == math.inf:
+            interval = "it may be anywhere, or nowhere"
+        elif self.at.lo == self.at.hi:
+            interval = f"beyond that {'below' if self.at.hi == 0 else 'above'}, or nowhere"
+        return f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
 
 
 @dataclass(frozen=True)
@@ -59,27 +70,28 @@ class Comparison:
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end
     gap_high: Interval
+    measured: Interval | None  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    trusted: bool  # both curves describe their runs and foretold what was held out
     crossing: Crossing
     confidence: float
 
     @property
     def verdict(self) -> str:
-        """ "exponent", "offset" (exponents not told apart, but a gap over the range) or "not told apart"."""
+        """ "exponent"; "offset": exponents are not told apart, but there is a gap, at the same points or else over the range."""
         if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
             return "exponent"
-        return "not told apart" if self.gap.lo <= 0 <= self.gap.hi else "offset"
+        gap = self.measured or self.gap
+        return "not told apart" if gap.lo <= 0 <= gap.hi else "offset"
 
 
-def compare_groups(
-    fits: dict[str, Fit], baseline: str, *, rng: np.random.Generator, flops_per_param_token: float = FLOPS_PER_PARAM_TOKEN
-) -> list[Comparison]:
-    """Every group against the baseline; fits of one form. p are Holm's over the groups and exponents compared.
+def compare_groups(fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator) -> list[Comparison]:
+    """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the groups and exponents compared.
 
     Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the same points) are compared as
     pairs: noise that runs of one seed share drops out.
     """
     assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, "fits of one form with as many replicates"
-    found = [compare(fits[name], fits[baseline], name, baseline, rng, flops_per_param_token) for name in fits if name != baseline]
+    found = [compare(fits[name], fits[base], name, base, rng) for name, base in against.items()]
     exponents = corrected([one.exponents for one in found])
     one_floor = corrected([one.one_floor for one in found])
     return [replace(one, exponents=a, one_floor=b) for one, a, b in zip(found, exponents, one_floor, strict=True)]
@@ -91,16 +103,16 @@ def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]
     return [{name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()} for one in family]
 
 
-def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator, flops_per_param_token: float) -> Comparison:
+def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator) -> Comparison:
     form, names = fit.form, [constant for constant in fit.form.constants if constant in ("alpha", "beta")]
     at = [form.constants.index(constant) for constant in names]
     dof = fit.dof + base.dof
     apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
     joined = one_floor(fit, base, at, rng)
-    axis, low, high = measured_range(fit, base, flops_per_param_token)
+    axis, low, high = measured_range(fit, base)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
-    value = log_ratio(fit.values, base.values, fit, axis, x, flops_per_param_token)
-    copies = log_ratio(fit.replicates, base.replicates, fit, axis, x, flops_per_param_token)
+    value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
+    copies = log_curve(fit, fit.replicates, axis, x) - log_curve(base, base.replicates, axis, x)
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
     gaps = [gap(value[at], copies[:, at], dof, fit.confidence) for at in (within, within[:1], within[-1:])]
     return Comparison(
@@ -114,9 +126,28 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         gap=gaps[0],
         gap_low=gaps[1],
         gap_high=gaps[2],
+        measured=measured(fit, base),
+        trusted=fit.trusted and base.trusted,
         crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
         confidence=fit.confidence,
     )
+
+
+def measured(fit: Fit, base: Fit) -> Interval | None:
+    """The mean relative difference at the points that both have, with Student's t interval over the points; no curve in it."""
+    names = fit.form.columns
+    both = [level_of(np.concatenate([base.columns[name], fit.columns[name]])) for name in names]
+    of = np.unique(np.stack(both), axis=1, return_inverse=True)[1]
+    sums, runs = [], []
+    for part, losses in ((of[: base.runs], base.loss), (of[base.runs :], fit.loss)):
+        sums.append(np.bincount(part, np.log(losses), minlength=of.max() + 1))
+        runs.append(np.bincount(part, minlength=of.max() + 1))
+    shared = (runs[0] > 0) & (runs[1] > 0)
+    if shared.sum() < LEAST_POINTS:
+        return None
+    apart = sums[1][shared] / runs[1][shared] - sums[0][shared] / runs[0][shared]
+    half = st.t.isf((1 - fit.confidence) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
+    return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
 
 
 def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
@@ -160,24 +191,20 @@ def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ..
     return all(a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all()) for name in names)
 
 
-def measured_range(fit: Fit, base: Fit, flops_per_param_token: float) -> tuple[str, float, float]:
+def measured_range(fit: Fit, base: Fit) -> tuple[str, float, float]:
     """The resource two curves are compared along, and the lowest and highest value of it in either group."""
     if len(fit.form.columns) == 1:
         name, both = fit.form.columns[0], np.concatenate([one.columns[fit.form.columns[0]] for one in (fit, base)])
     else:
-        name, both = "c", np.concatenate([flops_per_param_token * one.columns["n"] * one.columns["d"] for one in (fit, base)])
+        name, both = "c", np.concatenate([fit.budgets, base.budgets])
     return name, float(both.min()), float(both.max())
 
 
-def log_ratio(a: Floats, b: Floats, fit: Fit, axis: str, x: Floats, flops_per_param_token: float) -> Floats:
-    """ln of curve a over curve b at x [X]: constants [..., K] → [..., X]."""
-
-    def curve(constants: Floats) -> Floats:
-        if len(fit.form.columns) == 2:
-            return best_split(constants, x, flops_per_param_token)[2]
-        return fit.form.loss(constants, {axis: x})
-
-    return np.log(curve(a)) - np.log(curve(b))
+def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
+    """ln of the loss along the axis at x [X], constants [..., K] → [..., X]; of L(N, D) at the best split of a budget."""
+    if len(fit.form.columns) == 2:
+        return np.log(best_split(constants, x, fit.cost)[2])
+    return np.log(fit.form.loss(constants, {axis: x}))
 
 
 def crossing(x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float) -> Crossing:

@@ -76,7 +76,8 @@ class Budget:
         widths = np.diff(self.sizes)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):  # pieces without a minimum
             step = -slope / (square + np.sqrt(square**2 - 3 * cubic * slope))
-        value = np.where((step >= 0) & (step <= widths), ((cubic * step + square) * step + slope) * step + constant, np.inf)
+            value = ((cubic * step + square) * step + slope) * step + constant
+        value = np.where((step >= 0) & (step <= widths), value, np.inf)
         piece = value.argmin(axis=0)[None]
         at = np.take_along_axis(self.sizes[:-1, None] + step, piece, axis=0)[0]
         least = np.take_along_axis(value, piece, axis=0)[0]
@@ -131,7 +132,11 @@ def isoflop(
     copies_d = np.array([np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good])  # NaN stays NaN
     n_exponent, n_scale = growth(c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence)
     d_exponent, d_scale = growth(c_good, np.array([minimum.d for minimum in best]), copies_d, confidence)
-    notes = [f"C = {minimum.c:.3g}: no minimum, {minimum.reason}." for minimum in minima if minimum.reason]
+    notes = (
+        [f"No minimum in {len(minima) - len(good)} of {len(minima)} budgets: {reasons(minima)}."]
+        if len(good) < len(minima)
+        else []
+    )
     notes += [f"{lost} runs without a finite loss left out."] if lost else []
     try:
         losses = np.array([minimum.loss for minimum in best])
@@ -211,12 +216,20 @@ def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
     return float(lo), float(hi)
 
 
+def reasons(minima: tuple[Minimum, ...]) -> str:
+    """Why budgets have no minimum, those of one reason together."""
+    found: dict[str, list[str]] = {}
+    for minimum in minima:
+        if minimum.reason:
+            found.setdefault(minimum.reason, []).append(f"{minimum.c:.3g}")
+    return "; ".join(f"C = {', '.join(c[:3])}{', …' if len(c) > 3 else ''}: {reason}" for reason, c in found.items())
+
+
 def too_few(minima: tuple[Minimum, ...]) -> str:
     """Why there are no exponents, and what would give them."""
-    reasons = [f"C = {minimum.c:.3g}: {minimum.reason}" for minimum in minima if minimum.reason]
-    shown = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
+    good = sum(not minimum.reason for minimum in minima)
     return (
         f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the lowest loss in between; "
-        f"of {len(minima)} budgets {len(minima) - len(reasons)} have that{f' ({shown})' if shown else ''}. "
+        f"of {len(minima)} budgets {good} have that{f' ({reasons(minima)})' if good < len(minima) else ''}. "
         f"{LEAST_BUDGETS} budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
     )

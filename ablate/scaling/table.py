@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ablate.errors import AblateError
+from ablate.scaling import words
+from ablate.scaling.design import SAME_LINE
 from ablate.scaling.fit import BOOTSTRAPS, MISFIT, Fit, chosen_check, chosen_form, fit, misfit
-from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, levels
+from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
 from ablate.scaling.solve import Floats
+
+APART = 1.2  # the ratio of neighbouring budgets from which they are no scatter
+ONE = "all"  # what the curve of a table without groups is called
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,9 @@ class TableFit:
 
     def lines(self) -> list[str]:
         """The whole result as plain text, a line each."""
-        parts = [fit_lines(name, one) for name, one in self.fits.items()]
-        parts += [isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
-        parts += [comparison_lines(one) for one in self.comparisons]
+        parts = [words.fit_lines(name, one) for name, one in self.fits.items()]
+        parts += [words.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
+        parts += [words.comparison_lines(one) for one in self.comparisons]
         return [line for part in parts for line in part] + list(self.notes)
 
 
@@ -39,6 +44,7 @@ def fit_table(
     d: Floats | None = None,
     flops: Floats | None = None,
     group: Sequence[str] | None = None,
+    against: Mapping[str, str] | None = None,
     form: str = "",
     hold_out: str = "",
     rng: np.random.Generator,
@@ -47,15 +53,19 @@ def fit_table(
 ) -> TableFit:
     """Fit P runs: loss [P], and of n (parameters), d (tokens), flops what the table has; group names a curve for each run.
 
-    form: "n", "d", "c" or "nd"; by default L(N, D) where two columns are there (the third from C = 6·N·D), else the column there
-    is. IsoFLOP minima are looked for besides where budgets are known or repeat. AblateError where nothing can be fitted.
+    form: "n", "d", "c" or "nd"; by default what the points can tell, see `natural_form`, where two columns make the third by
+    C = 6·N·D. against: group → the group it is compared with; by default all with the first. IsoFLOP minima are looked for
+    besides where budgets repeat. AblateError where nothing can be fitted.
     """
     for name, given in {"n": n, "d": d, "flops": flops, "group": group}.items():
         if given is not None and len(given) != len(loss):
             raise AblateError(f"column {name} has {len(given)} values for {len(loss)} losses.")
     columns, notes = complete(n, d, flops)
+    names = np.array([ONE] * len(loss) if group is None else [str(name) for name in group])
+    if not form:
+        form, why = natural_form(columns, names)
+        notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
-    names = np.array(["all"] * len(loss) if group is None else [str(name) for name in group])
     order = np.lexsort([*columns.values()])  # runs of the same point stand at the same place in every group
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
@@ -70,17 +80,20 @@ def fit_table(
             fits[name] = fit(losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, confidence=confidence, **part)
         except AblateError as error:
             refused.append(f"{name}: {error}" if group is not None else str(error))
-        if {"n", "c"} <= part.keys() and (flops is not None or repeating(part["c"])):
+        if {"n", "c"} <= part.keys() and repeating(part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES):
             try:
                 isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part)
             except AblateError as error:
                 refused.append(f"{name}: {error}" if group is not None else str(error))
     if not fits and not isoflops:
         raise AblateError(" ".join(refused))
-    for name in fits:
-        if name in isoflops and fits[name].noise > MISFIT * isoflops[name].noise:
-            notes.append(f"{name}: {misfit(fits[name].noise, isoflops[name].noise)}")
-    comparisons = compare_groups(fits, next(iter(fits)), rng=rng, flops_per_param_token=per_param_token(columns)) if fits else []
+    for name, one in fits.items():
+        if name in isoflops and one.describes and one.noise > MISFIT * isoflops[name].noise:
+            fits[name] = replace(one, describes=False, notes=(*one.notes, misfit(one.noise, isoflops[name].noise)))
+    pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
+    notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
+    pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
+    comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
     return TableFit(fits, isoflops, tuple(comparisons), tuple(refused + notes))
 
 
@@ -98,43 +111,32 @@ def complete(n: Floats | None, d: Floats | None, flops: Floats | None) -> tuple[
     return columns, []
 
 
-def per_param_token(columns: dict[str, Floats]) -> float:
-    """FLOPs per parameter and token: what the table says, or 6."""
-    if columns.keys() == {"n", "d", "c"}:
-        return float(np.median(columns["c"] / (columns["n"] * columns["d"])))
-    return FLOPS_PER_PARAM_TOKEN
+def natural_form(columns: dict[str, Floats], names: np.ndarray) -> tuple[str, list[str]]:
+    """L(N, D); or, with the reason, the curve of one resource where on every curve the other stays or follows it."""
+    if not {"n", "d"} <= columns.keys():
+        return "".join(columns), []
+    for form, why in (("d", "size is the same"), ("n", "tokens are the same"), ("c", "tokens rise with size at one ratio")):
+        if all(_tells(form, part) for part in _curves(columns, names)):
+            return form, [f"On every curve {why} in all runs: {FORMS[form].symbol} is fitted."]
+    return "nd", []
 
 
-def repeating(c: Floats) -> bool:
-    """Whether runs share budgets, as isoFLOP curves do."""
-    return len(levels(c)) * LEAST_SIZES <= len(c)
+def _curves(columns: dict[str, Floats], names: np.ndarray) -> Iterator[dict[str, Floats]]:
+    for name in dict.fromkeys(names.tolist()):
+        yield {column: values[names == name] for column, values in columns.items()}
 
 
-def fit_lines(name: str, one: Fit) -> list[str]:
-    out = [f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the curve"]
-    out += [f"  {constant} = {interval}" for constant, interval in one.constants.items()]
-    if one.form.columns == ("n", "d"):
-        out.append(f"  best N grows as C^a, a = {one.n_exponent}")
-    out += [f"  {one.held_out}"] if one.held_out else []
-    out += [f"  {one.lost} runs without a finite loss left out."] if one.lost else []
-    return out + [f"  {note}" for note in one.notes]
+def _tells(form: str, part: dict[str, Floats]) -> bool:
+    """Whether the points of a curve differ in the one resource of the form alone; on one line, in C."""
+    sizes, tokens = (len(levels(part[name])) for name in ("n", "d"))
+    if form == "c":
+        return sizes > 2 and tokens > 2 and np.corrcoef(np.log(part["n"]), np.log(part["d"]))[0, 1] > SAME_LINE
+    return (sizes if form == "d" else tokens) == 1 < (tokens if form == "d" else sizes)
 
 
-def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
-    found = sum(not minimum.reason for minimum in iso.minima)
-    out = [f"{name}: isoFLOP minima of {found} budgets, noise {iso.noise:.2%} from {iso.noise_from}"]
-    out.append(f"  best N grows as C^a, a = {iso.n_exponent}; best D as C^b, b = {iso.d_exponent}")
-    if iso.frontier:
-        constants = ", ".join(f"{constant} = {interval}" for constant, interval in iso.frontier.constants.items())
-        out.append(f"  at the minima L(C) = {iso.frontier.form.equation}: {constants}")
-        out += [f"  {iso.frontier.held_out}"] if iso.frontier.held_out else []
-    return out + [f"  {note}" for note in iso.notes]
-
-
-def comparison_lines(one: Comparison) -> list[str]:
-    out = [f"{one.group} against {one.baseline}: {one.verdict}"]
-    for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
-        out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
-    places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
-    gaps = ", ".join(f"{gap.value:+.2%} [{gap.lo:+.2%}, {gap.hi:+.2%}]{where}" for where, gap in places)
-    return [*out, f"  loss against the baseline's: {gaps}", f"  {one.crossing}"]
+def repeating(n: Floats, c: Floats, at_least: int) -> bool:
+    """Whether budgets stand apart and have so many sizes each, on average, as on isoFLOP curves."""
+    budgets = levels(c)
+    points = np.unique(np.stack([level_of(n), level_of(c)]), axis=1)
+    apart = len(budgets) == 1 or float(np.median(budgets[1:] / budgets[:-1])) > APART
+    return apart and points.shape[1] >= at_least * len(budgets)

@@ -2,7 +2,18 @@
 
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
-from ablate.stats.pairs import Effect, Equivalence, after_pilot, compare, equivalence, pair_correlation, paired, sign_flip, wilson
+from ablate.stats.pairs import (
+    Effect,
+    Equivalence,
+    after_pilot,
+    compare,
+    equivalence,
+    pair_correlation,
+    paired,
+    sign_flip,
+    unequal_spread,
+    wilson,
+)
 from ablate.stats.planning import power, resolvable, seeds_needed, two_stage
 
 __all__ = [
@@ -25,5 +36,6 @@ __all__ = [
     "seeds_needed",
     "sign_flip",
     "two_stage",
+    "unequal_spread",
     "wilson",
 ]

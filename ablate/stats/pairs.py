@@ -140,6 +140,28 @@ def pair_correlation(a: Values, b: Values) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How differently two arms vary over the same seeds."""
+
+    ratio: float  # the first arm's standard deviation over the other's
+    p: float  # two-sided, of equal spread
+
+
+def unequal_spread(a: Values, b: Values) -> Spread:
+    """Whether the values of two arms, paired by seed, spread alike (Pitman 1939, Morgan 1939).
+
+    Equal variances make the sums and the differences of the pairs uncorrelated; p is that of their correlation. Below four whole
+    pairs, or where an arm or the difference does not vary, nothing is known: NaN.
+    """
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    whole = np.isfinite(a) & np.isfinite(b)
+    a, b = a[whole], b[whole]
+    if len(a) < 4 or min(map(spread, (a, b, a + b, a - b))) == 0:
+        return Spread(NAN, NAN)
+    return Spread(spread(a) / spread(b), float(st.pearsonr(a + b, a - b).pvalue))
+
+
 def sign_flip(differences: Values) -> float:
     """Two-sided p of the mean under every one of the 2^n ways to flip the differences' signs.
 

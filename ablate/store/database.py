@@ -45,6 +45,11 @@ class Database:
         with self._explained(), self._reader.begin() as connection:
             yield connection
 
+    def vacuum(self) -> None:
+        """Write the file anew without the space of what was deleted; it is smaller once it is at rest."""
+        with self._explained(), contextlib.closing(sqlite.connect(self.path, "rw")) as connection:
+            connection.execute("VACUUM")
+
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:

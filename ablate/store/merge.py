@@ -2,7 +2,8 @@
 
 A run's points and finals are taken whole from one side, never mixed: from the one that is further on (complete before
 diverged before running …), then from the one with more finals, then by the name of the attempt's journal, which is
-unique everywhere. Attempts are united by that name. Studies: see `ablate.store.studies.combine`.
+unique everywhere, then from the one with more points, for `ablate db thin` may have taken some from the other. Attempts
+are united by that name. Studies: see `ablate.store.studies.combine`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class _Side:
     status: str
     diverged_at: int | None
     finals: int
+    points: int
     attempts: dict[str, Attempt]  # by journal
 
     def attempt(self, *statuses: str) -> str | None:
@@ -58,7 +60,15 @@ class _Side:
         accepted = self.attempt(*schema.ACCEPTED) or ""
         latest = max(((row[_OFFSET], name) for name, row in self.attempts.items()), default=(0, ""))
         best = self.attempts[accepted][_STATUS] if accepted else self.status
-        return _RUN_RANK.index(best), self.finals, accepted, latest, rank((self.diverged_at,)), _RUN_RANK.index(self.status)
+        return (
+            _RUN_RANK.index(best),
+            self.finals,
+            accepted,
+            latest,
+            rank((self.diverged_at,)),
+            _RUN_RANK.index(self.status),
+            self.points,
+        )
 
 
 def merge(db: Database, other: Database) -> Merged:
@@ -110,7 +120,7 @@ def _runs(ours: Connection, theirs: Connection, series: dict[int, int]) -> tuple
                 f"INSERT INTO run ({_names(_RUN)}) VALUES ({marks}) RETURNING id", tuple(row)
             ).scalar_one()
             new += 1
-            our, better = _Side(ids[key], "planned", None, 0, {}), True
+            our, better = _Side(ids[key], "planned", None, 0, 0, {}), True
         else:
             our = _side(ours, ids[key])
             better = their.order > our.order
@@ -128,8 +138,9 @@ def _runs(ours: Connection, theirs: Connection, series: dict[int, int]) -> tuple
 def _side(connection: Connection, run_id: int) -> _Side:
     status, diverged_at = connection.exec_driver_sql("SELECT status, diverged_at FROM run WHERE id = ?", (run_id,)).one()
     finals = connection.exec_driver_sql("SELECT count(*) FROM final WHERE run_id = ?", (run_id,)).scalar_one()
+    points = connection.exec_driver_sql("SELECT count(*) FROM metric WHERE run_id = ?", (run_id,)).scalar_one()
     rows = connection.exec_driver_sql(f"SELECT {_names(_ATTEMPT)} FROM attempt WHERE run_id = ?", (run_id,))
-    return _Side(run_id, status, diverged_at, finals, {row[_JOURNAL]: tuple(row) for row in rows})
+    return _Side(run_id, status, diverged_at, finals, points, {row[_JOURNAL]: tuple(row) for row in rows})
 
 
 def _take_values(ours: Connection, theirs: Connection, run_id: int, their: _Side, series: dict[int, int]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ablate.errors import AblateError, nearest, unknown
@@ -18,8 +19,11 @@ _LONGEST = 64 << 20  # bytes of one value
 _STEPS = 1000  # of SQLite's virtual machine between looks at the clock
 
 
-def run(db: Database, sql: str, limit_seconds: float = 10) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns and rows of one SELECT. `AblateError` for anything that writes, attaches or sets, and for what is wrong in it.
+def run(
+    db: Database, sql: str, values: Mapping[str, Any] = {}, *, limit_seconds: float = 10
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns and rows of one SELECT, in which `:name` stands for a value. `AblateError` for anything that writes,
+    attaches or sets, and for what is wrong in it.
 
     The connection is read-only, may attach no other file, and its authorizer admits reading alone; a statement is
     stopped after `limit_seconds`.
@@ -40,7 +44,7 @@ def run(db: Database, sql: str, limit_seconds: float = 10) -> tuple[list[str], l
         connection.set_authorizer(authorize)
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
-            cursor = connection.execute(sql)
+            cursor = connection.execute(sql, values)
             rows = cursor.fetchall()
         except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
             code = getattr(error, "sqlite_errorcode", 0)
@@ -82,6 +86,8 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
         meant = nearest(wanted, [column for name in named for column in known[name]])
         lists = "; ".join(f"{name}: {', '.join(known[name])}" for name in named)
         return AblateError(f"unknown column {column[1]!r}{f'; did you mean {meant!r}?' if meant else '.'} Columns of {lists}.")
+    if parameter := re.match(r"You did not supply a value for binding parameter :(\w+)", message):
+        return AblateError(f"the query has a parameter :{parameter[1]}; put {parameter[1]}=VALUE behind it")
     if "one statement at a time" in message:
         return AblateError("a query is one statement; give the second one to a query of its own")
     return sqlite.explain(error, db.path) or AblateError(f"the query is wrong: {message}")

@@ -72,6 +72,12 @@ def set_journal_mode(path: Path, mode: str) -> None:
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
+def at_rest(path: Path) -> bool:
+    """Whether the database is one file, without side files; as its header tells (sqlite.org/fileformat.html, offset 18)."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] != b"\x02\x02"
+
+
 def network_filesystem(path: Path) -> str | None:
     """The type of the network file system that `path` is on; None on a local one, or where the system does not tell."""
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ablate.config import Evaluation
 from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.study.parse import StudyFile
@@ -27,7 +28,13 @@ _SECTIONS = {
     "fit": "The scaling curves that the report fits.",
     "eval": "What is measured on held-out text.",
 }
-_TABLES: dict[str, type[BaseModel]] = {"match": MatchTable, "tune": TuneTable, "fit": FitTable, "report": ReportTable}
+_TABLES: dict[str, type[BaseModel]] = {
+    "match": MatchTable,
+    "tune": TuneTable,
+    "fit": FitTable,
+    "eval": Evaluation,
+    "report": ReportTable,
+}
 
 
 def write(raw: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from ablate.text import cache, sources
 from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
 
 NAMED = ("austen", "sotu", "debian-docs")  # the first two come with the package, the third is built on demand
-_FORMAT = 1  # raised when a corpus is read or split differently
+_FORMAT = 2  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
 
 
@@ -29,6 +29,7 @@ class Facts:
     n_train_bytes: int
     n_held_out_bytes: int
     n_token_ids: int = 0  # one more than the largest token of token files; 0 for text
+    not_utf8: str = ""  # the first bytes that are not UTF-8, with some around them; "" where all are
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,27 @@ def _locate(spec: str, root: Path) -> str:
 
 
 def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
-    digest, number, n_bytes = hashlib.sha256(), -1, 0
+    digest, number, n_bytes, not_utf8 = hashlib.sha256(), -1, 0, ""
     whole, tails = [0, 0], [0, 0]  # bytes to train on and held out, were whole documents held out, or each one's tail
     for number, document in enumerate(source.documents()):
         for piece in document.pieces(1 << 20):
             digest.update(piece)
+            not_utf8 = not_utf8 or _undecodable(piece)
         digest.update(SEPARATOR)
         n_bytes += len(document) + len(SEPARATOR)
         for lengths, n_documents in ((whole, WHOLE_FROM), (tails, 1)):
             for part, held_out in parts(document, number, n_documents):
                 lengths[held_out] += len(part) + len(SEPARATOR)
-    return Facts(digest.hexdigest(), number + 1, n_bytes, *(whole if number + 1 >= WHOLE_FROM else tails))
+    n_train, n_held_out = whole if number + 1 >= WHOLE_FROM else tails
+    return Facts(digest.hexdigest(), number + 1, n_bytes, n_train, n_held_out, not_utf8=not_utf8)
+
+
+def _undecodable(piece: bytes) -> str:
+    try:
+        piece.decode()
+    except UnicodeDecodeError as error:
+        return repr(piece[max(0, error.start - 20) : error.start + 20])
+    return ""
 
 
 def _token_facts(source: sources.TokenFiles) -> Facts:

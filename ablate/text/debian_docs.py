@@ -49,7 +49,7 @@ PACKAGES = (
 )
 _LONGEST_DOCUMENT = 1 << 17  # bytes; a longer file, such as a dictionary, becomes several documents
 _LARGEST_FILE = 1 << 27  # bytes, unpacked
-_FORMAT = 1  # raised when text is made differently
+_FORMAT = 2  # raised when text is made differently
 
 
 def folder() -> Path:
@@ -58,8 +58,14 @@ def folder() -> Path:
 
 
 def build(patterns: tuple[str, ...] = PACKAGES) -> Path:
-    """Build the corpus unless it is there. Packages done before an interruption are not fetched again."""
-    return cache.built("debian-docs", "corpus", lambda into: _assemble(patterns, into))
+    """Build the corpus unless it is there. Packages done before an interruption are not fetched again.
+
+    Raises `AblateError` where the corpus that is there was built of other packages.
+    """
+    built = cache.built("debian-docs", "corpus", lambda into: _assemble(patterns, into))
+    if patterns != tuple(record["pattern"] for record in json.loads((built / "manifest.json").read_text())):
+        raise AblateError(f"{built} was built of other packages: delete that folder to build it anew")
+    return built
 
 
 def _assemble(patterns: tuple[str, ...], into: Path) -> None:
@@ -185,6 +191,9 @@ def main() -> None:
     except AblateError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted: the packages done so far are kept", file=sys.stderr)
+        sys.exit(130)
     print(f"debian-docs is in {built}; to build it anew, delete that folder")
 
 

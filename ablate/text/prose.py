@@ -59,7 +59,7 @@ class _Html(HTMLParser):
 def html(page: str) -> list[str]:
     """The paragraphs of an HTML page."""
     parser = _Html()
-    parser.feed(page)
+    parser.feed(page.replace("\N{PILCROW SIGN}", ""))  # a link to the heading that it stands behind
     parser.close()
     return parser.paragraphs
 
@@ -79,9 +79,39 @@ _ROFF_ESCAPES = (
 )
 
 
+_MDOC_WORDS = _set(
+    "Ad An Aq Ar At Bq Bx Cm Dq Dv Dx Em Er Ev Fa Fl Fn Fx Ic Li Ms Nm No Ns Nx Op Ox Pa Pf Pq Ql Qq Sq St Sx Sy Tn Ux Va Vt Xr"
+)
+_MDOC_SYSTEMS = {
+    "At": "AT&T UNIX",
+    "Bx": "BSD",
+    "Dx": "DragonFly",
+    "Fx": "FreeBSD",
+    "Nx": "NetBSD",
+    "Ox": "OpenBSD",
+    "Ux": "Unix",
+}
+_MDOC_AROUND = {"Aq": "<{}>", "Bq": "[{}]", "Dq": '"{}"', "Fl": "-{}", "Pq": "({})", "Ql": "'{}'", "Qq": '"{}"', "Sq": "'{}'"}
+
+
+def _mdoc(macro: str, words: list[str], name: str) -> str:
+    """What a macro within a sentence prints, of a page called `name`; macros among its words print their own."""
+    end = len(words)
+    while end and words[end - 1] in tuple(".,:;)]?!"):
+        end -= 1
+    inside = [word for word in words[:end] if word not in _MDOC_WORDS]
+    if macro == "Nm" and not inside:
+        inside = [name]
+    if macro in ("Fn", "Xr"):
+        inside = [f"{inside[0]}({'' if macro == 'Fn' else ''.join(inside[1:])})"] if inside else []
+    if macro in _MDOC_SYSTEMS:
+        inside = [_MDOC_SYSTEMS[macro], *inside]
+    return _MDOC_AROUND.get(macro, "{}").format(" ".join(inside)) + "".join(words[end:])
+
+
 def roff(page: str) -> list[str]:
     """The paragraphs of a manual page in man or mdoc macros."""
-    paragraphs, until = [""], ""
+    paragraphs, until, name = [""], "", ""
     for line in page.splitlines():
         request = re.match(r"[.']\s*(\S+)\s*(.*)", line)
         macro, rest = request.groups() if request else ("", line)
@@ -92,14 +122,23 @@ def roff(page: str) -> list[str]:
             paragraphs.append("")
         elif macro in _ROFF_BREAKS or not line.strip():
             paragraphs.append("")
+        elif macro in _MDOC_WORDS:
+            words = _arguments(rest)
+            name = name or (words[0] if macro == "Nm" and words else "")
+            paragraphs[-1] += _mdoc(macro, words, name) + "\n"
         elif macro in _ROFF_FONTS:
-            words = [plain or quoted for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', rest)]
+            words = _arguments(rest)
             paragraphs[-1] += ("" if len(macro) == 2 and macro[0] in "BIR" else " ").join(words) + "\n"
         elif not request and not line.startswith((".", "'")):
             paragraphs[-1] += line + "\n"
     for pattern, plain in _ROFF_ESCAPES:
         paragraphs = [pattern.sub(plain, paragraph) for paragraph in paragraphs]
     return paragraphs
+
+
+def _arguments(rest: str) -> list[str]:
+    """The arguments of a macro, of which some stand in quotes."""
+    return [plain or quoted for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', rest)]
 
 
 def pod(page: str) -> list[str]:
@@ -125,9 +164,19 @@ def plain(page: str) -> list[str]:
     return [part for part in found if part[:1] not in (" ", "\t") and not re.search(r"[-=+|*~^]{4}", part)]
 
 
+_DICTIONARY_MARKS = (
+    (re.compile(r"\s*\[(?:1913 Webster|Webster 1913 Suppl\.|WordNet [\d.]+|Century Dict\. 1906|[A-Z]{2,3})( *\+[^]]*)?\]"), ""),
+    (re.compile(r"\s*\[(?:syn|ant|also): [^]]*\]"), ""),
+    (re.compile(r"\s*\\[^\\]{1,80}\\"), ""),  # how a headword is spoken
+    (re.compile(r"\{\s*([^{}]*?)\s*\}"), r"\1"),  # a link
+)
+
+
 def dictionary(page: str) -> list[str]:
-    """The paragraphs of a dictionary in dict's format, in which definitions are indented."""
-    return re.split(r"\n\s*\n", page)
+    """The paragraphs of a dictionary in dict's format, in which entries begin at the margin and go on indented."""
+    for mark, plain in _DICTIONARY_MARKS:
+        page = mark.sub(plain, page)
+    return re.split(r"\n\s*\n|\n(?=\S)", page)
 
 
 _KINDS: tuple[tuple[str, Callable[[str], list[str]]], ...] = (

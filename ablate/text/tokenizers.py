@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
     spelling: list[bytes]  # the bytes of each token; b"" for one that stands for no text
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
-        """The tokens of each piece. Raises `UnicodeDecodeError` where bytes are not UTF-8 and have to be."""
+        """The tokens of each piece. Raises `AblateError` where the tokenizer has none for it."""
 
 
 def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
@@ -52,6 +52,9 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         return TokenizerInfo("tokens", corpus.n_token_ids, _hash(f"tokens:{corpus.n_token_ids}"), "tokens")
     if spec == "byte":
         return TokenizerInfo("byte", 256, _hash("byte"), "byte")
+    if corpus.not_utf8:
+        where = f"corpus {corpus.name!r} is not UTF-8 around {corpus.not_utf8}"
+        raise AblateError(f"tokenizer = {spec!r}: {where}: convert it, or use tokenizer = 'byte'")
     if spec.startswith("bpe:"):
         size = _size(spec)
         if corpus.holds_tokens:
@@ -64,6 +67,8 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         raise unknown("tokenizer", spec, _SPECS)
     content = _content(path)
     n_vocab = len(_spelling(_library(path, content)))
+    if n_vocab < 2:
+        raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
     if corpus.n_token_ids > n_vocab:
         raise AblateError(
             f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token {corpus.n_token_ids - 1}: "
@@ -103,6 +108,7 @@ class Library:
 
     def __init__(self, path: Path, n_vocab: int = 0):
         """`n_vocab`: a vocabulary larger than the file's, filled up with tokens that never occur."""
+        self._path = path
         self._tokenizer = _library(path, _content(path))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -113,7 +119,10 @@ class Library:
 
     def encode(self, pieces: list[bytes]) -> list[list[int]]:
         texts = [piece.decode() for piece in pieces]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        try:
+            return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        except Exception as error:  # the library raises bare Exceptions
+            raise AblateError(f"tokenizer {self._path} cannot encode the corpus: {error}") from None
 
 
 def _hash(text: str) -> str:

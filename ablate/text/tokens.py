@@ -74,8 +74,7 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     """The tokens of a run, made where the cache lacks them; `sources` maps the content hashes of
     the corpus and of a tokenizer from a file to their locations.
 
-    Raises `AblateError` where a text has changed since the plan, is too short for one window of n_ctx + 1 tokens, or
-    is not UTF-8 and would have to be.
+    Raises `AblateError` where a text has changed since the plan, or is too short for one window of n_ctx + 1 tokens.
     """
     corpus, tokenizer = (config.corpus_hash, config.tokenizer_hash)
     tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
@@ -90,16 +89,27 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
 
 
-def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int) -> None:
-    """`AblateError` unless both training and held-out text hold a window of n_ctx + 1 tokens.
+def spelt(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
+    """Bytes that a tokenizer's tokens spell for each byte of held-out text, 1 where nothing is lost; makes the tokens."""
+    tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+    return tokens.held_out_bytes / corpus.n_held_out_bytes
+
+
+def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
+    """`AblateError` unless training and held-out text hold a window of n_ctx + 1 tokens, the latter one of `longest` + 1.
 
     Counts tokens only where bytes leave it open: no text has 64 bytes a token.
     """
     lengths = (corpus.n_train_bytes, corpus.n_held_out_bytes)
-    if min(lengths) < 64 * (n_ctx + 1) and tokenizer.location != "byte":
+    if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
         tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
         lengths = (len(tokens.train), len(tokens.held_out))
     _long_enough(corpus.name, *lengths, n_ctx)
+    if lengths[1] < longest + 1:
+        raise AblateError(
+            f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has {lengths[1]} tokens, a context of "
+            f"{longest / n_ctx:g} × n_ctx takes {longest + 1}"
+        )
 
 
 def _long_enough(name: str, train: int, held_out: int, n_ctx: int) -> None:
@@ -141,15 +151,11 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
                 if not held_out:
                     yield from part.pieces()
 
-    try:
-        encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
-        streams = {held_out: _Stream(folder / name, encoder) for name, held_out in (("train", False), ("held_out", True))}
-        for number, document in enumerate(source.documents()):
-            for part, held_out in parts(document, number, facts.n_documents):
-                streams[held_out].append(number, part.pieces())
-    except UnicodeDecodeError as error:
-        bad = error.object[max(0, error.start - 20) : error.start + 20]
-        raise AblateError(f"corpus {corpus} is not UTF-8 around {bad!r}: convert it, or use tokenizer = 'byte'") from None
+    encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+    streams = {held_out: _Stream(folder / name, encoder) for name, held_out in (("train", False), ("held_out", True))}
+    for number, document in enumerate(source.documents()):
+        for part, held_out in parts(document, number, facts.n_documents):
+            streams[held_out].append(number, part.pieces())
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]

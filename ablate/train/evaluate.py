@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ablate.config import Evaluation, RunConfig
-from ablate.data.batches import held_out_windows, length_windows, n_scored
+from ablate.config import Evaluation, RunConfig, n_scored
+from ablate.data.batches import held_out_windows, length_windows
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import passages
 from ablate.text import Tokens
@@ -109,15 +109,12 @@ class Evaluator:
 
     def _length_examples(self, tokens: Tokens) -> dict[float, Example]:
         """Contexts of several lengths, with the same tokens scored; those that the position encoding reaches."""
-        factors = self.evaluation.lengths
-        if factors == (1.0,):
+        n_ctx, contexts = self.config.n_ctx, self.evaluation.contexts(self.config)
+        if not contexts:
             return {}
-        n_ctx, limit = self.config.n_ctx, self.step.model.position.limit
-        windows = length_windows(tokens.held_out, n_ctx, factors, self.evaluation.tokens).to(self.step.device)
+        windows = length_windows(tokens.held_out, n_ctx, self.evaluation.lengths, self.evaluation.tokens).to(self.step.device)
         whole = self.step.objective.test(windows)
-        lengths = {factor: round(factor * n_ctx) for factor in factors}
-        reached = {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
-        return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in reached.items()}
+        return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in contexts.items()}
 
     def _probes(self) -> list[Final]:
         """Of masked models: loss and accuracy at every ratio of the probe grid, and the pseudo-perplexity."""

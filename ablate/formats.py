@@ -53,8 +53,12 @@ def shown(value: Any) -> str:
         return number(value)
     if value.isprintable() and value == value.strip() and not _READS_AS_VALUE.fullmatch(value):
         return value
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """`text` on one line, what must not reach a terminal escaped: controls, marks that turn the direction, lone surrogates."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def _escaped(char: str) -> str:

@@ -1,0 +1,103 @@
+"""`ablate export`: a study's numbers as a file for another program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.render import Db, writing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ablate.store import Database
+
+WHAT = {
+    "runs": "one row a run, as `ablate.load` gives them",
+    "curves": "every stored point of every series",
+    "finals": "every final number of every run",
+    "pairs": "each run beside its baseline's of the same seed",
+    "effects": "one row a contrast, worked out now",
+}
+SUFFIXES = ("csv", "json", "parquet")
+
+
+def export(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help=f"Where to; its ending says how: {', '.join(SUFFIXES)}.")],
+    what: Annotated[
+        str,
+        typer.Option(
+            "--what",
+            metavar="WHAT",
+            help="; ".join(f"{name}: {meaning}" for name, meaning in WHAT.items()) + ".",
+            autocompletion=complete.exports,
+        ),
+    ] = "runs",
+    db: Db = None,
+) -> None:
+    """Write a study's runs, curves, finals, pairs or effects to a file; every number comes back exactly."""
+    from ablate import store
+    from ablate.errors import unknown
+
+    suffix = out.suffix.lower().removeprefix(".")
+    if suffix not in SUFFIXES:
+        raise unknown("ending of FILE", out.suffix or out.name, [f".{name}" for name in SUFFIXES])
+    if what not in WHAT:
+        raise unknown("--what", what, WHAT)
+    with store.open(db) as database:
+        frame = _frame(database, study, what)
+    with writing(out):
+        _write(frame, out, suffix)
+    print(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
+
+
+def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
+    from ablate import analysis, results
+
+    frames: dict[str, Callable[..., pd.DataFrame]] = {
+        "runs": results.load,
+        "curves": results.curves,
+        "finals": results.finals,
+        "pairs": results.pairs,
+        "effects": analysis.effects,
+    }
+    return frames[what](study, db=database)
+
+
+def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
+    """Write beside the file, then put it in its place: what stood there is whole until the new one is."""
+    from ablate import formats
+
+    part = out.with_name(f"{out.name}.part")
+    try:
+        if suffix == "parquet":
+            _parquet(frame, part)
+        else:
+            rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
+            part.write_text(formats.render(list(map(str, frame)), rows, suffix), encoding="utf-8", newline="")
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _parquet(frame: pd.DataFrame, path: Path) -> None:
+    from importlib.util import find_spec
+
+    from ablate.errors import AblateError
+
+    if find_spec("pyarrow") is None:
+        raise AblateError("parquet needs pyarrow: pip install pyarrow, or write a .csv")
+    frame.to_parquet(path, engine="pyarrow", index=False)
+
+
+def _values(column: pd.Series) -> list[Any]:
+    """Python's own values, None where there is none; a float that is NaN stays NaN."""
+    import pandas as pd
+
+    numbers = pd.api.types.is_float_dtype(column.dtype)
+    return [value if numbers or not pd.isna(value) else None for value in column.tolist()]

@@ -1,0 +1,108 @@
+"""`ablate fit`: scaling curves of a study, or of any table of losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli.render import Db, console
+
+if TYPE_CHECKING:
+    from ablate.scaling import Losses
+
+TABLE = "Any table of losses"  # panel of the options that only such a table takes
+
+
+def _column(what: str) -> typer.models.OptionInfo:
+    return typer.Option(metavar="COLUMN", help=f"The column of {what}.", show_default=False, rich_help_panel=TABLE)
+
+
+def fit(
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False)] = None,
+    group: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help="The factor, or column, with a curve a level. Columns may be several.", show_default=False
+        ),
+    ] = [],  # noqa: B006
+    form: Annotated[
+        str,
+        typer.Option(metavar="n|d|c|nd", help="L(N), L(D), L(C) or L(N, D); else what the runs can tell.", show_default=False),
+    ] = "",
+    hold_out: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT", help='"largest size", "largest tokens" or "largest budget": what checks the fit.', show_default=False
+        ),
+    ] = "",
+    count: Annotated[
+        str,
+        typer.Option(metavar="body|total|headless", help="What counts as N and C in a study: `headless` leaves the head out."),
+    ] = "body",
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Fit this table instead of a study.", show_default=False, rich_help_panel=TABLE
+        ),
+    ] = None,
+    n: Annotated[str, _column("parameters")] = "",
+    d: Annotated[str, _column("training tokens")] = "",
+    flops: Annotated[str, _column("training FLOPs")] = "",
+    loss: Annotated[str, _column("losses")] = "",
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="COLUMN=VALUE", help="Only rows with this value. May be repeated.", show_default=False, rich_help_panel=TABLE
+        ),
+    ] = [],  # noqa: B006
+    db: Db = None,
+) -> None:
+    """Fit scaling curves with intervals and a held-out check, and compare the curves of a factor's levels."""
+    from ablate.errors import AblateError
+
+    if (study is None) is (csv is None):
+        raise AblateError("give a study, or a table with --csv FILE")
+    if csv is None:
+        if given := [name for name, value in {"n": n, "d": d, "flops": flops, "loss": loss, "where": where}.items() if value]:
+            raise AblateError(f"--{given[0]} names a column of a table, and goes with --csv FILE")
+        losses, hold_out = _of_study(str(study), group, hold_out, count, db)
+    else:
+        from ablate.scaling.read import read
+
+        if not loss:
+            raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
+        losses = read(csv, loss=loss, n=n, d=d, flops=flops, group=group, where=_pairs(where))
+    out = console()
+    for line in (losses.measured(), *losses.notes, *losses.fit(form=form, hold_out=hold_out).lines()):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | None) -> tuple[Losses, str]:
+    """The study's losses, and what it holds out where that is not said: as its [fit] says."""
+    import tomllib
+
+    from ablate import results, store
+    from ablate.errors import AblateError
+    from ablate.scaling.study import of_study
+
+    if len(group) > 1:
+        raise AblateError(f"--group takes one factor of a study; given were {', '.join(group)}")
+    with store.open(db) as database:
+        row = results.study(name, database)
+        runs, levels = results.load(name, database), results.levels(name, database)
+    if row.goal != "min":
+        raise AblateError(f"scaling curves are of a loss, and {row.metric}, the metric of {name}, is better where it is higher")
+    wanted = tomllib.loads(row.toml).get("fit", {})
+    chosen = group[0] if group else str(wanted.get("group", ""))
+    return of_study(runs, levels, group=chosen, count=count), hold_out or str(wanted.get("hold_out", ""))
+
+
+def _pairs(where: list[str]) -> dict[str, str]:
+    from ablate.errors import AblateError
+
+    for text in where:
+        if "=" not in text:
+            raise AblateError(f"--where {text!r}: COLUMN=VALUE is wanted")
+    return dict(text.split("=", 1) for text in where)

@@ -1,0 +1,168 @@
+"""`ablate query` and `ablate browse`: the database asked in SQL, or by the name of a query, here or in a browser."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.render import Db, console, table
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+
+Format = Annotated[
+    str, typer.Option("--format", metavar="table|csv|json|md", help="How to print.", autocompletion=complete.formats)
+]
+
+
+def query(
+    asked: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|SQL", help="A named query, or one SELECT.", show_default=False, autocompletion=complete.questions
+        ),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="VALUE",
+            help="What the query is about, such as a study.",
+            show_default=False,
+            autocompletion=complete.stored,
+        ),
+    ] = None,
+    format: Format = "table",
+    listed: Annotated[bool, typer.Option("--list", help="List the named queries, what each answers and needs.")] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="List tables and views with their columns.")] = False,
+    db: Db = None,
+) -> None:
+    """Ask the database, by a named query or in SQL; it can only be read.
+
+    ablate query best-lr topology
+    """
+    from ablate import formats, store
+    from ablate.errors import AblateError
+    from ablate.store import query as queries
+
+    if (asked is not None) + listed + tables != 1:
+        raise AblateError(
+            'give a named query of --list, or one SELECT, such as "SELECT cell, avg(loss) FROM runs GROUP BY cell", or --tables'
+        )
+    if listed:
+        _list(format)
+        return
+    with store.open(db) as database:
+        if asked is None:
+            _tables(database, format)
+            return
+        sql, values = _statement(asked, words or [])
+        if study := values.get("study"):
+            known(database, study)
+        columns, rows = queries.run(database, sql, values)
+    print(formats.render(columns, rows, format), end="")
+    if not rows and format == "table":
+        print("no rows", file=sys.stderr)
+
+
+def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The SQL of a named query, or the SQL itself, and the values of its parameters."""
+    from ablate.errors import AblateError
+    from ablate.store import questions
+
+    if asked.upper() in ("SELECT", "WITH"):
+        raise AblateError(f'put the whole {asked.upper()} in quotes: ablate query "{asked} …"')
+    if re.fullmatch(r"[\w-]+", asked):
+        question = questions.find(asked)
+        return question.sql, question.bind(words)
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise AblateError(
+                f"{word!r} stands behind SQL, whose parameters are given as NAME=VALUE; put the whole SELECT in quotes"
+            )
+        values[name] = value
+    return asked, values
+
+
+def known(database: Database, study: str) -> None:
+    """Refuse a study that the database does not hold."""
+    from ablate.errors import unknown
+    from ablate.store.query import run
+
+    names = [name for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1]]
+    if study not in names:
+        raise unknown("study in the database", study, names)
+
+
+def _list(format: str) -> None:
+    from ablate import formats
+    from ablate.store.questions import QUESTIONS, page
+
+    if format == "md":
+        print(page(), end="")
+    elif format == "table":
+        rows = [(question.name, question.usage, question.answers) for question in QUESTIONS.values()]
+        console().print(table(["named query", "values", "what it answers"], rows))
+        console().print("Ask one: ablate query means STUDY. Their SQL: ablate query --list --format md", markup=False)
+    else:
+        every = [(question.name, question.usage, question.answers, question.sql) for question in QUESTIONS.values()]
+        print(formats.render(["name", "values", "answers", "sql"], every, format), end="")
+
+
+def _tables(database: Database, format: str) -> None:
+    from ablate import formats
+    from ablate.store import query
+
+    rows = [(name, kind, ", ".join(columns)) for name, kind, columns in query.tables(database)]
+    if format != "table":
+        print(formats.render(["name", "kind", "columns"], rows, format), end="")
+        return
+    for name, kind, columns in rows:  # columns are too many for one line
+        print(f"{name} ({kind})", *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "), sep="\n")
+
+
+def browse(
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Where it listens, on this machine alone.")
+    ] = 8001,
+    db: Db = None,
+) -> None:
+    """Look through the database in a browser: Datasette, with the named queries; it can only be read. Ctrl-C ends it."""
+    import json
+    import os
+    from importlib.util import find_spec
+
+    from ablate import store
+    from ablate.errors import AblateError
+
+    with store.open(db) as database:
+        path = database.path
+    if find_spec("datasette") is None:
+        raise AblateError("browsing needs Datasette: pip install 'ablate-studies[browse]', or pip install 'datasette<1'")
+    command = [sys.executable, "-m", "datasette", "serve", str(path), "--metadata", "-", "--port", str(port)]
+    read, write = os.pipe()
+    os.write(write, json.dumps(_metadata(path)).encode())  # a pipe holds 64 KiB
+    os.close(write)
+    os.dup2(read, 0)
+    os.execv(sys.executable, [*command, "--setting", "sql_time_limit_ms", "10000"])
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    """What Datasette is told about the database: the named queries, and what is no table for people."""
+    from ablate.store.questions import QUESTIONS
+    from ablate.store.schema import VERSION_TABLE
+
+    queries = {
+        question.name: {"sql": question.sql, "title": question.name, "description": question.answers}
+        for question in QUESTIONS.values()
+    }
+    about = {"queries": queries, "tables": {VERSION_TABLE: {"hidden": True}}}
+    return {"title": f"ablate: {path}", "databases": {path.stem: about}}

@@ -1,0 +1,271 @@
+"""Figures of scaling curves: the loss over size, tokens and FLOPs, isoFLOP minima, the best split of a budget, residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from ablate import units
+from ablate.figures import style
+from ablate.scaling.fit import Fit
+from ablate.scaling.forms import level_of, levels
+from ablate.scaling.isoflop import IsoFlop
+
+AXES = {  # resource → label of the axis, how its ticks are written
+    "n": ("parameters N", units.count),
+    "d": ("training tokens D", units.count),
+    "c": ("training FLOPs C", units.power),
+}
+POINTS = 100  # of a line
+OPEN: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9}  # marks of runs that were held out
+
+
+def scaling(
+    frame: pd.DataFrame, *, x: str = "n", label: str = "loss", fits: Mapping[str, Fit] | None = None, ax: Axes | None = None
+) -> Axes:
+    """The loss over one resource on two log axes, with the fitted curves, and what was held out from a check of them.
+
+    frame: one row a run: n, d, c, loss, curve, held_out. fits: curve → its fit. L(N, D) is drawn along the lines of the grid:
+    over N at each budget, ratio or token count, whichever is the fewest; over D and over C at each size; over C also, thick, the
+    lowest loss of a budget. Dotted: a fit without the runs that were held out, which are hollow.
+    """
+    fits = fits or {}
+    with style.theme():
+        shown = list(style.arms(frame, "curve"))
+        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        ax = style.canvas(ax, 2.4, names)
+        handles = []
+        for name, index, part in shown:
+            handles.append(_points(ax, name, index, part, x))
+            if name in fits:
+                _curve(ax, fits[name], index, part, x)
+        text, write = AXES[x]
+        style.ticks(ax, "x", write, log=True)
+        style.ticks(ax, "y", log=True)
+        ax.grid(axis="y")
+        style.labels(ax, text, label)
+        if names:
+            style.legend_below(ax, handles, names)
+        return ax
+
+
+def isoflop(found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axes | None = None) -> Axes:
+    """The loss over size in each budget, its Akima interpolation, and the minimum with its interval.
+
+    frame: the runs of one curve: n, c, loss.
+    """
+    with style.theme():
+        names = [f"{units.power(float(f'{minimum.c:.2g}'))} FLOPs" for minimum in found.minima]
+        ax = style.canvas(ax, 2.4, names)
+        shades = sns.color_palette("crest", len(found.minima)).as_hex()
+        budget = level_of(frame["c"].to_numpy(float))
+        handles = []
+        for place, (minimum, shade) in enumerate(zip(found.minima, shades, strict=True)):
+            runs = frame[budget == place]
+            ax.plot(runs["n"], runs["loss"], "o", color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
+            if len(minimum.sizes) > 1:
+                ax.plot(
+                    *(minimum.curve() if not _few(minimum.sizes) else (minimum.sizes, minimum.losses)), color=shade, linewidth=1.1
+                )
+            mark = ax.plot(minimum.sizes, minimum.losses, style.marker(place), color=shade, markersize=4)[0]
+            handles.append(mark)
+            if not minimum.reason:
+                _interval(ax, minimum.n.value, minimum.loss, (minimum.n.lo, minimum.n.hi))
+                least = ax.plot(
+                    [minimum.n.value], [minimum.loss], "*", color=style.INK, markersize=7, zorder=5, markeredgewidth=0
+                )[0]
+                style.tip(
+                    least, f"{units.power(minimum.c)} FLOPs: lowest loss {minimum.loss:.4g} at {units.count(minimum.n.value)}"
+                )
+        style.ticks(ax, "x", AXES["n"][1], log=True)
+        style.ticks(ax, "y", log=True)
+        ax.grid(axis="y")
+        style.labels(ax, AXES["n"][0], label)
+        style.legend_below(ax, handles, names)
+        return ax
+
+
+def frontier(
+    isoflops: Mapping[str, IsoFlop], fits: Mapping[str, Fit], order: list[str], ranges: Mapping[str, tuple[float, float]], *,
+    which: str = "n", ax: Axes | None = None,
+) -> Axes:  # fmt: skip
+    """The compute-optimal size (which = "n") or number of tokens ("d") over the budget.
+
+    Marks and solid line: isoFLOP minima and their power law. Dashed line and band: the best split of L(N, D). order: all curves,
+    for their colours. ranges: curve → lowest and highest budget measured.
+    """
+    with style.theme():
+        shown = [name for name in order if name in isoflops or name in fits]
+        names = [style.plain(name, 24) for name in shown] if len(shown) > 1 else []
+        ax = style.canvas(ax, 2.2, names)
+        handles = []
+        for name in shown:
+            index = order.index(name)
+            shade = style.color(index)
+            c = np.geomspace(*ranges[name], POINTS)
+            handles.append(Line2D([], [], color=shade, marker=style.marker(index), markersize=4.5, linewidth=1.2))
+            if name in fits and fits[name].form.columns == ("n", "d"):
+                band = fits[name].best_split(c)[0 if which == "n" else 1]
+                ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
+                ax.plot(c, band.value, color=shade, linestyle=(0, (5, 1.5)), linewidth=1)
+            if name in isoflops:
+                _minima(ax, isoflops[name], which, index, c)
+        style.ticks(ax, "x", AXES["c"][1], log=True)
+        style.ticks(ax, "y", AXES[which][1], log=True)
+        ax.grid(axis="y")
+        style.labels(ax, AXES["c"][0], {"n": "best size N", "d": "best tokens D"}[which])
+        if names:
+            style.legend_below(ax, handles, names)
+        return ax
+
+
+def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> Axes:
+    """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with a column residual."""
+    with style.theme():
+        shown = list(style.arms(frame, "curve"))
+        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        ax = style.canvas(ax, 1.9, names)
+        ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
+        handles = []
+        for place, (_, index, part) in enumerate(shown):
+            aside = 1.03 ** (place - (len(shown) - 1) / 2)  # curves of the same sizes stand beside each other
+            for held_out, runs in part.groupby("held_out"):
+                ax.plot(
+                    runs[x] * aside, 100 * runs["residual"], style.marker(index), color=style.color(index), markersize=3.2,
+                    alpha=0.75, **(OPEN if held_out else {"markeredgewidth": 0}),
+                )  # fmt: skip
+            handles.append(Line2D([], [], color=style.color(index), marker=style.marker(index), linestyle="", markersize=4))
+        text, write = AXES[x]
+        style.ticks(ax, "x", write, log=True)
+        style.ticks(ax, "y", style.signed)
+        ax.grid(axis="y")
+        style.labels(ax, text, "loss against its curve (%)")
+        if names:
+            style.legend_below(ax, handles, names)
+        return ax
+
+
+def along(frame: pd.DataFrame) -> str:
+    """What the lines of L(N, D) over N are at: "budget", "ratio of tokens to parameters" or "number of tokens"."""
+    return _grouping(frame, "n")[0]
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line2D:
+    """Single runs, faint, and their means; hollow where they were held out."""
+    shade, mark = style.color(index), style.marker(index)
+    ax.plot(part[x], part["loss"], mark, color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
+    levels = [level_of(part[column].to_numpy(float)) for column in ("n", "d", "c") if column in part]
+    means = part.groupby([*levels])[[x, "loss", "held_out"]].mean()
+    for held_out, group in means.groupby(means["held_out"] > 0.5):
+        drawn = ax.plot(group[x], group["loss"], mark, color=shade, markersize=4, **(OPEN if held_out else {}), zorder=3)[0]
+        _, write = AXES[x]
+        style.tip(drawn, f"{name}: " + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in group[[x, "loss"]].to_numpy()))
+    return Line2D([], [], color=shade, marker=mark, markersize=4, linewidth=1.2)
+
+
+def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> None:
+    shade = style.color(index)
+    if fitted.form.columns == ("n", "d") and x == "c":
+        c = np.geomspace(part["c"].min(), part["c"].max(), POINTS)
+        band = fitted.best_split(c)[2]
+        ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.18, linewidth=0)
+        ax.plot(c, band.value, color=shade, linewidth=1.6)
+    lines = list(_lines(fitted, part, x))
+    for place, line in enumerate(lines):
+        band = fitted.predict(**{name: line[name] for name in fitted.form.columns})
+        thin = x == "c" and len(fitted.form.columns) == 2
+        if not thin:
+            ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
+        ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
+        if index == 0 and (x == "n" or place in (0, len(lines) - 1)) and len(lines) > 1:
+            end = line[x][-1], band.value[-1]
+            ax.annotate(_called(line, part, x), end, (4, -1), textcoords="offset points", fontsize=6, va="center")
+        if fitted.held_out is not None:
+            beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
+            without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
+            ax.plot(line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1)))
+
+
+def _last_fitted(fitted: Fit) -> float:
+    """The largest value of the held-out resource that the check was fitted to."""
+    assert fitted.held_out is not None
+    column = fitted.columns[fitted.held_out.column]
+    return float(column[column < fitted.held_out.from_].max())
+
+
+def _lines(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[dict[str, np.ndarray]]:
+    """The lines of the grid along x: the columns at `POINTS` places, between the points by their logarithms."""
+    columns = {name: part[name].to_numpy(float) for name in ("n", "d", "c") if name in part}
+    if len(fitted.form.columns) == 1:
+        groups = np.zeros(len(part), int)
+    elif x == "n":
+        groups = min(
+            (level_of(of) for of in (columns["c"], columns["d"] / columns["n"], columns["d"])), key=lambda one: one.max()
+        )
+    else:
+        groups = level_of(columns["n"])
+    for group in range(groups.max() + 1):
+        mine = groups == group
+        order = np.argsort(columns[x][mine])
+        known = np.log(columns[x][mine][order])
+        if known[-1] - known[0] < 0.05:
+            continue
+        at = np.linspace(known[0], known[-1], POINTS)
+        yield {name: np.exp(np.interp(at, known, np.log(values[mine][order]))) for name, values in columns.items()}
+
+
+def _grouping(frame: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
+    """What tells the lines over x apart, and its value for every run: over N whatever of the grid has the fewest values."""
+    n, d, c = (frame[name].to_numpy(float) for name in ("n", "d", "c"))
+    if x != "n":
+        return "size", n
+    grids = {"budget": c, "ratio of tokens to parameters": d / n, "number of tokens": d}
+    name = min(grids, key=lambda one: len(levels(grids[one])))
+    return name, grids[name]
+
+
+def _called(line: dict[str, np.ndarray], part: pd.DataFrame, x: str) -> str:
+    """The value that a line is at, as it is written beside it."""
+    write = {"size": lambda: units.count(line["n"][0]), "budget": lambda: units.power(float(f"{line['c'].mean():.2g}"))}
+    write |= {"number of tokens": lambda: units.count(line["d"][0])}
+    return write.get(_grouping(part, x)[0], lambda: f"{(line['d'] / line['n']).mean():.2g}")()
+
+
+def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> None:
+    shade = style.color(index)
+    ax.plot(c, found.best_split(c)[0 if which == "n" else 1], color=shade, linewidth=1.4)
+    for minimum in found.minima:
+        if minimum.reason:
+            continue
+        if which == "n":
+            ax.plot([minimum.c] * 2, [minimum.n.lo, minimum.n.hi], color=shade, linewidth=1)
+        mark = ax.plot(
+            [minimum.c],
+            [minimum.n.value if which == "n" else minimum.d],
+            style.marker(index),
+            color=shade,
+            markersize=4.5,
+            zorder=4,
+        )[0]
+        style.tip(
+            mark, f"{units.power(minimum.c)} FLOPs: {units.count(minimum.n.value)} parameters, {units.count(minimum.d)} tokens"
+        )
+
+
+def _interval(ax: Axes, x: float, y: float, ends: tuple[float, float]) -> None:
+    if all(np.isfinite(ends)):
+        ax.plot(ends, [y, y], color=style.INK, linewidth=0.9, zorder=4)
+
+
+def _few(sizes: np.ndarray) -> bool:
+    """Whether an Akima interpolation has too few points to be one."""
+    return len(sizes) < 4

@@ -1,0 +1,50 @@
+"""What a reader of the plan should know beforehand, though it is in order: what is not defined, or lost, or takes memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ablate import sizes
+from ablate.plan.model import Cell
+from ablate.study import Study
+
+LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
+
+
+def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Sentences about cells of the study."""
+    return (*_undefined(study, cells), *_lossy(cells), *_additive(cells))
+
+
+def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
+    """Contexts beyond what a position encoding is defined for; cells that miss the same are named together."""
+    missing: dict[tuple[str, int, str], list[str]] = {}
+    for cell in cells:
+        limit, n_ctx = cell.config.longest_context, cell.config.n_ctx
+        beyond = [f"loss_at_length@{factor:g}" for factor in study.evaluation.lengths if limit and factor * n_ctx > limit]
+        if beyond:
+            missing.setdefault((cell.config.position, n_ctx, " and ".join(beyond)), []).append(cell.label)
+    for (position, n_ctx, finals), labels in missing.items():
+        where = f"{labels[0]!r}" + (f" and {len(labels) - 1} more" if labels[1:] else "")
+        yield f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}"
+
+
+def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
+    """Tokenizers that do not keep their text, whose bits a byte flatter: case, white space and rare words cost nothing."""
+    for tokenizer, spelt in dict.fromkeys((cell.config.tokenizer, cell.spelt) for cell in cells):
+        if abs(spelt - 1) > LOST:
+            yield (
+                f"tokenizer = {tokenizer!r} spells {spelt:.0%} of the bytes it reads: bits_per_byte counts what it spells, and "
+                "is not comparable with that of a tokenizer which keeps its text"
+            )
+
+
+def _additive(cells: Sequence[Cell]) -> Iterator[str]:
+    """The memory of additive scores, where they need most."""
+    largest = max(cells, key=lambda cell: sizes.score_bytes(cell.config))
+    if scores := sizes.score_bytes(largest.config):
+        share = scores / sizes.memory_bytes(largest.config)
+        yield (
+            f"score = 'additive' keeps n_ctx²·d_head numbers a head and sequence: {scores / 2**20:,.0f} MiB, {share:.0%} of the "
+            f"memory of {largest.label!r}"
+        )

@@ -1,0 +1,88 @@
+"""How far a study is, and what its comparison rests on: what was matched, tuned and paired."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ablate.report import tuned
+from ablate.report.material import Material
+from ablate.report.words import listed, number, percent, plural, sentence
+
+SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
+
+
+def fairness(material: Material) -> list[str]:
+    """Sentences on what was matched, tuned and paired."""
+    return [_matched(material), _tuned(material), _paired(material), *tuned.seeds(material)]
+
+
+def _matched(material: Material) -> str:
+    match = material.settings.get("match") or {}
+    sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first().astype(float)
+    base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
+    known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
+    ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
+    params, flops = ratios.max(axis=0) if known else (math.nan, math.nan)
+    if not known or not math.isfinite(params):
+        left = "sizes are not known"
+    elif max(params, flops) < SAME:
+        left = "every arm has the parameters and the training FLOPs of its baseline"
+    else:
+        left = f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head" + (
+            f" and {percent(flops)} of the training FLOPs" if flops >= SAME else ""
+        )
+    if match:
+        body = "parameters without embeddings and head"
+        what = "FLOPs" if match.get("flops") else "all parameters" if match.get("params") == "total" else body
+        return f"Matched: {what}, by {match.get('by', 'd_mlp')}; {left}."
+    return f"Matched: nothing but the budget of the study file; {left}."
+
+
+def _tuned(material: Material) -> str:
+    tune = material.settings.get("tune") or {}
+    rates = sorted(set(material.compared["lr"].dropna())) if "lr" in material.compared else []
+    if tune:
+        per = tune.get("per", "study")
+        each = "once for all cells" if per == "study" else f"for each {listed([per] if isinstance(per, str) else per)}"
+        chosen = f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
+        shares = any(len(row["cells"]) > 1 for row in tuned.found(material))
+        first = ", on the first cell of each group" if shares else ""
+        return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
+    if "lr" in (material.settings.get("factors") or {}):
+        return "Not tuned: the learning rate is a factor of the study."
+    if len(rates) == 1:
+        return f"Not tuned: every run has learning rate {rates[0]:.3g}, so an arm that wants another one loses by it."
+    return "Not tuned: learning rates are those of the study file."
+
+
+def _paired(material: Material) -> str:
+    seeds = material.compared["seed"].nunique()
+    correlation = material.effects["correlation"].dropna()
+    median = number(float(correlation.median()), 2) if len(correlation) else ""
+    shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
+    return (
+        f"Paired: runs of one seed share their batch order and the start of every weight of the same name and shape "
+        f"({plural(seeds, 'seed')}{shared})."
+    )
+
+
+def state(material: Material) -> str:
+    """How far the study is: "40 of 40 runs are complete", and what is missing."""
+    counts = material.compared.drop_duplicates("run")["status"].value_counts()
+    total = int(counts.sum())
+    if not total:
+        tuning = material.runs[material.runs["role"] == "tune"].drop_duplicates("run")
+        ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
+        if len(tuning):
+            return f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')} ended."
+        return "No run is registered yet."
+    parts = [f"{int(counts.get('complete', 0))} of {plural(total, 'run')} {'is' if total == 1 else 'are'} complete"]
+    for status, text in (("diverged", "diverged"), ("failed", "failed"), ("oom", "ran out of memory")):
+        if counts.get(status, 0):
+            parts.append(f"{int(counts[status])} {text}")
+    waiting = int(sum(counts.get(status, 0) for status in ("planned", "running", "stopped")))
+    if waiting:
+        parts.append(f"{waiting} {'is' if waiting == 1 else 'are'} still to run")
+    return sentence(listed(parts)) + "."

@@ -1,0 +1,130 @@
+"""What a reader of one contrast must know besides: what was lost, how far its test can be trusted, what else differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ablate import analysis, stats
+from ablate.plan.compare import MISMATCH
+from ablate.report.material import Material
+from ablate.report.words import listed, number, p_value, percent, plural
+from ablate.study import values
+
+BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
+WIDER = 2.0  # times that the seeds of one arm spread as widely as the other's, from which on it is said
+SURE = 0.01  # and the p at which it is
+
+
+def caveats(material: Material, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str) -> list[str]:
+    """Sentences behind the claim about the contrast `row`, whose rows of the view `pairs` are given."""
+    return [
+        *_same(material, row),
+        *_equivalence(material, pairs, verdict),
+        *_losses(row, pairs),
+        *_spread(row, pairs),
+        *_instability(material, row),
+        *_confounds(material, row),
+    ]
+
+
+def _same(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+    runs = material.compared.groupby("cell")["key"].agg(set)
+    if row["n"] and runs[row["cell"]] == runs[row["baseline"]]:
+        yield "The two are the same configuration under two names: they share their runs."
+
+
+def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
+    """Whether the difference is small enough not to matter, where the study file says what that is."""
+    delta = (material.settings.get("report") or {}).get("delta")
+    if delta is None or pairs.empty:
+        return
+    margin, unit = float(values.number("delta", delta)), material.words.after
+    found = analysis.equivalence(pairs, margin, material.pilots)
+    if math.isnan(found.p):
+        return
+    if found.equivalent:
+        yield f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests, {p_value(found.p)})."
+    elif verdict == "unresolved":
+        yield f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests, {p_value(found.p)})."
+
+
+def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
+    """Why a contrast without a pair has none."""
+    if not row["lost"]:
+        return "its runs are not finished" if row["pending"] else "there is no pair"
+    if row["pending"]:
+        what = f"{plural(row['lost'], 'pair')} {'is' if row['lost'] == 1 else 'are'} lost and {row['pending']} still to run"
+    else:
+        what = {1: "its only pair is lost", 2: "both pairs are lost"}.get(row["lost"], f"all {row['lost']:,} pairs are lost")
+    return f"{what}: {_reasons(row, pairs)}"
+
+
+def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
+    """What became of the pairs that do not count, beside those that do."""
+    if row["n"] and row["lost"]:
+        total = row["n"] + row["lost"]
+        yield f"{row['lost']} of {plural(total, 'pair')} {'is' if row['lost'] == 1 else 'are'} lost: {_reasons(row, pairs)}."
+        if row["n"] > 1:
+            yield "The test is of the pairs that are left, which flatters an arm that loses seeds."
+    if row["n"] and row["pending"]:
+        yield f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to run."
+
+
+def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
+    """ "parallel diverged with seeds 1 and 3; serial failed with seed 2": how the arms' runs ended without a value."""
+    done, said = pairs[analysis.ended(pairs)], []
+    for name, prefix in ((row["level"], ""), (row["baseline_level"], "baseline_")):
+        status = done[f"{prefix}status"]
+        broken = done[(status != "complete") | ~np.isfinite(done[f"{prefix}value"].astype(float))]
+        said += [
+            f"{name} {BROKEN[str(why)]} with seed{'s' if len(part) > 1 else ''} {listed(sorted(part['seed']))}"
+            for why, part in broken.groupby(f"{prefix}status")
+        ]
+    return "; ".join(said)
+
+
+def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
+    """A warning where the seeds of one arm clearly spread wider than the other's: see docs/method.md, A/A studies."""
+    whole = pairs[analysis.counted(pairs).notna().to_numpy()]
+    found = stats.unequal_spread(whole["value"].to_numpy(float), whole["baseline_value"].to_numpy(float))
+    if found.p <= SURE and max(found.ratio, 1 / found.ratio) >= WIDER:
+        wide, narrow = (row["level"], row["baseline_level"])[:: 1 if found.ratio > 1 else -1]
+        ratio = number(max(found.ratio, 1 / found.ratio), 1)
+        yield (
+            f"The seeds of {wide} spread {ratio} times as widely as those of {narrow} ({p_value(found.p)}, Pitman–Morgan): where "
+            "one arm has a tail of bad seeds, such tests find what is not there in 7 to 17% of studies, not in 5%."
+        )
+
+
+def _instability(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+    """The rate at which an arm diverges, where some of its runs do and some do not."""
+    runs = material.compared[material.compared["cell"] == row["cell"]]
+    ended = runs[runs["status"].isin(["complete", "diverged"])]
+    diverged = int((ended["status"] == "diverged").sum())
+    if 0 < diverged < len(ended):
+        low, high = stats.wilson(diverged, len(ended))
+        yield (
+            f"It is unstable: {diverged} of {plural(len(ended), 'run')} diverged ({percent(diverged / len(ended))}, "
+            f"95% Wilson interval {percent(low)} to {percent(high)})."
+        )
+
+
+def _confounds(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+    """By how much the arm is larger or dearer than its baseline."""
+    sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first()
+    if row["cell"] not in sizes.index or row["baseline"] not in sizes.index:
+        return
+    ratio = sizes.loc[row["cell"]].astype(float) / sizes.loc[row["baseline"]].astype(float) - 1
+    named = {"n_params_body": "parameters (without embeddings and head)", "flops": "training FLOPs"}
+    said = [
+        f"{percent(abs(ratio[column]))} {'more' if ratio[column] > 0 else 'fewer'} {text}"
+        for column, text in named.items()
+        if abs(ratio[column]) > MISMATCH
+    ]
+    if said:
+        yield f"It has {listed(said)}."

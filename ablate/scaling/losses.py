@@ -1,0 +1,47 @@
+"""A table of losses ready to be fitted: what each run reached, what it took, and which curve it is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ablate.scaling.fit import BOOTSTRAPS
+from ablate.scaling.solve import Floats
+from ablate.scaling.table import TableFit, fit_table
+
+
+@dataclass(frozen=True)
+class Losses:
+    """P runs that completed their schedule, in any order."""
+
+    loss: Floats  # [P]
+    columns: dict[str, Floats]  # of "n" parameters, "d" tokens and "c" FLOPs what is known, [P] each
+    curves: tuple[str, ...]  # [P] names; all "" where there is one curve
+    against: dict[str, str]  # curve → the curve it is compared with; without those that are compared with none
+    means: dict[str, str]  # resource → what it counts, in words
+    notes: tuple[str, ...] = ()  # what was left out, and why
+
+    def fit(self, *, form: str = "", hold_out: str = "", bootstraps: int = BOOTSTRAPS) -> TableFit:
+        """`fit_table` of these runs; the same runs give the same numbers."""
+        n, d, flops = (self.columns.get(name) for name in ("n", "d", "c"))
+        return fit_table(
+            self.loss,
+            n=n,
+            d=d,
+            flops=flops,
+            group=self.curves if any(self.curves) else None,
+            against=self.against,
+            form=form,
+            hold_out=hold_out,
+            bootstraps=bootstraps,
+            rng=np.random.default_rng(0),
+        )
+
+    def measured(self) -> str:
+        """What was measured, over which range: one line."""
+        ranges = [
+            f"{name.upper()} {column.min():.3g} to {column.max():.3g}" + (f" ({self.means[name]})" if name in self.means else "")
+            for name, column in self.columns.items()
+        ]
+        return f"{len(self.loss):,} runs; {'; '.join(ranges)}"

@@ -1,0 +1,109 @@
+"""Before a study runs: whether its grid of sizes and budgets will tell the exponents of its [fit], and at what noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from ablate import sizes
+from ablate.errors import AblateError
+from ablate.plan import Plan
+from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, listed, proposal, usual_constants
+from ablate.scaling.fit import HELD_OUT
+from ablate.scaling.forms import FORMS, Form, level_of, levels
+from ablate.scaling.isoflop import LEAST_BUDGETS, LEAST_SIZES
+from ablate.scaling.losses import Losses
+from ablate.scaling.solve import Floats
+from ablate.scaling.study import of_study
+from ablate.scaling.table import natural_form, repeating
+
+NOISES = (1e-6, 0.5)  # between which the noise that would do is looked for
+
+
+def foretell(plan: Plan) -> list[str]:
+    """Lines on the curves of [fit], one for those that are alike."""
+    assert plan.study.fit
+    try:
+        losses = _planned(plan)
+    except AblateError as error:
+        return [f"Scaling curves: {error}"]
+    names = np.array(losses.curves)
+    form, why = natural_form(losses.columns, names)
+    said: dict[str, list[str]] = {}
+    for name in dict.fromkeys(losses.curves):
+        part = {column: values[names == name] for column, values in losses.columns.items()}
+        said.setdefault(_curve(FORMS[form], part, plan.study.fit.hold_out), []).append(name)
+    return [f"Scaling curve{'s' if len(of) > 1 else ''} of {listed(of)}: {text}" for text, of in said.items()] + why
+
+
+def _planned(plan: Plan) -> Losses:
+    """The runs that will be compared, as if they were complete."""
+    cells = {cell.label: cell for cell in plan.cells}
+    rows = [
+        run.config.model_dump()
+        | {"cell": run.cell, "run": run.config.key, "role": run.role, "status": "complete", "metric": 1.0}
+        | {"tokens": run.config.tokens, "flops": sizes.train_flops(run.config)}
+        | {"n_params": cells[run.cell].sizes.params, "n_params_body": cells[run.cell].sizes.body}
+        for run in (*plan.runs, *plan.later)
+        if run.role == "compare"
+    ]
+    chosen = {label: cell.levels for label, cell in cells.items()}
+    return of_study(pd.DataFrame(rows), chosen, group=plan.study.fit.group if plan.study.fit else "")
+
+
+def _curve(form: Form, columns: dict[str, Floats], hold_out: str) -> str:
+    """What can be expected of one curve."""
+    try:
+        demand(form, columns)
+    except AblateError as error:
+        return str(error)
+    return " ".join([_width(form, columns), *_minima(columns), *_check(form, columns, hold_out)])
+
+
+def _width(form: Form, columns: dict[str, Floats]) -> str:
+    points = _judged(form, columns)
+
+    def width(noise: float) -> float:
+        return expected_width(form, usual_constants(form), points, noise)["alpha"]
+
+    there = width(USUAL_NOISE)
+    text = (
+        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {there:.2f} wide is to be expected at "
+        f"{USUAL_NOISE:.0%} noise from run to run"
+    )
+    if not width(NOISES[0]) < TARGET:
+        return f"{text}, and hardly less at any.{proposal(form)}"
+    low, high = np.log(NOISES)
+    most = high if width(NOISES[1]) < TARGET else optimize.brentq(lambda log: width(np.exp(log)) - TARGET, low, high, xtol=1e-3)
+    return f"{text}; one of {TARGET:g} at {np.exp(most):.2%}.{proposal(form) if there > TARGET else ''}"
+
+
+def _judged(form: Form, columns: dict[str, Floats]) -> dict[str, Floats]:
+    """The points as `sufficient_grid` judges a grid: from its lowest size on, at the same tokens per parameter."""
+    first = form.columns[0]
+    ratio = max(1.0, LOWEST[first] / columns[first].min())
+    return {name: columns[name] * ratio for name in form.columns}
+
+
+def _minima(columns: dict[str, Floats]) -> Iterator[str]:
+    """Whether budgets that repeat will have isoFLOP minima."""
+    if not repeating(columns["n"], columns["c"], at_least=2):
+        return
+    budget = level_of(columns["c"])
+    counts = [len(levels(columns["n"][budget == one])) for one in range(budget.max() + 1)]
+    enough = sum(count >= LEAST_SIZES for count in counts)
+    if enough < LEAST_BUDGETS:
+        yield f"No isoFLOP exponents: {enough} of {len(counts)} budgets have {LEAST_SIZES} sizes, {LEAST_BUDGETS} are needed."
+
+
+def _check(form: Form, columns: dict[str, Floats], hold_out: str) -> Iterator[str]:
+    what = hold_out or next(what for what, column in HELD_OUT.items() if column == form.columns[0])
+    held = columns[HELD_OUT[what]]
+    rest = {name: column[held < levels(held)[-1]] for name, column in columns.items()}
+    try:
+        demand(form, rest, f"without the {what}, ")
+    except AblateError as error:
+        yield f"No held-out check: {error}"

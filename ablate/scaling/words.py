@@ -1,0 +1,62 @@
+"""What fits, isoFLOP minima and comparisons say, in lines of plain text."""
+
+from __future__ import annotations
+
+from ablate.scaling.design import TARGET, sufficient_grid
+from ablate.scaling.fit import Fit, Interval
+from ablate.scaling.groups import Comparison
+from ablate.scaling.isoflop import IsoFlop
+
+UNTRUSTED = ", but a curve does not describe its runs or missed what was held out: not to be trusted"
+
+
+def fit_lines(name: str, one: Fit) -> list[str]:
+    out = [f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the curve"]
+    out += [f"  {constant} = {interval}" for constant, interval in one.constants.items()]
+    if one.form.columns == ("n", "d"):
+        out.append(f"  best N grows as C^a, a = {one.n_exponent}")
+    out += [f"  {one.held_out}"] if one.held_out else []
+    out += [f"  {one.lost} runs without a finite loss left out."] if one.lost else []
+    return out + [f"  {note}" for note in (*one.notes, enough(one)) if note]
+
+
+def enough(one: Fit) -> str:
+    """What noise, how many runs or what grid would make a wide interval of alpha narrow; "" where it is."""
+    alpha = one.constants["alpha"]
+    width = alpha.hi - alpha.lo
+    if not width > TARGET or not one.describes:
+        return ""
+    times = (width / TARGET) ** 2
+    more = f"about {times:.2g} times as many" if times < 100 else "over a hundred times as many"
+    text = (
+        f"The interval of alpha is {width:.2f} wide. For {TARGET:g} the noise would have to be about "
+        f"{one.noise * TARGET / width:.2%}, or runs at these points {more}."
+    )
+    grid = sufficient_grid(one.form, one.noise, constants=one.values, columns=one.columns) if alpha.value > 0.01 else None
+    return f"{text} At the noise there is, this would do: {grid}." if grid else text
+
+
+def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
+    found = sum(not minimum.reason for minimum in iso.minima)
+    out = [f"{name}: isoFLOP minima of {found} budgets, noise {iso.noise:.2%} from {iso.noise_from}"]
+    out.append(f"  best N grows as C^a, a = {iso.n_exponent}; best D as C^b, b = {iso.d_exponent}")
+    if iso.frontier:
+        constants = ", ".join(f"{constant} = {interval}" for constant, interval in iso.frontier.constants.items())
+        out.append(f"  at the minima L(C) = {iso.frontier.form.equation}: {constants}")
+        out += [f"  {iso.frontier.held_out}"] if iso.frontier.held_out else []
+    return out + [f"  {note}" for note in iso.notes]
+
+
+def percent(one: Interval) -> str:
+    return f"{one.value:+.2%} [{one.lo:+.2%}, {one.hi:+.2%}]"
+
+
+def comparison_lines(one: Comparison) -> list[str]:
+    out = [f"{one.group} against {one.baseline}: {one.verdict}{'' if one.trusted else UNTRUSTED}"]
+    for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
+        out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
+    places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
+    gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in places)
+    if one.measured:
+        out.append(f"  loss against the baseline's at the points of both: {percent(one.measured)}")
+    return [*out, f"  loss against the baseline's, by the curves: {gaps}", f"  {one.axis.upper()}: {one.crossing}"]

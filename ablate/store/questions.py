@@ -1,0 +1,242 @@
+"""The catalogue of named queries: what a researcher asks, each one short SQL statement on the views.
+
+`ablate query --list` lists them, `ablate query best-lr topology` asks one, `ablate browse` offers all, and
+`docs/queries.md` shows them: it is what `ablate query --list --format md` prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ablate.errors import AblateError, unknown
+
+_HEAD = """\
+# Named queries
+
+What a researcher asks most, each one short SQL statement, nearly all on the views that `ablate query --tables` lists.
+`ablate query NAME` asks it, `--format csv`, `json` or `md` hands the answer on, and the statement is a start for one of your
+own. Words in capitals stand for values, those in brackets may be left out: STUDY is a study's name, SERIES a series of the
+view `curves`.
+
+This page is what `ablate query --list --format md` prints.
+"""
+
+PARAMETERS = {
+    "study": "a study's name",
+    "series": "a series of the view curves: loss, train_loss, lr, grad_norm, tokens_per_second",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One statement. A parameter stands in it as `:name`; one that is optional is empty where it is left out."""
+
+    name: str
+    answers: str
+    sql: str
+    optional: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> list[str]:
+        """In the order in which they are given."""
+        names = list(dict.fromkeys(re.findall(r":(\w+)", self.sql)))
+        return sorted(names, key=lambda name: name in self.optional)
+
+    @property
+    def usage(self) -> str:
+        """The parameters as a usage line writes them: "STUDY [SERIES]"."""
+        return " ".join(f"[{name.upper()}]" if name in self.optional else name.upper() for name in self.parameters)
+
+    def bind(self, words: Sequence[str]) -> dict[str, str]:
+        """Words of the command line, "topology" or "study=topology", as values of the parameters."""
+        given: dict[str, str] = {}
+        free: list[str] = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if equals and name in self.parameters:
+                given[name] = value
+            else:
+                free.append(word)
+        places = [name for name in self.parameters if name not in given]
+        if len(free) > len(places):
+            takes = f"takes {self.usage}" if self.usage else "takes no parameter"
+            raise AblateError(f"named query {self.name} {takes}; {free[len(places)]!r} is too much")
+        values = dict.fromkeys(self.optional, "") | given | dict(zip(places, free, strict=False))
+        if missing := [name for name in self.parameters if name not in values]:
+            raise AblateError(
+                f"named query {self.name} needs {missing[0]}, {PARAMETERS[missing[0]]}: ablate query {self.name} {self.usage}"
+            )
+        return values
+
+    def with_values(self, **values: str) -> str:
+        """The statement with text in the place of its parameters, to be read and copied."""
+        values = dict.fromkeys(self.optional, "") | values
+        return re.sub(r":(\w+)", lambda found: quoted(values[found[1]]), self.sql)
+
+
+def quoted(text: str) -> str:
+    """`text` as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+_ROWS = (
+    Question(
+        "means",
+        "The mean of the study's metric in every cell, with its lowest and highest seed.",
+        """\
+SELECT stratum, cell, count(metric) AS runs, avg(metric) AS metric, min(metric) AS lowest, max(metric) AS highest
+FROM runs
+WHERE study = :study AND role = 'compare' AND status = 'complete'
+GROUP BY stratum, cell
+ORDER BY stratum, avg(metric)""",
+    ),
+    Question(
+        "topology-by-depth",
+        "The mean held-out loss by topology and depth.",
+        """\
+SELECT n_layer, topology, count(loss) AS runs, avg(loss) AS loss
+FROM runs
+WHERE study = :study AND role = 'compare' AND status = 'complete'
+GROUP BY n_layer, topology
+ORDER BY n_layer, avg(loss)""",
+    ),
+    Question(
+        "effect-sizes",
+        "Every level against its baseline, as last analysed: the mean paired difference, its 95% interval, Holm's p.",
+        """\
+SELECT family, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
+FROM effects
+WHERE study = :study
+ORDER BY family, mean""",
+    ),
+    Question(
+        "pairs-lost",
+        "The pairs without a difference: one of their runs diverged, failed, or is still to come.",
+        """\
+SELECT family, level, seed, status, baseline_status
+FROM pairs
+WHERE study = :study AND (status <> 'complete' OR baseline_status <> 'complete' OR difference IS NULL)
+ORDER BY family, level, seed""",
+    ),
+    Question(
+        "learning-curve",
+        "A series over the tokens seen, its mean over seeds in every cell; of held-out loss where none is named.",
+        """\
+SELECT cell, tokens, count(value) AS runs, avg(value) AS value
+FROM curves
+WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss') AND role = 'compare'
+GROUP BY cell, tokens
+ORDER BY cell, tokens""",
+        optional=("series",),
+    ),
+    Question(
+        "lr-curve",
+        "The study's metric at the learning rates that were tried for each cell, and how many runs diverged there.",
+        """\
+SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
+FROM runs
+WHERE study = :study AND role = 'tune' AND status IN ('complete', 'diverged')
+GROUP BY cell, lr
+ORDER BY cell, lr""",
+    ),
+    Question(
+        "best-lr",
+        "The learning rate chosen for each group of cells, from how many, and whether it lies at the edge of those.",
+        """\
+SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
+       json_array_length(evidence, '$.rates') AS tried, json_extract(evidence, '$.at_edge') AS at_edge
+FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id
+WHERE study.name = :study AND decision.name = 'lr' AND cell.active
+ORDER BY cell.id""",
+    ),
+    Question(
+        "gpu-seconds",
+        "Device seconds by role and end of the attempt, of one study or of all; a run that cells or studies share counts once.",
+        """\
+SELECT role, status, count(*) AS attempts, sum(device_seconds) AS device_seconds
+FROM (SELECT min(runs.role) AS role, attempt.status, attempt.device_seconds
+      FROM runs JOIN attempt ON attempt.run_id = runs.run
+      WHERE :study IN (runs.study, '')
+      GROUP BY attempt.id)
+GROUP BY role, status
+ORDER BY role, status""",
+        optional=("study",),
+    ),
+    Question(
+        "loss-by-size",
+        "The mean held-out loss over parameters.",
+        """\
+SELECT cell, n_params, n_params_body, count(loss) AS runs, avg(loss) AS loss
+FROM runs
+WHERE study = :study AND role = 'compare' AND status = 'complete'
+GROUP BY cell
+ORDER BY n_params, avg(loss)""",
+    ),
+    Question(
+        "longer-context",
+        "The loss of the same targets with four times the context over that with the context of training.",
+        """\
+SELECT runs.cell, count(loss_at_4x) AS runs, avg(loss_at_1x) AS at_1x, avg(loss_at_4x) AS at_4x,
+       avg(loss_at_4x / loss_at_1x) AS ratio
+FROM runs JOIN finals_wide ON finals_wide.run = runs.run
+WHERE runs.study = :study AND runs.role = 'compare' AND loss_at_4x IS NOT NULL
+GROUP BY runs.cell
+ORDER BY ratio""",
+    ),
+    Question(
+        "pareto",
+        "The cells that no other beats in both held-out loss and seconds of training.",
+        """\
+WITH means AS (SELECT runs.cell, avg(finals_wide.train_seconds) AS seconds, avg(runs.loss) AS loss
+               FROM runs JOIN finals_wide ON finals_wide.run = runs.run
+               WHERE runs.study = :study AND runs.role = 'compare' AND runs.status = 'complete'
+               GROUP BY runs.cell)
+SELECT cell, seconds, loss
+FROM means
+WHERE loss IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM means AS other
+    WHERE other.loss <= means.loss AND other.seconds <= means.seconds
+          AND (other.loss < means.loss OR other.seconds < means.seconds))
+ORDER BY seconds""",
+    ),
+    Question(
+        "shared-runs",
+        "The studies that share runs, two by two, and how many.",
+        """\
+SELECT a.study, b.study AS other, count(DISTINCT a.run) AS runs
+FROM runs AS a JOIN runs AS b ON b.run = a.run AND b.study > a.study
+GROUP BY a.study, b.study
+ORDER BY runs DESC, a.study, b.study""",
+    ),
+    Question(
+        "unfinished",
+        "The runs of a study that have no result, and how often they were tried; `ablate show RUN` has the error.",
+        """\
+SELECT run, cell, seed, role, status, attempts
+FROM runs
+WHERE study = :study AND status NOT IN ('complete', 'diverged')
+ORDER BY run""",
+    ),
+)
+
+QUESTIONS = {question.name: question for question in _ROWS}
+assert all(set(question.parameters) <= PARAMETERS.keys() for question in _ROWS)
+
+
+def find(name: str) -> Question:
+    """The named query; `AblateError` with the nearest name where there is none."""
+    if name not in QUESTIONS:
+        raise unknown("named query", name, QUESTIONS)
+    return QUESTIONS[name]
+
+
+def page() -> str:
+    """The catalogue as Markdown: what each answers, how it is asked, its SQL."""
+    parts = [_HEAD]
+    for question in QUESTIONS.values():
+        parts.append(f"## {question.name}\n\n{question.answers}\n")
+        parts.append(f"```sh\n{' '.join(['ablate query', question.name, *question.usage.split()])}\n```\n")
+        parts.append(f"```sql\n{question.sql}\n```\n")
+    return "\n".join(parts)

@@ -1,0 +1,55 @@
+"""How numbers with a size are written, the same on a terminal, in a table and on an axis."""
+
+from __future__ import annotations
+
+import math
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def count(value: float) -> str:
+    """A number of parameters, tokens or steps, with three digits and the suffix that a study file takes.
+
+    >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9, 2e15)]
+    ['0', '950', '12.3k', '3.4M', '20M', '1.25B', '2×10¹⁵']
+    """
+    if abs(value) >= 1e15:
+        return power(value)
+    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 0.9995:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def power(value: float) -> str:
+    """A number with a power of ten: 3×10¹⁴.
+
+    >>> power(3.04e14), power(1e15), power(0)
+    ('3.04×10¹⁴', '10¹⁵', '0')
+    """
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    ten = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
+    return ten if mantissa == "1" else f"{mantissa}×{ten}"
+
+
+def memory(n_bytes: float) -> str:
+    """Binary units: 640 KiB, 1.5 GiB."""
+    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")):
+        if n_bytes >= 1 << exponent:
+            return f"{n_bytes / (1 << exponent):.3g} {unit}"
+    return f"{n_bytes / 1024:.3g} KiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them, in two digits.
+
+    >>> [duration(s) for s in (0, 0.42, 12, 210, 7500, 400_000, 3e7)]
+    ['0 s', '0.42 s', '12 s', '3.5 min', '2.1 h', '4.6 days', '347 days']
+    """
+    for size, least, unit in ((86400, 2 * 86400, "days"), (3600, 5400, "h"), (60, 89.5, "min")):
+        if seconds >= least:
+            return f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.2g} s"

@@ -1,0 +1,151 @@
+"""Writes the generated parts of the pages beside it: `python docs/generate.py`, or `make docs`.
+
+A page marks such a part by `<!-- generated: NAME -->` and `<!-- end -->`; NAME is a key of `PARTS`. What stands in them is
+read from the catalogue and the models, so that a new level or key has its row; `tests/test_docs.py` says when a page is old.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from ablate.config import Evaluation, Probe, RunConfig
+from ablate.factors import CATALOGUE, Factor
+from ablate.metrics import METRICS
+from ablate.study.design import DESIGNS
+from ablate.study.parse import StudyFile
+from ablate.study.tables import FitTable, MatchTable, ReportTable, SeedsTable, TuneTable
+from ablate.study.values import BUDGETS, FOLLOWS
+
+PAGES = Path(__file__).parent
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+DERIVED = {  # fields whose default follows from others
+    "attention": 'Default `"causal"`, for masked models `"full"`.',
+    **dict.fromkeys(("d_mlp", "n_kv_head", "d_head"), ""),
+}
+
+
+def cell(text: object) -> str:
+    """Text inside a Markdown table."""
+    return str(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    columns = list(columns)
+    lines = [columns, ["---"] * len(columns), *[[cell(value) for value in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def toml(value: object) -> str:
+    """A default as a study file writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, BaseModel):
+        return f"{{ {', '.join(f'{name} = {toml(getattr(value, name))}' for name in type(value).model_fields)} }}"
+    return f"{value:g}" if isinstance(value, float) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "–" if field.default in (None, "", [], {}, ()) else f"`{toml(field.default)}`"
+
+
+def keys(model: type[BaseModel]) -> str:
+    """The keys of a table of a study file."""
+    return table(
+        ("key", "default", "meaning"),
+        [(f"`{name}`", default(field), field.description) for name, field in model.model_fields.items()],
+    )
+
+
+def named(rows: Mapping[str, str], first: str) -> str:
+    return table((first, "meaning"), [(f"`{name}`", text) for name, text in rows.items()])
+
+
+def metrics() -> str:
+    rows = [
+        (f"`{name}`" + (f", `{name}@{'0.15' if 'ratio' in row.at else '2'}`" if row.at else ""), row.unit,
+         "lower" if row.goal == "min" else "higher", row.meaning)
+        for name, row in METRICS.items()
+    ]  # fmt: skip
+    return table(("metric", "unit", "better", "meaning"), rows)
+
+
+def factors() -> str:
+    """Every factor under the heading of its group."""
+    groups = dict.fromkeys(row.group for row in CATALOGUE.values())
+    parts = []
+    for group in groups:
+        parts.append(f"## {group}")
+        parts += [_factor(row) for row in CATALOGUE.values() if row.group == group]
+    return "\n\n".join(parts)
+
+
+def _factor(row: Factor) -> str:
+    parts = [f"### {row.name}", " ".join(filter(None, _about(row)))]
+    if row.levels:
+        parts.append(table(("level", "meaning", "source"), [_level(level) for level in row.levels]))
+    return "\n\n".join(parts)
+
+
+def _about(row: Factor) -> Iterator[str]:
+    """What the factor is, its default and limits, and beside what it has a meaning."""
+    field = RunConfig.model_fields[row.name]
+    yield row.meaning
+    if row.source:
+        yield f"Source: {row.source}."
+    if row.name in FOLLOWS:
+        yield f"Not for a study file: it {FOLLOWS[row.name]}."
+    else:
+        yield DERIVED.get(row.name, f"Default `{toml(field.default)}`.")
+        bounds = [
+            f"{sign} {getattr(bound, name):g}"
+            for bound in field.metadata
+            for name, sign in BOUNDS.items()
+            if hasattr(bound, name)
+        ]
+        if bounds and row.name not in DERIVED:
+            yield f"Limits: {' and '.join(bounds)}."
+    if row.needs:
+        levels = " or ".join(f"`{level}`" for level in row.needs[1])
+        yield f"Only with `{row.needs[0]}` = {levels}; it is set back to its default beside others."
+
+
+def _level(level: Any) -> tuple[str, str, str]:
+    spellings = [str(alias) for alias in level.aliases if isinstance(alias, int) or not str(alias).isdigit()]
+    return f"`{level.name}`" + (f" ({', '.join(spellings)})" if spellings else ""), level.meaning, level.source
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "factors": factors,
+    "metrics": metrics,
+    "designs": lambda: named(DESIGNS, "design"),
+    "budgets": lambda: named(BUDGETS, "budget"),
+    "study": lambda: keys(StudyFile),
+    "seeds": lambda: keys(SeedsTable),
+    "match": lambda: keys(MatchTable),
+    "tune": lambda: keys(TuneTable),
+    "fit": lambda: keys(FitTable),
+    "report": lambda: keys(ReportTable),
+    "eval": lambda: keys(Evaluation),
+    "probe": lambda: keys(Probe),
+}
+_PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its generated parts made anew."""
+    return _PART.sub(lambda match: f"<!-- generated: {match[1]} -->\n\n{PARTS[match[1]]()}\n\n<!-- end -->", text)
+
+
+if __name__ == "__main__":
+    for page in sorted(PAGES.glob("*.md")):
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

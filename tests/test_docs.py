@@ -1,0 +1,146 @@
+"""The pages under docs/ say what the code says, and what they tell a reader to do can be done."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ablate import store
+from ablate.factors import CATALOGUE
+from ablate.plan import plan
+from ablate.store import query as queries
+from ablate.store.schema import FIELDS, metadata
+from ablate.study.parse import parse
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_generated_part_is_up_to_date(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert generator().filled(text) == text, f"{path.name} is out of date: make docs"
+
+
+def test_every_part_stands_in_a_page() -> None:
+    marks = re.findall(r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES))
+    assert sorted(marks) == sorted(generator().PARTS)
+
+
+def test_every_table_of_a_study_file_has_its_heading() -> None:
+    """A new table of the study file, or a key of one, has its rows by the generator; its text is written by hand."""
+    from ablate.study.parse import StudyFile
+
+    headings = {"factors", *re.findall(r"^## \[{0,2}(\w+)", page("study-files.md"), re.M)}
+    own = {name for name in StudyFile.model_fields if name not in ("name", "question", "within", "interactions")}
+    assert own == headings
+
+
+def test_every_factor_and_level_stands_in_its_page() -> None:
+    text = page("factors.md")
+    for name, row in CATALOGUE.items():
+        section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+        assert section and row.meaning in section[1], name
+        assert all(f"| `{level}`" in section[1] for level in row.names), name
+
+
+def test_the_example_of_a_study_file_is_one() -> None:
+    text = re.search(r"```toml\n(.*?)```", page("study-files.md"), re.S)
+    assert text
+    made = plan(parse(text[1], Path("topology.toml")))
+    assert len(made.cells) == 9 and made.excluded == ("topology=no-mlp-skip, n_layer=12",)
+    assert len(made.groups) == 9
+
+
+def described(text: str) -> dict[str, dict[str, str]]:
+    """Table or view → column → its type as the page gives it, "" for a view's."""
+    found: dict[str, dict[str, str]] = {}
+    for name, section in re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S):
+        columns = found.setdefault(name, {})
+        for line in section.splitlines():
+            first, kind, *rest = [part.strip() for part in line.split("|")[1:-1]] or ["", ""]
+            names = list(FIELDS) if first == "*every field*" else re.findall(r"`(\w+)`", first)
+            kinds = (kind.split(", ") if rest else [""]) * len(names)
+            columns |= dict(zip(names, kinds, strict=False))
+    return found
+
+
+def test_the_page_on_the_database_has_every_column(tmp_path: Path) -> None:
+    found = described(page("database.md"))
+    db = store.open(str(tmp_path / "ablate.db"), create=True)
+    there = {name: (kind, columns) for name, kind, columns in queries.tables(db)}
+    assert found.keys() == there.keys()
+    for name, (kind, columns) in there.items():
+        assert sorted(found[name]) == sorted(columns), name
+        if kind == "table":
+            types = {column.name: str(column.type) for column in metadata.tables[name].columns if column.name not in FIELDS}
+            assert {column: found[name][column] for column in types} == types, name
+
+
+def test_the_sql_of_the_page_runs(tmp_path: Path) -> None:
+    db = store.open(str(tmp_path / "ablate.db"), create=True)
+    blocks = re.findall(r"```sql\n(.*?)```", page("database.md"), re.S)
+    statements = [one for block in blocks for one in block.split(";") if one.strip()]
+    assert len(statements) == 2
+    for statement in statements:
+        queries.run(db, statement)
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_links_and_files_are_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (path.parent / target).is_file(), target
+    for name in re.findall(r"`((?:ablate|docs|tests|benchmarks)/[\w/.-]+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.timeout(300)
+def test_a_level_is_added_as_the_page_says(tmp_path: Path) -> None:
+    text = page("add-a-level.md")
+    shutil.copytree(ROOT / "ablate", tmp_path / "ablate", ignore=shutil.ignore_patterns("__pycache__"))
+    steps = re.findall(r"^In `([\w/.]+)`, before `(.+?)`\n\n(?:<!-- fmt: off -->\n\n)?```python\n(.*?)```", text, re.M | re.S)
+    assert len(steps) == text.count("```python") == 2
+    for file, anchor, code in steps:
+        source = (tmp_path / file).read_text(encoding="utf-8")
+        assert source.count(anchor) == 1, (file, anchor)
+        (tmp_path / file).write_text(source.replace(anchor, code + anchor), encoding="utf-8")
+    study = re.search(r"```toml\n# (log-distance\.toml)\n(.*?)```", text, re.S)
+    assert study
+    (tmp_path / study[1]).write_text(study[2], encoding="utf-8")
+    commands = re.findall(r"^\$ ablate (.+)$", text, re.M)
+    assert [command.split()[0] for command in commands] == ["factors", "plan", "run", "query"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ABLATE_DB": "ablate.db", "OMP_NUM_THREADS": "1"}
+    said = {}
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "ablate", *shlex.split(command)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        said[command.split()[0]] = done.stdout
+    assert "log-distance" in said["factors"] and "log-distance" in said["plan"]
+    assert "log-distance: 2 complete" in said["run"]
+    assert re.search(r"position=log-distance +complete +3 +\d\.\d+", said["query"]), said["query"]

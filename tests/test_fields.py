@@ -1,0 +1,100 @@
+"""Every field of a run's configuration is read by something, and every level of every factor trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import training
+
+from ablate import text
+from ablate.config import Evaluation, RunConfig
+from ablate.errors import AblateError
+from ablate.factors import CATALOGUE
+from ablate.text import corpora, tokenizers
+
+TEXT = ("corpus", "corpus_hash", "tokenizer", "tokenizer_hash")  # decide what is read, not what is done with it
+MASKED = {"objective": "masked"}
+BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
+    "mlm_head_transform": MASKED,
+    "attention": MASKED,
+    "mask_ratio": MASKED,
+    "mask_mix": MASKED,
+    "mask_kind": MASKED,
+    "score": {"position": "none"},
+}
+NUMBERS: dict[str, Any] = {  # a value other than the one it has in `training.config`
+    "n_layer": 3, "d_model": 24, "d_mlp": 20, "dropout": 0.25, "n_head": 4, "n_kv_head": 1, "d_head": 6, "n_ctx": 8,
+    "n_vocab": 40, "mask_ratio": 0.5, "mask_mix": (1, 0, 0), "z_loss": 0.1, "steps": 7, "batch_tokens": 32, "lr": 1e-3,
+    "weight_decay": 0.5, "grad_clip": 0.01, "warmup": 0.5, "seed": 1,
+}  # fmt: skip
+
+
+def _changes() -> Iterator[tuple[str, Any]]:
+    """(field, value) for every level, and a value of every number."""
+    for name, row in CATALOGUE.items():
+        if name not in TEXT:
+            for value in row.names or [NUMBERS[name]]:
+                yield name, value
+
+
+@cache
+def _measured(config: RunConfig) -> str:
+    """The curve and the finals of a short run, to the last bit, and the status it ends with."""
+    torch.set_num_threads(1)
+    (events,) = training.run(config, evaluation=Evaluation(points=1, tokens=64))
+    assert events.end["status"] == "complete"
+    return repr((events.curve(), events.measured()))
+
+
+def test_every_field_has_a_row() -> None:
+    assert {name for name, _ in _changes()} | set(TEXT) == set(RunConfig.model_fields)
+
+
+@pytest.mark.parametrize(("field", "value"), list(_changes()), ids=lambda part: str(part).replace(" ", ""))
+def test_every_level_trains_and_every_field_changes_the_numbers(field: str, value: Any) -> None:
+    beside = {"steps": 6, "schedule": "linear", **BESIDE.get(field, {})}
+    plain, changed = training.config(**beside), training.config(**beside | {field: value})
+    assert (_measured(changed) == _measured(plain)) is (changed == plain)
+
+
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"norm": "none"}, {"norm_kind": "none"}),
+    ({"n_head": 1}, {"n_head": 1, "head_combine": "sum"}),
+    ({}, {"n_kv_head": 2, "d_head": 8, "d_mlp": 64, "attention": "causal"}),
+    ({}, {"mask_ratio": 0.5, "mask_kind": "span", "mlm_head_transform": "dense"}),
+    (MASKED, MASKED | {"attention": "full"}),
+    ({"position": "none", "score": "additive"}, {"position": "none", "score": "additive", "attention_scale": "none"}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=str)
+def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert training.config(**one).key == training.config(**other).key
+
+
+def test_what_names_the_text_decides_which_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    for name, words in (("one", "a cat "), ("two", "the dog "), ("short", "a")):
+        (tmp_path / f"{name}.txt").write_text(words * (300 if words.endswith(" ") else 1))
+    one, two, short = (corpora.find(f"{name}.txt", tmp_path) for name in ("one", "two", "short"))
+    infos = {spec: tokenizers.describe(spec, one, tmp_path) for spec in ("byte", "bpe:260", "bpe:261")}
+    sources = {corpus.hash: corpus.location for corpus in (one, two, short)}
+
+    def read(**fields: Any) -> str:
+        plain = {"corpus": "one", "corpus_hash": one.hash, "tokenizer": "byte", "tokenizer_hash": infos["byte"].hash}
+        tokens = text.load(training.config(**plain | fields), sources)
+        return repr((tokens.n_vocab, tokens.train.tolist()))
+
+    assert read() != read(corpus_hash=two.hash)
+    small, large = (read(tokenizer=spec, tokenizer_hash=infos[spec].hash) for spec in ("bpe:260", "bpe:261"))
+    assert len({read(), small, large}) == 3
+    folders = list((tmp_path / "cache" / "tokens").glob("*/tokens.json"))
+    read(tokenizer_hash="another")  # the hash names what is kept
+    assert len(list((tmp_path / "cache" / "tokens").glob("*/tokens.json"))) == len(folders) + 1
+    with pytest.raises(AblateError, match="corpus 'brief' is too short"):
+        read(corpus="brief", corpus_hash=short.hash)

@@ -1,0 +1,159 @@
+"""Thinning: training curves keep their shape in few points, nothing else is touched, the file is one that can be committed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_plans import fresh, names, plan_of, rows
+
+from ablate import store
+from ablate.journal import Journal
+from ablate.store import Database, runs
+from ablate.store.ingest import ingest
+from ablate.store.merge import merge
+from ablate.store.thin import THINNED, thin
+from ablate.train.meter import SERIES
+
+STEPS = range(1, 301)
+EVERY = (*THINNED, "loss", "probe_loss")  # what training writes, what is evaluated, and what nobody knows
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    """Four runs: two complete, one diverged, one under way."""
+    with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
+        for number, claim in enumerate(runs.claim(db, runs.register(db, plan_of()), owner, 4)):
+            with Journal(claim.journal) as journal:
+                journal.append("start", step=0, time=1.7e9, host=None, device="cpu", threads=1, versions={}, dirty=False)
+                values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
+                journal.append("metrics", steps=list(STEPS), series=dict.fromkeys(EVERY, values))
+                if number < 3:
+                    journal.append("final", values=[["loss", 0, 5e-324], ["accuracy", 0, -math.inf]])
+                    status = "diverged" if number == 2 else "complete"
+                    journal.append("end", status=status, step=300, error=None, device_seconds=1.0, peak_bytes=1, time=1.7e9)
+            ingest(db, claim.attempt_id)
+    return store.open(str(db.path))
+
+
+def content(path: Path, *, training: bool) -> list[tuple[Any, ...]]:
+    """The points of training series, or of all others with the finals."""
+    marks = ", ".join(map(repr, THINNED))
+    points = rows(
+        path,
+        "SELECT run_id, name, step, value FROM metric JOIN series ON series.id = series_id "
+        f"WHERE name {'IN' if training else 'NOT IN'} ({marks}) ORDER BY 1, 2, 3",
+    )
+    return points if training else points + rows(path, "SELECT run_id, name, at, value FROM final ORDER BY 1, 2, 3")
+
+
+def test_training_curves_are_thinned_and_all_else_is_whole(db: Database) -> None:
+    before, whole = content(db.path, training=True), content(db.path, training=False)
+    done = thin(db, 20)
+    after = content(db.path, training=True)
+    assert content(db.path, training=False) == whole
+    assert set(after) < set(before)
+    for run_id in (1, 2, 3, 4):
+        for series in THINNED:
+            steps = [step for run, name, step, _ in after if (run, name) == (run_id, series)]
+            if run_id == 4:
+                assert steps == list(STEPS)  # under way
+            else:
+                assert len(steps) == 20 and (steps[0], steps[-1]) == (1, 300)
+                gaps = [after - before for before, after in itertools.pairwise(steps)]
+                assert max(gaps) - min(gaps) <= 1
+    assert (done.runs, done.deleted, done.waiting) == (3, len(before) - len(after), 1)
+    assert done.kept == len(after)
+    assert rows(db.path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_thinned_again_is_the_same_file(db: Database) -> None:
+    thin(db, 20)
+    first = content(db.path, training=True)
+    again = thin(db, 20)
+    assert (again.runs, again.deleted) == (0, 0)
+    assert content(db.path, training=True) == first
+    assert thin(db, 1000).deleted == 0
+
+
+@given(n=st.integers(1, 400), keep=st.integers(2, 60))
+def test_the_statement_keeps_as_many_as_it_says(n: int, keep: int) -> None:
+    from ablate.store import thin as module
+
+    class Stub:
+        """As much of a database as the statement needs."""
+
+        @contextlib.contextmanager
+        def begin(self) -> Any:
+            yield self
+
+        def exec_driver_sql(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+            return connection.execute(sql, values)
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE metric (run_id, series_id, step)")
+        connection.execute("CREATE TABLE attempt (run_id, status)")
+        connection.executemany("INSERT INTO metric VALUES (1, 1, ?)", [(step * step,) for step in range(n)])
+        module._thin_run(Stub(), 1, [1], keep)  # type: ignore[arg-type]
+        steps = [step for (step,) in connection.execute("SELECT step FROM metric ORDER BY step")]
+    assert len(steps) == min(n, keep)
+    assert (steps[0], steps[-1]) == (0, (n - 1) ** 2)
+
+
+def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_written(db: Database, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from ablate.cli import app
+
+    committed = tmp_path / "committed"
+    committed.mkdir()
+    shutil.copy(db.path, committed / "reference.db")
+    done = CliRunner().invoke(app, ["db", "thin", "--keep", "20", "--db", str(committed / "reference.db")])
+    assert done.exit_code == 0, done.output
+    assert "3,360 training points of 3 runs deleted, 1,440 kept" in done.output
+    assert "runs without a result, left as they are: 1" in done.output
+    assert names(committed) == ["reference.db"]
+    assert (committed / "reference.db").read_bytes()[18:20] == b"\x01\x01"  # no write-ahead log
+    assert (committed / "reference.db").stat().st_size < 0.8 * db.path.stat().st_size
+    with store.open(str(committed / "reference.db")) as reader, reader.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM curves WHERE series = 'loss'").scalar_one() == 1200
+
+
+def test_a_database_that_somebody_has_open_is_thinned_and_said_to_be_open(db: Database) -> None:
+    from typer.testing import CliRunner
+
+    from ablate.cli import app
+
+    with store.open(str(db.path), create=True) as other, other.read() as connection:
+        connection.exec_driver_sql("SELECT 1 FROM run").all()
+        done = CliRunner().invoke(app, ["db", "thin", "--db", str(db.path)])
+        assert done.exit_code == 0, done.output
+        assert "another process has it open" in done.output
+
+
+def test_a_merge_prefers_the_whole_curves(db: Database, tmp_path: Path) -> None:
+    whole = content(db.path, training=True)
+    for here, there in (("thin", "whole"), ("whole", "thin")):
+        for name in ("thin", "whole"):
+            shutil.copy(db.path, tmp_path / f"{name}.db")
+        with contextlib.closing(sqlite3.connect(tmp_path / "thin.db")) as connection, connection:
+            connection.execute("UPDATE attempt SET status = 'dead' WHERE status = 'running'")
+        shutil.copy(tmp_path / "thin.db", tmp_path / "whole.db")
+        with store.open(str(tmp_path / "thin.db"), create=True) as thinned:
+            assert thin(thinned, 20).deleted
+        with store.open(str(tmp_path / f"{there}.db")) as theirs, store.open(str(tmp_path / f"{here}.db"), create=True) as ours:
+            merge(ours, theirs)
+            assert content(ours.path, training=True) == whole
+            assert merge(ours, theirs).renewed == 0
+
+
+def test_every_series_of_training_is_thinned() -> None:
+    assert set(THINNED) == {*SERIES, "tokens_per_second"}
