@@ -340,6 +340,23 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
     assert len(decided(path)) == 2
 
 
+def test_a_rate_that_holds_says_which_cells_share_it_now(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    launch(study(tmp_path), path)
+    launch(study(tmp_path, ("[1, 2]", "[1, 2, 3]")), path)
+    each = study(tmp_path, ('["topology"]', '"cell"'))
+    with store.open(str(path), create=True) as db:
+        evidence = {decision.cell: decision.evidence for decision in decisions.read(db, "bowl")}
+        assert evidence[SERIAL]["cells"] == [f"topology=serial, n_layer={n}" for n in (1, 2, 3)]
+        assert evidence[SERIAL]["values"][3] is not None
+        learnt = tune.learn(each, db)
+        assert [decision.evidence["cells"] for decision in learnt.new] == [[SERIAL], [OTHER]]
+        assert {decision.cell: decision.value for decision in learnt.new} == {SERIAL: 1.78e-3, OTHER: 1e-3}
+        assert len(learnt.plan.undecided) == 2, "only the second layers' rates are open"
+        tune.advance(each, db, lambda text: None)
+        assert tune.learn(each, db).new == ()
+
+
 def test_studies_share_what_was_tuned(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     launch(study(tmp_path), path)

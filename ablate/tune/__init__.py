@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -120,8 +120,11 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         key = config.model_copy(update={"lr": 1.0}).key
         basis = _basis(study, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
+        shared = {"group": group.label, "cells": list(group.cells)}
         if old and old.evidence.get(decisions.BASIS) == basis:
-            known.append(old)
+            held = replace(old, evidence={**old.evidence, **shared})
+            known.append(held)
+            new += [held] if held != old else []  # other cells share the rate now
             tried[cell] = old.evidence["rates"]
             continue
         values = _by_rate(study, tune, config, db)
@@ -130,8 +133,7 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         if found.best is not None:
             evidence = {
                 decisions.BASIS: basis,
-                "group": group.label,
-                "cells": group.cells,
+                **shared,
                 "metric": study.metric,
                 "seeds": seeds(study),
                 "ladder": ladder(tune),
