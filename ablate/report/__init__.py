@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, grids, joint, pictures, record, scaled, tables, tuned
+from ablate.report import answers, basis, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -116,7 +116,11 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
-        Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
+        Section(
+            "grids", "Context and masking",
+            paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
+            tables=_full(probes.grid(material)),
+        ),
         _scaling(gallery, material),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),

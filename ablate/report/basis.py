@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ablate.report import tuned
+from ablate.report import probes, tuned
 from ablate.report.material import Material
 from ablate.report.words import listed, number, percent, plural, sentence
 
@@ -15,7 +15,7 @@ SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 
 def fairness(material: Material) -> list[str]:
     """Sentences on what was matched, tuned and paired."""
-    return [_matched(material), _tuned(material), _paired(material), *tuned.seeds(material)]
+    return [_matched(material), _tuned(material), _paired(material), *probes.sentences(material), *tuned.seeds(material)]
 
 
 def _matched(material: Material) -> str:
