@@ -44,7 +44,7 @@ class RunConfig(BaseModel):
     norm_kind: Choice = "layernorm"
     n_layer: int = Field(4, ge=1, le=1024)
     d_model: int = Field(128, ge=1, le=65536)
-    d_mlp: int = Field(0, ge=0)  # 0: by the activation's rule, filled in on validation
+    d_mlp: int = Field(0, ge=0, le=1 << 24)  # 0: by the activation's rule, filled in on validation
     activation: Choice = "gelu"
     outer_activation: Choice = "none"
     bias: Choice = "all"
@@ -53,8 +53,8 @@ class RunConfig(BaseModel):
 
     attention: Choice = "causal"  # by default causal for causal models, full for masked ones
     n_head: int = Field(4, ge=1, le=4096)
-    n_kv_head: int = Field(0, ge=0)  # 0: n_head
-    d_head: int = Field(0, ge=0)  # 0: d_model / n_head
+    n_kv_head: int = Field(0, ge=0, le=4096)  # 0: n_head
+    d_head: int = Field(0, ge=0, le=65536)  # 0: d_model / n_head
     head_combine: Choice = "concat"
     qkv: Choice = "linear"
     qk_norm: Choice = "none"
@@ -81,7 +81,7 @@ class RunConfig(BaseModel):
     tokenizer_hash: str = ""
 
     steps: int = Field(1000, ge=1)
-    batch_tokens: int = Field(8192, ge=1)
+    batch_tokens: int = Field(8192, ge=1, le=1 << 32)
     lr: float = Field(1e-3, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
     grad_clip: float = Field(1.0, ge=0, allow_inf_nan=False)
@@ -194,7 +194,7 @@ class Probe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ratio: tuple[float, ...] = Field((0.15,), description="shares of tokens that are hidden")
+    ratio: tuple[float, ...] = Field((0.15,), max_length=100, description="shares of tokens that are hidden")
     mix: tuple[float, float, float] = Field(
         (1.0, 0.0, 0.0), description="as `mask_mix`: shown as [MASK], as a random token, as is"
     )
@@ -215,9 +215,11 @@ class Evaluation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    points: int = Field(5, ge=1, description="held-out evaluations over a run, evenly spaced, the last at its end")
-    tokens: int = Field(65536, ge=1, description="held-out tokens read by each")
-    lengths: tuple[float, ...] = Field((1.0,), description="contexts, in units of n_ctx, at which the same tokens are scored")
+    points: int = Field(5, ge=1, le=10_000, description="held-out evaluations over a run, evenly spaced, the last at its end")
+    tokens: int = Field(65536, ge=1, le=10**12, description="held-out tokens read by each")
+    lengths: tuple[float, ...] = Field(
+        (1.0,), max_length=64, description="contexts, in units of n_ctx, at which the same tokens are scored"
+    )
     probe: Probe = Field(Probe(), description="masking under which masked models are compared, the same for every arm")
     downstream: tuple[str, ...] = Field((), description="linear probes on frozen features, by the name of their metric")
 
@@ -248,4 +250,4 @@ def resolve(fields: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise AblateError(f"{key} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise AblateError(f"{key} = {first['input']!r:.80}: {first['msg'][0].lower()}{first['msg'][1:]}") from None

@@ -27,7 +27,7 @@ def unknown(kind: str, word: object, choices: Iterable[object], where: str = "")
     meant = nearest(word, choices)
     return AblateError(
         (f"{where}: " if where else "")
-        + f"unknown {kind} {str(word)!r}"
+        + f"unknown {kind} {str(word)!r:.100}"
         + (f"; did you mean {meant!r}?" if meant else ".")
         + f" Choices: {', '.join(map(str, choices))}."
     )

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic_core import from_json  # four times as fast as `json`, and as exact
+
 Event = dict[str, Any]
 
 
@@ -35,7 +37,8 @@ class Journal:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, **values}, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps({"event": event, **values}, separators=(",", ":"), ensure_ascii=False)
+        line = text.encode(errors="replace") + b"\n"  # half a surrogate, as in an odd file's name, is no text to a database
         size = os.fstat(self._fd).st_size
         try:
             while line:
@@ -63,7 +66,7 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
+    return [from_json(line) for line in whole.splitlines()], offset + len(whole)
 
 
 def alive(path: Path) -> bool:

@@ -104,19 +104,56 @@ def baseline_level(factor: str, levels: dict[str, str]) -> str:
     return " × ".join(levels.get(part, "–") for part in factor.split(" × "))
 
 
-def curves(study: str, series: str | Iterable[str] | None = None, db: Source = None) -> pd.DataFrame:
-    """Every stored point of the study's runs, or those of `series`: the columns of the view `curves` (study, cell, role, run,
+def curves(
+    study: str, series: str | Iterable[str] | None = None, db: Source = None, *, points: int | None = None
+) -> pd.DataFrame:
+    """The stored points of the study's runs, or those of `series`: the columns of the view `curves` (study, cell, role, run,
     seed, series, step, tokens, value), with `stratum` and `arm` as in `load`.
+
+    points: about how many of each curve are wanted, evenly spaced in steps, its first and last among them; all without it. Runs
+    with points at the same steps keep the same ones.
     """
     opened = _open(db)
     row = _study(opened, study)
-    if series is None:
-        frame = query(opened, "SELECT * FROM curves WHERE study = :study ORDER BY series, run, step", study=row.name)
-        return _with_arms(frame, study, opened)
-    names = {f"series{place}": name for place, name in enumerate([series] if isinstance(series, str) else series)}
-    wanted = ", ".join(f":{place}" for place in names)
-    sql = f"SELECT * FROM curves WHERE study = :study AND series IN ({wanted}) ORDER BY series, run, step"
-    return _with_arms(query(opened, sql, study=row.name, **names), study, opened)
+    names = {} if series is None else dict(enumerate([series] if isinstance(series, str) else series))
+    wanted = f"AND series IN ({', '.join(f':series{k}' for k in names)})" if series is not None else ""
+    values = {"study": row.name, "points": points} | {f"series{k}": name for k, name in names.items()}
+    if points is None:
+        sql = f"SELECT * FROM curves WHERE study = :study {wanted} ORDER BY series, run, step"
+    else:
+        sql = _THINNED.format(wanted=wanted.replace("series IN", "s.name IN"))
+    return _with_arms(query(opened, sql, **values), study, opened)
+
+
+# Each step of a curve that is kept is found through the primary key: nothing between two of them is read.
+_THINNED = """
+    WITH RECURSIVE
+    member_of AS (
+        SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed, r.batch_tokens AS batch_tokens
+        FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id JOIN run r ON r.id = m.run_id
+        WHERE t.name = :study AND c.active
+    ),
+    span AS (
+        SELECT run, s.id AS series_id, s.name AS series,
+               (SELECT min(step) FROM metric WHERE run_id = run AND series_id = s.id) AS first,
+               (SELECT max(step) FROM metric WHERE run_id = run AND series_id = s.id) AS last
+        FROM (SELECT DISTINCT run FROM member_of) CROSS JOIN series s WHERE 1 {wanted}
+    ),
+    kept AS (
+        SELECT run, series_id, series, first AS step, last, max(1, (last - first) / :points) AS stride FROM span
+        WHERE first IS NOT NULL
+        UNION ALL
+        SELECT run, series_id, series,
+               (SELECT min(m.step) FROM metric m
+                WHERE m.run_id = run AND m.series_id = kept.series_id AND m.step >= min(kept.step + stride, last)),
+               last, stride
+        FROM kept WHERE step < last
+    )
+    SELECT :study AS study, cell, role, run, seed, series, kept.step AS step, kept.step * batch_tokens AS tokens, value
+    FROM kept JOIN member_of USING (run) JOIN metric ON metric.run_id = run AND metric.series_id = kept.series_id
+         AND metric.step = kept.step
+    ORDER BY series, run, kept.step
+"""
 
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:

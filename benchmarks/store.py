@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import json
 import multiprocessing as mp
 import os
 import platform
@@ -26,7 +25,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import sizes, store
+from ablate import journal, sizes, store
 from ablate.config import RunConfig
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
@@ -137,16 +136,16 @@ def write_study(path: Path, n_runs: int, points: int) -> dict[str, Took]:
         took["claim"] = timed(lambda: claims.extend(runs.claim(db, 1, owner, n_runs)))
         took["claim of nothing"] = timed(lambda: runs.claim(db, 1, owner, 1))
         for claim in claims:
-            with Journal(claim.journal) as journal:
-                journal.append("start", step=0)
+            with Journal(claim.journal) as writing:
+                writing.append("start", step=0)
                 for first in range(0, points, LINE):
                     steps = range(first, first + LINE)
                     series = {name: [value(claim.run_id, s, step) for step in steps] for s, name in enumerate(SERIES)}
-                    journal.append("metrics", steps=list(steps), series=series)
-                journal.append("final", values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]])
-                journal.append("end", status="complete", step=points)
+                    writing.append("metrics", steps=list(steps), series=series)
+                writing.append("final", values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]])
+                writing.append("end", status="complete", step=points)
         took["ingest"] = timed(lambda: [ingest(db, claim.attempt_id) for claim in claims])
-        took["parse"] = timed(lambda: [[json.loads(line) for line in c.journal.read_bytes().splitlines()] for c in claims])
+        took["parse"] = timed(lambda: [journal.read(claim.journal) for claim in claims])
     return took
 
 
@@ -239,9 +238,9 @@ def _write_for(path: str, seconds: float, acknowledged: Any) -> None:
             study_id = connection.exec_driver_sql("SELECT id FROM study").scalar_one()
         claim = runs.claim(db, study_id, owner, 1)[0]
         end, step = time.monotonic() + seconds, 0
-        with Journal(claim.journal) as journal:
+        with Journal(claim.journal) as writing:
             while time.monotonic() < end:
-                journal.append("metrics", steps=list(range(step, step + 100)), series={"loss": [1.5] * 100})
+                writing.append("metrics", steps=list(range(step, step + 100)), series={"loss": [1.5] * 100})
                 ingest(db, claim.attempt_id)
                 step += 100
                 with acknowledged.get_lock():

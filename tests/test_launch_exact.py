@@ -13,21 +13,12 @@ from ablate.launch import launcher
 
 STEPS = 300
 
-IMPATIENT = """
-from ablate.launch.engine import *
-from ablate.train import engine
-
-engine.BLOCK_SECONDS = 0.02
-engine.CHECKPOINT_SECONDS = 0.1
-"""
-
 
 @pytest.fixture(autouse=True)
 def impatient(tmp_path, monkeypatch):
     """The engine with blocks and checkpoints at short intervals, which must change no number."""
-    (tmp_path / "impatient.py").write_text(IMPATIENT)
-    monkeypatch.setenv("ABLATE_ENGINE", "impatient")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{tmp_path}")
+    monkeypatch.setenv("ABLATE_ENGINE", "impatient_engine")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launcher, "INGEST", 0.05)
     monkeypatch.setattr(launcher, "POLL", 0.1)

@@ -73,9 +73,12 @@ def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_hundred_kills_of_real_training(tmp_path, monkeypatch):
-    """A study of 30 runs is killed and run again until it is complete; then the next, until 100 kills are done."""
-    monkeypatch.setenv("ABLATE_ENGINE", "ablate.launch.engine")
-    plan = small_plan(tmp_path, [1e-3, 2e-3, 3e-3], seeds=10, steps=50)
+    """A study of 30 runs is killed and run again until it is complete; then the next, until 100 kills are done.
+
+    Runs checkpoint all the time, so that some go on from the middle.
+    """
+    monkeypatch.setenv("ABLATE_ENGINE", "impatient_engine")
+    plan = small_plan(tmp_path, [1e-3, 2e-3, 3e-3], seeds=10, steps=200)
     assert Launcher(plan, tmp_path / "undisturbed.db").wait(600) == 0
     wanted = {table: timeless(found) for table, found in content(tmp_path / "undisturbed.db").items()}
     chance = random.Random(0)

@@ -96,7 +96,9 @@ def test_frames_go_into_figures_as_they_are(db: Database) -> None:
         figures.pareto(runs, x="device_seconds"),
         figures.heat(runs, x="n_layer", y="topology"),
         figures.ordered(runs, x="n_layer"),
-        figures.scaling(runs),
+        figures.scaling(
+            runs.rename(columns={"n_params_body": "n", "tokens": "d", "flops": "c", "arm": "curve"}).assign(held_out=False)
+        ),
     ]
     assert all(isinstance(ax, Axes) and ax.has_data() for ax in drawn)
     plt.close("all")
@@ -162,3 +164,15 @@ def test_numeric_columns_survive_pandas(db: Database, tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "curves.csv", index=False)
     again = pd.read_csv(tmp_path / "curves.csv")
     pd.testing.assert_series_equal(again["value"], frame["value"])
+
+
+def test_a_thinned_curve_keeps_its_ends_and_the_same_steps_in_every_run(tmp_path: Path) -> None:
+    points = {step: 5.0 - step / 100 for step in range(3, 203)}
+    whole = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(points={**points, 7: math.inf, 8: NAN}), seeds=2)
+    full = ablate.curves("topology", "loss", whole)
+    assert ablate.curves("topology", "loss", whole, points=1000).equals(full)
+    thin = ablate.curves("topology", ["loss"], whole, points=20)
+    steps = [list(run["step"]) for _, run in thin.groupby("run")]
+    assert len(steps) == 6 and all(each == steps[0] for each in steps)
+    assert 20 <= len(steps[0]) <= 24 and (steps[0][0], steps[0][-1]) == (3, 202)
+    assert thin.equals(full[full["step"].isin(steps[0])].reset_index(drop=True))

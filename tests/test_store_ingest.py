@@ -90,6 +90,25 @@ def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
     assert dict(rows(db.path, "SELECT name, value FROM final")) == {n: float(i) for i, n in enumerate(names)}
 
 
+@pytest.mark.parametrize("points", [1, 39, 40, 41, 80, 1000])
+def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, points: int) -> None:
+    with Journal(claim.journal) as journal:
+        for first in range(0, points, 7):
+            steps = list(range(first, min(first + 7, points)))
+            journal.append("metrics", steps=steps, series={name: [step / 7 + k for step in steps] for k, name in enumerate("ab")})
+    ingest(db, claim.attempt_id)
+    wanted = [(name, step, step / 7 + k) for k, name in enumerate("ab") for step in range(points)]
+    assert rows(db.path, "SELECT series, step, value FROM curves ORDER BY series, step") == wanted
+
+
+def test_half_a_character_in_an_error(db: Database, claim: runs.Claim) -> None:
+    """A file's name that is not UTF-8 comes to Python with half surrogates, which no database takes."""
+    with Journal(claim.journal) as journal:
+        journal.append("end", status="failed", step=0, error="no file caf\udce9 – ∞")
+    ingest(db, claim.attempt_id)
+    assert rows(db.path, "SELECT error FROM attempt") == [("no file caf? – ∞",)]
+
+
 def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
     train(claim, steps=range(1, 40))
     whole = claim.journal.read_bytes()

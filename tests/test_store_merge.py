@@ -174,7 +174,7 @@ def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
         ("wiring", 2, 2),
     ]
     assert rows(a.path, "SELECT count(*) FROM attempt") == [(6,)]  # both machines' attempts at the shared runs
-    assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 4), ("superseded", 2)]
+    assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 4), ("dead", 2)]
     assert rows(a.path, "SELECT count(*) FROM curves WHERE study = 'wiring' AND series = 'loss'") == [(6,)]
 
 
@@ -207,6 +207,22 @@ def test_accepted_attempt_of_the_winner_stays_accepted(two: tuple[Database, Data
         merge(db, other)
         assert rows(db.path, "SELECT status, loss FROM runs") == [("complete", 2.0)]
         assert rows(db.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 1), ("failed", 1)]
+
+
+def test_what_only_the_loser_measured_is_still_to_be_measured(two: tuple[Database, Database]) -> None:
+    a, b = two
+    wide = Evaluation(lengths=(1, 2))
+    with runs.Owner.here(a) as owner:
+        study_id = runs.register(a, plan_of(seeds=(0,), levels=("serial",)))
+        do_all(a, study_id, owner, finals=[("loss", 0, 2.0), ("accuracy", 0, 0.5), ("bits_per_byte", 0, 1.0), ("epochs", 0, 1)])
+    with runs.Owner.here(b) as owner:  # its fewer finals give way to those of `a`, two of them to nothing
+        study_id = runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
+        do_all(b, study_id, owner, finals=[("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)])
+    merge(a, b)
+    runs.register(a, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
+    assert rows(a.path, "SELECT count(*) FROM final WHERE name = 'loss_at_length'") == [(0,)]
+    with runs.Owner.here(a) as owner:
+        assert len(runs.claim(a, 1, owner, 9)) == 1
 
 
 def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:

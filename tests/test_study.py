@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from ablate import metrics
 from ablate.errors import AblateError
@@ -149,7 +147,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01, max = 4 }", 3, ["seeds.max = 4", "between pilot = 5"]),
     ("seeds = 2", "seeds = { pilot = 5, resolution = 0, max = 30 }", 3, ["seeds.resolution = 0", "above 0"]),
     ("seeds = 2", "seeds = { pilot = 5, resolution = 'fine', max = 30 }", 3, ["seeds.resolution = 'fine'", "number"]),
-    ("seeds = 2", "seeds = { pilot = 2, resolution = 1, max = 90000 }", 10, ["4 cells × 90,000 seeds"]),
+    ("seeds = 2", "seeds = { pilot = 2, resolution = 1, max = 9000 }", 10, ["4 cells × 9,000 seeds"]),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -377,94 +375,3 @@ def test_hostile_names_and_values_are_written_as_they_are() -> None:
         [0.8, 0.1],
         "7",
     ]
-
-
-# -- mutations: a valid plan or one AblateError, never another exception ------------------------------------------------
-
-SEED_TEXTS = [
-    PLAIN,
-    PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE + "seeds = 2\n",
-    PLAIN.replace("seeds = 2", 'seeds = [3, 4]\nwithin = ["n_layer"]\nmetric = "bits_per_byte"')
-    + '\n[[exclude]]\ntopology = "parallel"\nn_layer = 4\n'
-    '\n[eval]\nlengths = [1, 2]\ntokens = "64K"\n\n[match]\nparams = "body"\n',
-    'name = "m"\nquestion = "?"\nmetric = "probe_loss@0.4"\ndesign = "one-factor"\nseeds = 2\n'
-    '[base]\nobjective = "masked"\ntokens_per_param = 2\n'
-    "[factors]\nmask_ratio = [0.15, 0.4]\n[factors.heads]\nh4 = { n_head = 4 }\nmqa = { n_head = 4, n_kv_head = 1 }\n"
-    "[eval]\nprobe = { ratio = [0.15, 0.4] }\n",
-    'name = "s"\nquestion = "?"\nseeds = 1\nwithin = ["size"]\n[base]\nn_ctx = 64\n[factors]\nactivation = ["gelu", "swiglu"]\n'
-    'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\nflops = ["3e12", "1e13"]\n',
-]
-NASTY = [
-    "0",
-    "-1",
-    "1e400",
-    "nan",
-    "inf",
-    "true",
-    '""',
-    '"x"',
-    "[]",
-    "[[]]",
-    "{}",
-    "1979-05-27",
-    "99999999999999999999",
-    "[1, 1]",
-    '"1e300"',
-]
-WORDS = [
-    "norm",
-    "objective",
-    "d_mlp",
-    "n_kv_head",
-    "d_head",
-    "qkv",
-    "tokens",
-    "flops",
-    "size",
-    "seeds",
-    "'masked'",
-    "'sum'",
-    "'none'",
-    "3",
-    "7",
-]
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """A valid study file with up to four small wounds."""
-    lines = draw(st.sampled_from(SEED_TEXTS)).split("\n")
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(lines) - 1))
-        kind = draw(st.sampled_from(["drop", "double", "swap", "value", "word", "cut", "insert"]))
-        if kind == "drop" and len(lines) > 1:
-            del lines[at]
-        elif kind == "double":
-            lines.insert(at, lines[at])
-        elif kind == "swap":
-            other = draw(st.integers(0, len(lines) - 1))
-            lines[at], lines[other] = lines[other], lines[at]
-        elif kind == "value":
-            lines[at] = lines[at].split("=")[0] + "= " + draw(st.sampled_from(NASTY + WORDS))
-        elif kind == "word":
-            lines[at] = draw(st.sampled_from(WORDS)) + " = " + lines[at].partition("=")[2]
-        elif kind == "cut":
-            lines[at] = lines[at][: draw(st.integers(0, len(lines[at])))]
-        else:
-            lines[at] += draw(st.text(max_size=3))
-    return "\n".join(lines)
-
-
-@given(mutated())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_mutated_study_is_a_plan_or_one_clear_error(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "mutated.toml"
-    file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    try:
-        made = plan(load(str(file)))
-    except AblateError as error:
-        assert str(file) in str(error)
-    else:
-        assert made.runs
-        assert made.study.tune is None or {run.role for run in made.runs} == {"tune"}
-        assert len({run.config.key for run in made.runs}) <= len(made.runs)

@@ -270,6 +270,23 @@ def test_a_wrong_tokenizer_is_said_in_one_line(folder: Path, spec: str, complain
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    [
+        (
+            {"type": "BPE", "vocab": {"a": 0, "b": 4294967295}, "merges": []},
+            "numbers a token 4294967295: 16777216 tokens",
+        ),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}, "is no tokenizer.json of the tokenizers library"),  # a panic
+    ],
+)
+def test_a_hostile_tokenizer_costs_neither_memory_nor_a_traceback(folder: Path, model: dict, complaint: str) -> None:
+    whole = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    (folder / "hostile.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], **whole, "model": model}))
+    with pytest.raises(AblateError, match=complaint):
+        tokenizers.describe("hostile.json", _corpus(folder, [_story(1, 20)]), folder)
+
+
 def test_a_huge_tokenizer_file_is_refused_unread(folder: Path) -> None:
     with (folder / "huge.json").open("wb") as file:
         file.truncate(1 << 27)

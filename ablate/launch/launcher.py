@@ -20,6 +20,7 @@ from ablate.launch.jobs import Job, Jobs
 from ablate.launch.process import WorkerProcess
 from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.signals import Signals
+from ablate.launch.worker import NO_ROOM
 from ablate.plan import Plan
 from ablate.store import Database
 from ablate.store.ingest import ingest
@@ -228,15 +229,17 @@ class Launcher:
         assert seat.process
         self._selector.unregister(seat.process)
         why = seat.process.obituary()
-        ready = seat.process.ready
+        ready, full = seat.process.ready, seat.process.exit_code == NO_ROOM
         seat.process.release(0.0)
         seat.process = None
         if self._deadline is not None:
             self._settle(seat, "stopped", "it was stopped before it could write a checkpoint")
-        elif ready:
+        elif ready and not full:
             self._settle(seat, "dead", why)
         else:  # not the run's fault
             self._settle(seat, "stopped", why)
+        if full:
+            raise AblateError(f"a worker cannot write its journal, its checkpoint or the cache: {why.splitlines()[-1]}")
         seat.failed_starts = 0 if ready else seat.failed_starts + 1
         if seat.failed_starts == FAILED_STARTS:
             self._seats.remove(seat)

@@ -70,6 +70,11 @@ class WorkerProcess:
     def kill(self) -> None:
         self._process.kill()
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it lives; −n when signal n ended it."""
+        return self._process.poll()
+
     def obituary(self) -> str:
         """Why it ended, with the last that it wrote to stderr. For a process that has closed its side of the pipe."""
         code = self._end(10.0)

@@ -12,6 +12,7 @@ the worker checkpoints what it trains and ends.
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
 import importlib
 import json
@@ -20,9 +21,11 @@ import platform
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,6 +36,9 @@ from ablate.journal import Journal
 from ablate.launch.turns import turn
 
 GRACE = 8.0  # seconds in which a job must checkpoint once it is told to stop; the launcher kills after 10
+NO_ROOM = (
+    74  # exit code: a full disk or quota, or a read-only one. That is not the run's fault, and other runs would fare no better
+)
 ENGINE = os.environ.get("ABLATE_ENGINE", "ablate.launch.engine")  # another module with the same functions, for tests
 
 Job = dict[str, Any]
@@ -126,6 +132,8 @@ class Worker:
                 )
                 assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"
             except Exception as error:
+                if no_room(error):
+                    raise
                 status, peak = self._engine.status(error), self._engine.peak_bytes(self._device)
                 if status != "oom" and not self._engine.usable(self._device):
                     raise  # the run may be sound: it is tried again by another process
@@ -134,6 +142,19 @@ class Worker:
                         attempt.emit("end", status=status, error=traceback.format_exc(), peak_bytes=peak)
                 return status != "oom"
         return True
+
+
+def no_room(error: BaseException | None) -> str:
+    """What the system says of a disk that takes no more, where that is behind an error; "" where it is not."""
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    return next((os.strerror(one.errno) for one in _causes(error) if isinstance(one, OSError) and one.errno in codes), "")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what was being handled when it came."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def checkout() -> dict[str, Any]:
@@ -171,8 +192,15 @@ def main() -> None:
 
     worker = Worker(arguments.device, arguments.threads, arguments.turns)
     answer(ready=arguments.device)
-    while (job := inbox.next()) and worker.work(job, inbox):
-        answer(done=job["job"])
+    try:
+        while (job := inbox.next()) and worker.work(job, inbox):
+            answer(done=job["job"])
+    except Exception as error:
+        if not (why := no_room(error)):
+            raise
+        traceback.print_exc()
+        print(why, file=sys.stderr, flush=True)
+        os._exit(NO_ROOM)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ablate.plan.ladder import solve
 from ablate.plan.match import matched_by_d_mlp, matched_by_steps
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS
+from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, tokenizers
 
 BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate epochs beforehand
@@ -143,6 +143,6 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
         raise AblateError(
             f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens}; raise one or lower the other"
         )
-    if steps >= 1 << 38:
+    if steps >= 1 << 38 or steps * config.batch_tokens > LARGEST_BUDGET["tokens"]:
         raise AblateError(f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many")
     return steps

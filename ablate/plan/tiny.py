@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from ablate.config import RunConfig
@@ -58,7 +59,7 @@ def _explicit(study: Study) -> Study:
 def _shape_changes(study: Study) -> dict[str, Change]:
     """Field → how its values change."""
     values = partial(_values, _explicit(study))
-    narrower = _narrower(values)
+    narrower = _narrower(_explicit(study), values)
     shorter = _divisor(values("n_ctx"), near=CONTEXT)
     contexts = math.lcm(*(n_ctx // shorter for n_ctx in values("n_ctx")))
     smaller = _divisor(values("batch_tokens"), near=BATCH, multiple=contexts)
@@ -74,16 +75,27 @@ def _shape_changes(study: Study) -> dict[str, Change]:
         "batch_tokens": lambda batch: batch // smaller,
         "tokenizer": lambda spec: f"bpe:{min(VOCABULARY, int(spec[4:]))}" if spec.startswith("bpe:") else spec,
         "corpus": lambda spec: SHIPPED_INSTEAD.get(spec, spec),
+        "precision": lambda precision: "float32" if precision == "bfloat16" else precision,  # which most CPUs compute slowly
     }
 
 
-def _narrower(values: Callable[[str], list[Any]]) -> int:
+def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:
     """By what widths are divided: heads still divide d_model, and rotary still finds pairs of channels in them."""
     if ladder := values("params"):
         widest = (max(ladder) * max(values("aspect")) / 12) ** (1 / 3)  # of a body of 12·n_layer·d_model² parameters
         return _divisor(values("d_head"), near=WIDTH * max(values("d_head")) / widest, multiple=2)
-    heads = math.lcm(*(values("n_head") or [RunConfig.model_fields["n_head"].default]))
-    return _divisor(values("d_model"), near=WIDTH, multiple=2 * heads, also=values("d_head"))
+    return _divisor(values("d_model"), near=WIDTH, even=[*values("d_head"), *_head_widths(study)])
+
+
+def _head_widths(study: Study) -> set[int]:
+    """d_model / n_head of all that tables set together, and of all that they combine to."""
+    tables = _tables(study)
+    both = [fields for fields in tables if {"d_model", "n_head"} <= set(fields)]
+    apart = [fields for fields in tables if fields not in both]
+    heads = [fields["n_head"] for fields in apart if "n_head" in fields] or [RunConfig.model_fields["n_head"].default]
+    pairs = [(fields["d_model"], fields["n_head"]) for fields in both]
+    pairs += product((fields["d_model"] for fields in apart if "d_model" in fields), heads)
+    return {width // n_head for width, n_head in pairs if width % n_head == 0}
 
 
 def _rounded(value: float) -> float:
@@ -94,19 +106,22 @@ def _rounded(value: float) -> float:
 
 def _values(study: Study, name: str) -> list[Any]:
     """The different values of a field in [base] and in all levels."""
-    tables = [study.base, *(fields for levels in study.factors.values() for fields in levels.values())]
-    return list(dict.fromkeys(fields[name] for fields in tables if name in fields))
+    return list(dict.fromkeys(fields[name] for fields in _tables(study) if name in fields))
 
 
-def _divisor(values: Sequence[int], *, near: float, multiple: int = 1, also: Sequence[int] = ()) -> int:
+def _tables(study: Study) -> list[Fields]:
+    return [study.base, *(fields for levels in study.factors.values() for fields in levels.values())]
+
+
+def _divisor(values: Sequence[int], *, near: float, multiple: int = 1, even: Sequence[int] = ()) -> int:
     """The common divisor that brings the largest of `values` nearest to `near`.
 
-    The quotients of `values` stay multiples of `multiple`, those of `also` stay even. 1 where there is no other.
+    The quotients of `values` stay multiples of `multiple`, those of `even` stay even. 1 where there is no other.
     """
     possible = [
         divisor
         for divisor in range(1, math.gcd(*values) + 1)
-        if all(value % (divisor * multiple) == 0 for value in values) and all(value % (2 * divisor) == 0 for value in also)
+        if all(value % (divisor * multiple) == 0 for value in values) and all(value % (2 * divisor) == 0 for value in even)
     ]
     return min(possible, key=lambda divisor: abs(max(values) / divisor - near), default=1)
 

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -32,7 +33,7 @@ class Table:
     folded: bool = False  # long: shown on request
     data: pd.DataFrame | None = None  # what the CSV holds, where that is more than is shown
 
-    @property
+    @cached_property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers, and stand to the right."""
         return tuple(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 
+POINTS = 200  # of a curve in a figure
+
+
 @dataclass(frozen=True)
 class Material:
     """A study's frames, as `ablate.results` and `ablate.analysis` give them, and its file."""
@@ -31,9 +34,15 @@ class Material:
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
-    curves: pd.DataFrame  # held-out and training loss of compared runs
     levels: dict[str, dict[str, str]]  # cell → factor → level
     orders: dict[str, list[str]]  # factor → its levels, baseline first
+    db: Database
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Held-out and training loss of compared runs; read when first asked for, as the answer alone needs none."""
+        curves = results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
+        return curves[curves["role"] == "compare"]
 
     @cached_property
     def words(self) -> MetricWords:
@@ -76,7 +85,6 @@ def gather(db: Database, study: str) -> Material:
     strata = list(dict.fromkeys(arms["stratum"]))
     arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
     finals = results.finals(study, db=db)
-    curves = results.curves(study, ["loss", "train_loss"], db)
     pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
     return Material(
         study=results.study(study, db),
@@ -90,7 +98,7 @@ def gather(db: Database, study: str) -> Material:
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
-        curves=curves[curves["role"] == "compare"],
         levels=results.levels(study, db),
         orders=results.orders(study, db),
+        db=db,
     )

@@ -120,7 +120,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
             )
     except OSError as error:
         raise AblateError(f"database {path} cannot be opened: {error}") from error
-    except sqlite3.Error as error:
+    except (DBAPIError, sqlite3.Error) as error:
         clear = sqlite.explain(error, path)
         if clear is None:
             raise

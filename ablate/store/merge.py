@@ -24,6 +24,7 @@ from ablate.store.studies import rank
 
 _RUN_RANK = ("planned", "failed", "oom", "stopped", "running", "diverged", "complete")
 _ATTEMPT_RANK = ("running", "dead", "failed", "oom", "stopped", "diverged", "complete", "superseded")
+_WITH_RESULT = (*schema.ACCEPTED, "superseded")
 _RUN = tuple(column.name for column in schema.run.columns if column.name not in ("id", "parent_run_id"))
 _ATTEMPT = tuple(column.name for column in schema.attempt.columns if column.name not in ("id", "run_id", "n"))
 _STATUS, _JOURNAL, _OFFSET, _STARTED = map(_ATTEMPT.index, ("status", "journal", "journal_offset", "started"))
@@ -157,7 +158,10 @@ def _take_values(ours: Connection, theirs: Connection, run_id: int, their: _Side
 
 
 def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -> None:
-    """The attempts of both sides, numbered by their start. Only the winner's accepted and running ones stay so."""
+    """The attempts of both sides, numbered by their start. Only the winner's accepted and running ones stay so.
+
+    The loser's results are not here: as superseded ones its attempts would say that what they measured had been measured.
+    """
     united = {
         name: max((side.attempts[name] for side in (our, their) if name in side.attempts), key=_attempt_order)
         for name in our.attempts | their.attempts
@@ -169,8 +173,9 @@ def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -
         status = attempt[_STATUS]
         if name in (accepted, running):
             status = winner.attempts[name][_STATUS]
-        elif status in schema.ACCEPTED:
-            status = "superseded"
+        elif status in _WITH_RESULT:
+            known = winner.attempts.get(name)
+            status = "superseded" if known and known[_STATUS] in _WITH_RESULT else "dead"
         elif status == "running":
             status = "dead"
         rows.append((*attempt[:_STATUS], status, *attempt[_STATUS + 1 :]))

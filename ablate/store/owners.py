@@ -47,7 +47,10 @@ class Owner:
         """This process. Use it as a context manager, or `close` it: the lock is let go at the end."""
         owner = cls(socket.gethostname(), os.getpid(), secrets.token_hex(4), lease)
         owner._file = _lock_file(db, str(owner))
-        owner._lock = Journal(owner._file)
+        try:
+            owner._lock = Journal(owner._file)
+        except OSError as error:
+            raise AblateError(f"folder {db.journals} cannot be written: {error.strerror}") from None
         return owner
 
     def close(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
 from ablate.study.model import Fields, Study, Tune, TwoStage
 from ablate.study.parse import parse
+
+LARGEST_FILE = 1 << 20  # bytes
 
 __all__ = ["Fields", "Study", "Tune", "TwoStage", "find", "load"]
 
@@ -18,6 +21,8 @@ def load(path_or_name: str) -> Study:
     """
     path = find(path_or_name)
     try:
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise AblateError(f"{path}: larger than a study file ever is ({size:,} bytes)")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a study file is UTF-8 text") from None
@@ -29,15 +34,15 @@ def load(path_or_name: str) -> Study:
 def find(path_or_name: str) -> Path:
     """The study file that a path or a bare name ("quickstart" for studies/quickstart.toml) means."""
     path = Path(path_or_name)
-    if path.is_file():
-        return path
     named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
-    if named.is_file():
-        return named
+    for file in (path, named):
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+            if file.is_file():
+                return file
     there = sorted(file.stem for file in Path("studies").glob("*.toml"))
     meant = nearest(path.stem, there)
     raise AblateError(
-        f"no study file {path_or_name!r}, and none called {named}"
+        f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"
         + (f"; did you mean {meant!r}?" if meant else ".")
         + (f" In studies/: {', '.join(there)}." if there else " `ablate new NAME --factor …` writes one.")
     )

@@ -12,7 +12,8 @@ DESIGNS = {
     "leave-one-out": "two levels a factor, with and without: all parts together, and each taken away once",
     "add-one-in": "two levels a factor, with and without: no part, and each added once",
 }
-MAX_RUNS = 100_000  # cells × seeds beyond which a study is refused, before anything is built
+MAX_CELLS = 4096  # beyond which a study is refused, before anything is built
+MAX_RUNS = 20_000
 
 Levels = Mapping[str, Sequence[str]]  # factor → its levels' labels, the baseline first
 Combination = dict[str, str]  # factor → one level's label

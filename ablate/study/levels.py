@@ -38,7 +38,8 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
                 factors[name] = _named(source, name, value)
             else:
                 raise AblateError(
-                    f"{name} = {value!r}: a factor is a list of levels, the baseline first; a single value belongs in [base]"
+                    f"{name:.80} = {value!r:.80}: a factor is a list of levels, the baseline first; "
+                    "a single value belongs in [base]"
                 )
             if len(factors[name]) < 2:
                 raise AblateError(f"{name}: a factor has two levels or more; a single value belongs in [base]")
@@ -72,13 +73,15 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
     if name not in SETTABLE:
         check_field(source, name, "factors", name)
     levels: dict[str, Fields] = {}
+    meant = set()
     for value in values:
         with located(source, "factors", name, value):
-            fields = {name: field_value(name, value)}
-            text = fields[name] if name in CATALOGUE and CATALOGUE[name].levels else label(value)
-            if text in levels or fields in levels.values():
-                raise AblateError(f"{name} level {text!r} stands twice")
-            levels[text] = fields
+            field = field_value(name, value)
+            text = field if name in CATALOGUE and CATALOGUE[name].levels else label(value)
+            if text in levels or field in meant:
+                raise AblateError(f"{name} level {text!r:.80} stands twice")
+            levels[text] = {name: field}
+            meant.add(field)
     return levels
 
 
@@ -111,12 +114,14 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
     if d_head != int(d_head):
         raise AblateError(f"d_head = {table['d_head']!r}: a whole number is wanted")
     levels: dict[str, Fields] = {}
+    meant = set()
     for raw in table["params"]:
         with located(source, "factors", "size", raw):
-            fields = {"params": _positive("params", raw), "aspect": aspect, "d_head": int(d_head)}
-            if label(raw) in levels or fields in levels.values():
+            params = _positive("params", raw)
+            if label(raw) in levels or params in meant:
                 raise AblateError(f"size {label(raw)!r} stands twice")
-            levels[label(raw)] = fields
+            levels[label(raw)] = {"params": params, "aspect": aspect, "d_head": int(d_head)}
+            meant.add(params)
     return levels
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from itertools import combinations as pairs_of
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from ablate.config import Evaluation
 from ablate.errors import AblateError, unknown
 from ablate.factors import CATALOGUE
 from ablate.study import tables
-from ablate.study.design import DESIGNS, MAX_RUNS, count
+from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Fields, Study
+from ablate.study.model import Fields, Study, Tune
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, label, number
+from ablate.study.values import BUDGETS, LARGEST, label, number
 
-LARGEST_FILE = 1 << 20  # characters
+LONGEST = 10_000  # characters of a text, entries of a list or a table
+DEEPEST = 8  # tables and lists in each other
+MOST_EXCLUSIONS = 1000
 
 
 class StudyFile(BaseModel):
@@ -63,7 +66,8 @@ def parse(text: str, path: Path) -> Study:
     if file.design == "add-one-in":
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
     seeds, two_stage = tables.seeds(source, file.seeds)
-    _affordable(source, file, factors, two_stage.most if two_stage else len(seeds))
+    tuned = tables.tune(source, file.tune, fields, factors)
+    _affordable(source, file, factors, two_stage.most if two_stage else len(seeds), tuned)
     evaluation = _evaluation(source, file.eval)
     metric, goal, evaluation = _metric(source, file.metric, evaluation)
     return Study(
@@ -80,7 +84,7 @@ def parse(text: str, path: Path) -> Study:
         exclude=_exclusions(source, file.exclude, factors),
         max_epochs=max_epochs,
         match=tables.match(source, file.match, factors, file.within),
-        tune=tables.tune(source, file.tune, fields, factors),
+        tune=tuned,
         two_stage=two_stage,
         fit=tables.fit(source, file.fit, factors),
         delta=tables.delta(source, file.report),
@@ -91,16 +95,35 @@ def parse(text: str, path: Path) -> Study:
 
 
 def _read(source: Source) -> StudyFile:
-    if len(source.text) > LARGEST_FILE:
-        raise AblateError(f"{source.path}: larger than a study file ever is ({len(source.text):,} characters)")
     try:
         raw = tomllib.loads(source.text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
         raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
+    _refuse_excess(source, raw)
     for table in raw:
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
     return validated(source, StudyFile, raw)
+
+
+def _refuse_excess(source: Source, raw: dict[str, Any]) -> None:
+    """Refuse what no study needs, and what would take long or cannot even be printed."""
+    level: list[tuple[tuple[Any, ...], Any]] = [((), raw)]
+    for _ in range(DEEPEST):
+        for place, value in level:
+            number_ = isinstance(value, int) and not -LARGEST <= value <= LARGEST
+            if number_ or (not isinstance(value, int | float) and isinstance(value, Sized) and len(value) > LONGEST):
+                what = "a number beyond 1e30" if number_ else f"more than {LONGEST:,} characters or entries"
+                raise AblateError(f"{source.where(*place)}: {'.'.join(place) or 'the file':.80} has {what}")
+        level = [
+            ((*place, str(key)), inner)
+            for place, value in level
+            if isinstance(value, dict | list)
+            for key, inner in (value.items() if isinstance(value, dict) else enumerate(value))
+        ]
+    if level:
+        place = level[0][0]
+        raise AblateError(f"{source.where(*place)}: {'.'.join(place):.80}…: nested deeper than a study file ever is")
 
 
 def _question(source: Source, text: str) -> str:
@@ -175,12 +198,19 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
                 )
 
 
-def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: int) -> None:
-    cells = count(file.design, {name: list(levels) for name, levels in factors.items()}, file.within, file.interactions)
-    if cells * seeds > MAX_RUNS:
-        runs = f"{cells:,} cells × {seeds:,} seeds are {cells * seeds:,} runs"
+def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: int, tuned: Tune | None) -> None:
+    """Refuse a study by its number of cells and runs, before any of them is built."""
+    names = {name: list(levels) for name, levels in factors.items()}
+    cells = count(file.design, names, file.within, file.interactions)
+    runs, text = cells * seeds, f"{cells:,} cells × {seeds:,} seeds are {cells * seeds:,} runs"
+    if tuned:
+        groups = min(cells, prod(len(names[factor]) for factor in tuned.per))
+        runs += groups * tuned.points * tuned.seeds
+        text += f", and {groups:,} groups × {tuned.points} rates × {tuned.seeds:,} seeds tune"
+    if cells > MAX_CELLS or runs > MAX_RUNS:
+        limit = f"{MAX_CELLS:,} cells" if cells > MAX_CELLS else f"{MAX_RUNS:,} runs"
         advice = 'take fewer levels or seeds, or design = "one-factor"'
-        raise AblateError(f"{source.where('factors')}: {runs}, more than {MAX_RUNS:,}; {advice}")
+        raise AblateError(f"{source.where('factors')}: {text}; more than {limit}: {advice}")
 
 
 def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
@@ -221,21 +251,20 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 
 
 def _exclusions(source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors) -> tuple[dict[str, str], ...]:
+    if len(rules) > MOST_EXCLUSIONS:
+        raise AblateError(f"{source.where('exclude')}: {len(rules):,} [[exclude]] tables, more than {MOST_EXCLUSIONS:,}")
     found = []
     for number_, rule in enumerate(rules):
         if not rule:
             raise AblateError(f"{source.where('exclude', number_)}: an empty [[exclude]] would leave out everything")
         levels = {}
         for name, value in rule.items():
-            place = source.where("exclude", number_, name)
-            if name not in factors:
-                raise unknown("factor in [[exclude]]", name, factors, place)
-            text = label(value)
-            if name in CATALOGUE and CATALOGUE[name].levels:
-                with located(source, "exclude", number_, name):
-                    text = CATALOGUE[name].canonical(value)
-            if text not in factors[name]:
-                raise unknown(f"level of {name} in [[exclude]]", text, factors[name], place)
+            with located(source, "exclude", number_, name):
+                if name not in factors:
+                    raise unknown("factor in [[exclude]]", name, factors)
+                text = CATALOGUE[name].canonical(value) if name in CATALOGUE and CATALOGUE[name].levels else label(value)
+                if text not in factors[name]:
+                    raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text
         found.append(levels)
     return tuple(found)

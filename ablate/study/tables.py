@@ -73,14 +73,17 @@ class ReportTable(_Table):
 def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place: object) -> Model:
     """`model` filled from a table, pydantic's first complaint turned into one line."""
     try:
-        return model.model_validate(raw)
+        with located(source, *place):
+            return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         path = [part for part in first["loc"] if isinstance(part, str) and part not in UNIONS]
         key = ".".join(map(str, (*place, *path)))
         message = first["msg"][0].lower() + first["msg"][1:]
         if first["type"] == "missing":
-            raise AblateError(f"{source.where(*place)}: {key} is missing: {model.model_fields[path[-1]].description}") from None
+            field = model.model_fields.get(path[-1]) if path else None
+            meaning = f": {field.description}" if field and field.description else ", or an entry of it"
+            raise AblateError(f"{source.where(*place)}: {key} is missing{meaning}") from None
         raise AblateError(f"{source.where(*place, *path)}: {key} = {first['input']!r:.80}: {message}") from None
 
 

@@ -28,7 +28,7 @@ FOLLOWS = {
 SETTABLE = [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]  # keys of [base], [factors] and named levels
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
-_LARGEST = 10**30
+LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([KMBGT]?)")
 
@@ -40,7 +40,7 @@ def number(name: str, raw: object) -> int | float:
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
-    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -_LARGEST <= given <= _LARGEST:
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -LARGEST <= given <= LARGEST:
         raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
     return int(given) if given == int(given) else float(given)
 

@@ -50,13 +50,14 @@ def find(spec: str, root: Path) -> Corpus:
     Reads all of it the first time, and only the sizes and times of its files after that. Raises `AblateError` where
     nothing is there, where there is no text, and where it cannot be read.
     """
-    location = _locate(spec, root)
-    facts = read(location)
+    with sources.readable(f"corpus {spec!r}"):
+        location = _locate(spec, root)
+        facts = read(location)
     if not facts.n_documents:
         raise AblateError(f"corpus {spec!r} is empty: there is no text in it")
     path = Path(location.partition(":")[2] if location.startswith(("package:", "hf:")) else location)
     name = path.name.split(".")[0] or path.parent.name
-    while set(name) & set("*?["):  # a glob goes by the name of the folder it looks into
+    while sources.is_glob(name):  # a glob goes by the name of the folder it looks into
         path = path.parent
         name = path.name
     return Corpus(**asdict(facts), name=spec if spec in NAMED else name, location=location)
@@ -91,12 +92,12 @@ def _locate(spec: str, root: Path) -> str:
             )
         return str(built)
     prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)
-    location = (root.absolute() / Path(path).expanduser()).resolve() if not set(path) & set("*?[") else root.absolute() / path
-    if not prefix and not location.exists() and not set(path) & set("*?["):
+    location = sources.absolute(path, root)
+    if not prefix and not location.exists() and not sources.is_glob(path):
         near = [*NAMED, *(entry.name for entry in location.parent.iterdir())] if location.parent.is_dir() else list(NAMED)
         meant = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
         raise AblateError(
-            f"corpus {spec!r}: there is no such file, folder or corpus"
+            f"corpus {spec!r:.200}: there is no such file, folder or corpus"
             + (f"; did you mean {meant[0]!r}?" if meant else ".")
             + f" Named corpora: {', '.join(NAMED)}."
         )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import lzma
 import mmap
-import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -106,6 +104,30 @@ class TokenFiles:
 Source = TextFiles | DataSet | TokenFiles
 
 
+def is_glob(spec: str) -> bool:
+    """Whether a corpus is named by a pattern."""
+    return bool(set(spec) & set("*?["))
+
+
+def absolute(spec: str, root: Path) -> Path:
+    """The absolute path, or pattern, that a study names relative to `root`. `AblateError` for what is no path."""
+    try:
+        if "\0" in spec:
+            raise ValueError("it holds a NUL character")
+        return root.absolute() / spec if is_glob(spec) else (root.absolute() / Path(spec).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, a home that nobody has
+        raise AblateError(f"{spec[:80]!r} is no path: {str(error)[:200]}") from None
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turns the system's refusal to find or read what a study names into an `AblateError`."""
+    try:
+        yield
+    except OSError as error:
+        raise AblateError(f"{what:.200} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
 def at(location: str) -> Source:
     """The source at a location: `package:NAME`, `hf:FOLDER`, or the path of a file or folder, or a glob."""
     kind, _, rest = location.partition(":")
@@ -119,15 +141,33 @@ def at(location: str) -> Source:
     if any((path / name).exists() for name in ("train.bin", "val.bin")):
         return TokenFiles(path)
     if path.is_dir():
-        files = [file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        files = [file for file in path.rglob("*") if not _is_hidden(file, path)]
     elif path.exists():
         files = [path]
     else:
-        files = [Path(file) for file in glob.glob(location, recursive=True)]  # noqa: PTH207 (the pattern is absolute)
-    regular = tuple(sorted(file for file in files if stat.S_ISREG(file.stat().st_mode)))
+        files = _matching(location)
+    regular = tuple(sorted(file for file in files if file.is_file()))  # no device, pipe, socket or dangling link
     if not regular:
-        raise AblateError(f"corpus {location!r}: " + ("the folder is empty" if path.is_dir() else "there is no such file"))
+        missing = "the folder is empty" if path.is_dir() else "it is no file" if path.exists() else "there is no such file"
+        raise AblateError(f"corpus {location!r:.200}: {missing}")
     return TextFiles(regular)
+
+
+def _matching(pattern: str) -> list[Path]:
+    """The files that match; `**` does not follow links to folders, which may lead in circles."""
+    parts = Path(pattern).parts
+    first = next((place for place, part in enumerate(parts) if is_glob(part)), len(parts))
+    folder, rest = Path(*parts[:first]), (*parts[first:], *(["*"] if parts[-1] == "**" else []))
+    if not rest:
+        return []
+    try:
+        return [file for file in folder.glob("/".join(rest)) if not _is_hidden(file, folder)]
+    except ValueError as error:
+        raise AblateError(f"corpus {pattern!r:.200}: {str(error).lower()}") from None
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 @contextmanager

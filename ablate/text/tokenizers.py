@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.errors import AblateError, unknown
-from ablate.text import cache
+from ablate.text import cache, sources
 from ablate.text.corpora import Corpus
 from ablate.text.documents import SEPARATOR
 
@@ -18,6 +19,7 @@ _SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
 _BPE_TEXT = 1 << 28  # bytes of training text that BPE looks at; of more, evenly spaced pieces
 _LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
+_LARGEST_VOCABULARY = 1 << 24  # tokens: the largest in use have a sixteenth of that
 _FORMAT = 1  # raised when BPE is trained or read differently
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # what may stand behind a document, else U+000C
 
@@ -60,12 +62,13 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         if corpus.holds_tokens:
             raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds tokens, not text, and BPE is trained on text")
         return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
-    path = (root / Path(spec).expanduser()).resolve()
-    if not path.is_file():
-        if "/" in spec or spec.endswith(".json"):
-            raise AblateError(f"tokenizer = {spec!r}: there is no file {path}")
-        raise unknown("tokenizer", spec, _SPECS)
-    content = _content(path)
+    with sources.readable(f"tokenizer = {spec!r}"):
+        path = sources.absolute(spec, root)
+        if not path.is_file():
+            if "/" in spec or spec.endswith(".json"):
+                raise AblateError(f"tokenizer = {spec!r:.200}: there is no file {path}")
+            raise unknown("tokenizer", spec, _SPECS)
+        content = _content(path)
     n_vocab = len(_spelling(_library(path, content)))
     if n_vocab < 2:
         raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
@@ -119,10 +122,8 @@ class Library:
 
     def encode(self, pieces: list[bytes]) -> list[list[int]]:
         texts = [piece.decode() for piece in pieces]
-        try:
+        with _told(f"tokenizer {self._path} cannot encode the corpus"):
             return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
-        except Exception as error:  # the library raises bare Exceptions
-            raise AblateError(f"tokenizer {self._path} cannot encode the corpus: {error}") from None
 
 
 def _hash(text: str) -> str:
@@ -148,10 +149,23 @@ def _content(path: Path) -> bytes:
 def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
+    with _told(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
+        made = tokenizers.Tokenizer.from_buffer(content)
+    largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= _LARGEST_VOCABULARY:
+        raise AblateError(f"tokenizer {path} numbers a token {largest}: {_LARGEST_VOCABULARY} tokens at most are read")
+    return made
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever the library says is an `AblateError` that begins with `what`: it raises bare Exceptions, and panics."""
     try:
-        return tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises bare Exceptions
-        raise AblateError(f"tokenizer {path} is no tokenizer.json of the tokenizers library: {error}") from None
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic is no Exception
+        raise AblateError(f"{what}: {error}") from None
 
 
 def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path) -> None:

@@ -122,11 +122,12 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int) -> None:
 
 def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> Tokens:
     """The tokens of the corpus and tokenizer at two locations, with two hashes."""
-    source = sources.at(corpus)
-    if isinstance(source, sources.TokenFiles):
-        return _given(source, tokenizer, tokenizer_hash)
-    key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
-    return _mapped(cache.built("tokens", key, lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash)))
+    with sources.readable(f"corpus {corpus}"):
+        source = sources.at(corpus)
+        if isinstance(source, sources.TokenFiles):
+            return _given(source, tokenizer, tokenizer_hash)
+        key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
+        return _mapped(cache.built("tokens", key, lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash)))
 
 
 def _given(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:

@@ -24,10 +24,14 @@ def save(path: Path, state: State) -> None:
     """Write `state` to `path`; what was there becomes `previous(path)`. At every moment one of the two is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with fresh.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:  # a full disk: leave it the room
+        fresh.unlink(missing_ok=True)
+        raise
     if path.exists():
         path.replace(previous(path))
     fresh.replace(path)

@@ -1,0 +1,176 @@
+"""Mutated study files: a plan or one clear error, never another exception, never a written file, never a long wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from study_mutations import mutated, originals
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.plan import plan
+from ablate.plan.price import price
+from ablate.plan.tiny import tiny
+from ablate.study import load
+from ablate.study.design import MAX_RUNS
+
+STUDIES = Path(__file__).parent.parent / "studies"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a study's neighbours, kind and unkind; the current one, with a cache of its own outside."""
+    folder = tmp_path / "place"
+    (folder / "text").mkdir(parents=True)
+    (folder / "words.txt").write_text("some words and more of them\n" * 3000)
+    (folder / "text" / "a.txt").write_text("a document\n" * 9000)
+    (folder / "binary.gz").write_bytes(b"\x1f\x8b" + bytes(range(256)))
+    (folder / "tokenizer.json").write_text('{"model": 1}')
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "loop").symlink_to("loop")
+    (folder / "loops").mkdir()
+    (folder / "loops" / "again").symlink_to(folder)
+    (folder / "dangling").symlink_to("nowhere")
+    os.mkfifo(folder / "fifo")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as there:
+        monkeypatch.chdir(folder)
+        there.bind("socket")
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def tried(file: Path, data: bytes) -> tuple[str, float]:
+    """What became of a file, "plan" or the error's line, and the seconds of work it took. Any other exception comes through."""
+    file.write_bytes(data)
+    begun = time.process_time()
+    outcome = "plan"
+    try:
+        study = load(str(file))
+        made = plan(study)
+        runs = (*made.runs, *made.later)
+        assert 0 < price(made).runs <= len(runs) <= 2 * MAX_RUNS
+        for config in {cell.label: cell.config for cell in made.cells}.values():
+            assert max(numbers(config)) < 1 << 63, "a column of the database holds it"
+        tiny(study)
+    except AblateError as error:
+        outcome = str(error)
+        assert str(file) in outcome and len(outcome) < 2000 + 2 * len(str(file))
+    return outcome, time.process_time() - begun
+
+
+def numbers(config: RunConfig) -> list[int]:
+    """The whole numbers that the database keeps of a run."""
+    fields = [value for value in config.model_dump().values() if isinstance(value, int)]
+    return [*fields, config.tokens, sizes.count(config).params]
+
+
+def fuzz(place: Path, seeds: range) -> tuple[int, list[tuple[float, int]]]:
+    """How many of the files are plans, and the slowest (seconds, seed)."""
+    texts, file = originals(STUDIES), place / "small.toml"
+    file.touch()
+    before = sorted(place.rglob("*"))
+    plans, slow = 0, []
+    for seed in seeds:
+        try:
+            outcome, seconds = tried(file, mutated(texts, seed))
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+        plans += outcome == "plan"
+        slow.append((seconds, seed))
+    assert sorted(place.rglob("*")) == before, "nothing is written"
+    return plans, sorted(slow)[-5:]
+
+
+def test_some_hundred_mutated_files(place: Path) -> None:
+    plans, _ = fuzz(place, range(300))
+    assert 20 < plans < 280
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_thousand_mutated_files(place: Path) -> None:
+    plans, slow = fuzz(place, range(20_000))
+    assert 1000 < plans < 19_000
+    assert slow[-1][0] < 1, slow
+
+
+# -- what would explode ---------------------------------------------------------------------------------------------------
+
+PLAIN = """\
+name = "p"
+question = "?"
+seeds = 2
+[base]
+d_model = 64
+tokens = "1M"
+[factors]
+topology = [1, 5]
+"""
+MANY = list(range(1, 1001))
+TUNED = '[tune]\nlr = [1e-9, 100]\nper = "cell"\n'
+EXPLOSIONS = {
+    "a grid of 10^9": (PLAIN + f"n_layer = {MANY}\nlr = {MANY}\nweight_decay = {MANY}\n", "2,000,000,000 cells × 2 seeds are"),
+    "strata of 10^6": ("within = ['lr', 'd_mlp']\n" + PLAIN + f"lr = {MANY}\nd_mlp = {MANY}\n", "2,000,000 cells"),
+    "seeds = 10^9": (PLAIN.replace("seeds = 2", "seeds = 1000000000"), "seeds = 1000000000: between 1 and"),
+    "seeds.max = 10^9": (PLAIN.replace("= 2", "= { pilot = 2, resolution = 1, max = 1000000000 }"), "seeds.max = 1000"),
+    "a list of seeds": (PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"), "line 3: seeds has more than 10,000"),
+    "a list of levels": (PLAIN + f"lr = {[*range(20_000)]}", "line 9: factors.lr has more than 10,000"),
+    "a file of 10^7 levels": (PLAIN + "lr = [" + "1," * 10**7 + "]", "larger than a study file ever is"),
+    "points = 10^9": (PLAIN + "[eval]\npoints = 1000000000", "line 10: eval.points = 1000000000"),
+    "tokens = 10^29": (PLAIN + "[eval]\ntokens = 1e29", "line 10: eval.tokens = "),
+    "lengths": (PLAIN + f"[eval]\nlengths = {[k / 64 for k in MANY]}", "line 10: eval.lengths"),
+    "tune.points": (PLAIN + TUNED + "points = 1000000000", "line 12: tune.points = 1000000000"),
+    "tune.seeds": (PLAIN + TUNED + "points = 100\nseeds = 1000", "2 groups × 100 rates × 1,000 seeds tune; more than"),
+    "exclusions": (PLAIN + "[[exclude]]\ntopology = 5\n" * 2000, "2,000 [[exclude]] tables"),
+    "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "nested deeper"),
+    "nested lists": (PLAIN + "lr = " + "[" * 90 + "]" * 90, "nested deeper"),
+    "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
+    "a number of 30,000 digits": (PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]", "line 9: factors.lr.1 has a number beyond"),
+    "a wide model": (PLAIN.replace("d_model = 64", "d_model = 64\nd_mlp = 1e29"), "line 6: d_mlp = "),
+    "a long run": (PLAIN.replace('"1M"', "1e15").replace("64", "64\nbatch_tokens = 256"), "no run takes so many"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPLOSIONS)
+def test_what_would_explode_is_refused(place: Path, name: str) -> None:
+    text, words = EXPLOSIONS[name]
+    assert words in tried(place / "small.toml", text.encode())[0]
+
+
+# -- what a study file names ----------------------------------------------------------------------------------------------
+
+PATHS = {
+    "fifo": "it is no file",
+    "socket": "it is no file",
+    "/dev/zero": "it is no file",
+    "loop": "is no path",
+    "dangling": "there is no such file",
+    "loops/**/*.doc": "there is no such file",
+    "a**b": "can only be an entire path component",
+    "~nobody-has-this-home/x": "is no path",
+    "a" * 5000: "cannot be read: file name too long",
+    "a\\u0000b": "is no path: it holds a NUL character",
+}
+
+
+@pytest.mark.parametrize("key", ["corpus", "tokenizer"])
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:20])
+def test_what_is_no_file_is_said_in_one_line(place: Path, key: str, path: str) -> None:
+    outcome, _ = tried(place / "small.toml", PLAIN.replace("[base]", f'[base]\n{key} = "{path}"').encode())
+    assert "line 5: " in outcome
+    assert key == "tokenizer" or PATHS[path] in outcome
+
+
+def test_links_in_circles_are_not_followed(place: Path) -> None:
+    """Two links back multiply with every level: followed, they would lead to 2^40 files."""
+    (place / "loops" / "once more").symlink_to(place)
+    for corpus in ("**/*.txt", "loops/../text"):
+        text = PLAIN.replace("[base]", f'[base]\ncorpus = "{corpus}"').replace('"1M"', '"10K"')
+        assert tried(place / "small.toml", text.encode())[0] == "plan"
