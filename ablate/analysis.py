@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # what `changes` says of each
+JOINT = " × "  # between the names of factors that are varied together, and between their levels
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of any other status may still bring its value
 
 
@@ -80,32 +81,41 @@ def analyse(db: Database, study: str) -> list[EffectRow]:
     return rows
 
 
-def pilots(study: str, db: Database | str | None = None) -> dict[str, list[int]]:
-    """Stratum → the seeds of the pilot that decided how many it has; none for a study whose seeds were given."""
+@dataclass(frozen=True)
+class Pilot:
+    """What decided how many seeds a stratum has; intervals and tests then rest on its noise (see `ablate.stats.noise_of`)."""
+
+    seeds: Sequence[int] = ()
+    resolution: float | None = None  # None for differences that it was not meant for
+
+
+def pilots(study: str, db: Database | str | None = None) -> dict[str, Pilot]:
+    """Stratum → its pilot; none for a study whose seeds were given."""
     found = results.decisions(study, db)
-    return {evidence["stratum"]: evidence["pilot"] for evidence in found.loc[found["name"] == "seeds", "evidence"]}
+    decided = found.loc[found["name"] == "seeds", "evidence"]
+    return {evidence["stratum"]: Pilot(evidence["pilot"], evidence["resolution"]) for evidence in decided}
 
 
-def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Sequence[int]] = {}) -> list[EffectRow]:
+def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> list[EffectRow]:
     """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected within each family.
 
-    pilots: stratum → seeds after which the number of seeds was decided; intervals and tests then rest on the noise of those.
+    pilots: stratum → the pilot that decided on its seeds.
     """
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)]
         digest = _digest(family)
-        effects = _family([counted(part) for part in contrasts], pilots.get(contrasts[0]["stratum"].iloc[0], ()))
+        effects = _family([counted(part) for part in contrasts], pilots.get(contrasts[0]["stratum"].iloc[0], Pilot()))
         rows += [_row(part, effect, digest) for part, effect in zip(contrasts, effects, strict=True)]
     return rows
 
 
-def changes(pairs: pd.DataFrame) -> pd.DataFrame:
+def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
     """How the effect of each level changes from the study's first stratum to each other: the interaction with `within`.
 
     A change is the mean, over seeds, of a level's difference in the stratum minus its difference in the first one, tested as an
     effect is; a family is the levels of one factor in one stratum. Columns: factor, level, stratum, first, n, mean, lo, hi, p,
-    p_holm, resolvable, resolved. Without a second stratum the frame is empty.
+    p_holm, resolvable, resolved. Without a second stratum the frame is empty. pilots: as in `of_pairs`.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
     by_contrast = {key: counted(part) for key, part in pairs.groupby(["factor", "level", "stratum"], sort=False)}
@@ -115,9 +125,41 @@ def changes(pairs: pd.DataFrame) -> pd.DataFrame:
             levels = [one[1] for one in by_contrast if one[0] == factor and one[2] == stratum]
             both = [level for level in levels if (factor, level, strata[0]) in by_contrast]
             moved = [by_contrast[factor, level, stratum] - by_contrast[factor, level, strata[0]] for level in both]
-            for level, effect in zip(both, _family(moved), strict=True):
+            pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
+            for level, effect in zip(both, _family(moved, Pilot(pilot.seeds)), strict=True):
                 rows.append((factor, level, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
     return pd.DataFrame(rows, columns=["factor", "level", "stratum", "first", *CHANGE])
+
+
+def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
+    """By how much factors that are varied together do more than each by itself, where each was varied by itself, too.
+
+    An interaction is the mean, over seeds, of the difference of a cell that varies several factors minus the sum of the
+    differences of those that vary one of them, tested as an effect is; a family is the levels of the same factors in one stratum.
+    Columns: factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, resolved. pilots: as in `of_pairs`.
+    """
+    grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
+    by_contrast = {(str(factor), str(level), str(stratum)): counted(part) for (factor, level, stratum), part in grouped}
+    families: dict[tuple[str, str], dict[str, pd.Series]] = {}
+    for (factor, level, stratum), together in by_contrast.items():
+        parts = [(*part, stratum) for part in zip(factor.split(JOINT), level.split(JOINT), strict=False)]
+        if len(parts) > 1 and all(part in by_contrast for part in parts):
+            alone = pd.concat([by_contrast[part] for part in parts], axis=1)
+            families.setdefault((factor, stratum), {})[level] = together - alone.sum(axis=1, skipna=False)
+    rows = []
+    for (factor, stratum), levels in families.items():
+        effects = _family(list(levels.values()), Pilot(pilots.get(stratum, Pilot()).seeds))
+        for level, effect in zip(levels, effects, strict=True):
+            rows.append((factor, level, stratum, *(getattr(effect, name) for name in CHANGE)))
+    return pd.DataFrame(rows, columns=["factor", "level", "stratum", *CHANGE])
+
+
+def equivalence(pairs: pd.DataFrame, margin: float, pilots: Mapping[str, Pilot] = {}) -> stats.Equivalence:
+    """Whether the effect of one contrast, given by its pairs, lies within ± `margin`. pilots: as in `of_pairs`."""
+    difference = counted(pairs)
+    pilot = pilots.get(pairs["stratum"].iloc[0], Pilot())
+    first = difference[difference.index.isin(pilot.seeds)]
+    return stats.equivalence(difference.to_numpy(float), margin, pilot=first.to_numpy(float), resolution=pilot.resolution)
 
 
 def ended(pairs: pd.DataFrame) -> pd.Series:
@@ -133,15 +175,17 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
     return difference.where(complete & np.isfinite(difference)).set_axis(pairs["seed"])
 
 
-def _family(differences: Sequence[pd.Series], pilot: Sequence[int] = ()) -> list[stats.Effect]:
-    """The effects of a family, with a resolvable effect that allows for its correction. pilot: seeds, see `of_pairs`."""
+def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect]:
+    """The effects of a family, with a resolvable effect that allows for its correction."""
     if not differences:
         return []
     together = pd.concat(differences, axis=1)
     alpha = (1 - CONFIDENCE) / len(differences)
+    first = together.index.isin(pilot.seeds)
+    found = stats.family(together.to_numpy(float), confidence=CONFIDENCE, pilot=first, resolution=pilot.resolution)
     return [
-        replace(effect, resolvable=stats.resolvable(effect.n, effect.sd, alpha=alpha) if effect.sd > 0 else math.nan)
-        for effect in stats.family(together.to_numpy(float), confidence=CONFIDENCE, pilot=together.index.isin(pilot))
+        replace(one, resolvable=stats.resolvable(one.n, one.sd, alpha=alpha, df=one.noise.df) if one.sd > 0 else math.nan)
+        for one in found
     ]
 
 

@@ -164,7 +164,8 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
         stein, mean = t * s / np.sqrt(n), means[rows, n - 1]
         for i in range(CHECKED):
             assert n[i] == stats.two_stage(d[i, :pilot], resolution, most=most)
-            assert np.allclose(stats.two_stage_interval(d[i, : n[i]], d[i, :pilot]), (mean[i] - stein[i], mean[i] + stein[i]))
+            after = stats.after_pilot(stats.paired(d[i, : n[i]]), d[i, : n[i]], d[i, :pilot], resolution)
+            assert np.allclose((after.lo, after.hi), (mean[i] - stein[i], mean[i] + stein[i]))
         stop = (halves <= resolution) | (np.abs(means) > halves)
         stop[:, : pilot - 1], stop[:, patience - 1 :] = False, True  # looked at after every seed from the pilot on
         at = stop.argmax(axis=1)
@@ -176,6 +177,33 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
             float((np.abs(mean) > halves[rows, n - 1]).mean()),
             float((np.abs(means[rows, at]) > halves[rows, at]).mean()),
         )
+
+
+def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
+    """Four levels and one baseline; as many seeds for all as the noisiest contrast of the pilot asks for."""
+    most, resolution, block = 400, 0.6, 500
+    table("noise", "pilot", "mean N", "one contrast: misses", "Holm", "the pilot's noise alone: misses", "Holm")
+    for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
+        found = []
+        for _ in range(-(-studies // block)):
+            arms = noise(rng, (block, most, 1 + LEVELS))
+            d = arms[..., 1:] - arms[..., :1]
+            d /= d.std()
+            s = d[:, :pilot].std(axis=1, ddof=1)
+            wanted = np.ceil((st.t.isf(0.025, pilot - 1) * s / resolution) ** 2).clip(pilot, most).astype(int)
+            n = wanted.max(axis=1)
+            study, size = np.arange(block), n[:, None]
+            mean = d.cumsum(axis=1)[study, n - 1] / size
+            sd = np.sqrt(((d**2).cumsum(axis=1)[study, n - 1] - size * mean**2) / (size - 1))
+            alone = 2 * st.t.sf(np.abs(mean) / (s / np.sqrt(size)), pilot - 1)
+            p = np.where(wanted < size, np.maximum(alone, 2 * st.t.sf(np.abs(mean) / (sd / np.sqrt(size)), size - 1)), alone)
+            for i in range(2):
+                family = stats.family(d[i, : n[i]], pilot=np.arange(n[i]) < pilot, resolution=resolution)
+                assert n[i] == most or np.allclose([effect.p for effect in family], p[i])
+            rates = [rate for each in (p, alone) for rate in ((each <= 0.05).mean(1), each.min(1) * LEVELS <= 0.05)]
+            found.append(np.column_stack([n, *rates]))
+        mean_n, *rates = np.concatenate(found).mean(axis=0)
+        row(title(noise), pilot, f"{mean_n:.1f}", *map(float, rates))
 
 
 def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
@@ -273,6 +301,7 @@ def main() -> None:
         ("Two stages", two_stage, options.studies),
         ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
         ("Further checks", further, options.fits),
+        ("Families after a pilot", families_after_a_pilot, options.studies),
     ):
         started, cpu = time.perf_counter(), time.process_time()
         print(f"## {heading}\n")

@@ -15,7 +15,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 import ablate
-from ablate import analysis, results
+from ablate import analysis, report, results
 from ablate.store import Database
 
 LEVELS = ("serial", "parallel", "concat", "double-skip")
@@ -151,6 +151,54 @@ def test_changes_are_differences_of_differences_by_seed() -> None:
         assert found.loc[level, "p"] == pytest.approx(test.pvalue)
         assert found.loc[level, "p_holm"] == pytest.approx(corrected)
         assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
+    frame = pairs(seeds=9)
+    pilots = dict.fromkeys(["n_layer=4", "n_layer=12"], analysis.Pilot([0, 1, 2], 0.001))
+    table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
+    found = analysis.changes(frame, pilots).set_index("level")
+    for level in found.index:
+        moved = (table[level, "n_layer=12"] - table[level, "n_layer=4"]).to_numpy()
+        error = moved[:3].std(ddof=1) / 3
+        expected = scipy_stats.t.interval(0.95, 2, moved.mean(), error)
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(expected)
+        assert found.loc[level, "p"] == pytest.approx(2 * scipy_stats.t.sf(abs(moved.mean()) / error, 2))
+    one = frame[(frame["level"] == "parallel") & (frame["stratum"] == "n_layer=4")]
+    d = one.sort_values("seed")["difference"].to_numpy()
+    within = analysis.equivalence(one.sample(frac=1, random_state=0), 0.5, pilots)
+    assert (within.lo, within.hi) == pytest.approx(scipy_stats.t.interval(0.9, 2, d.mean(), d[:3].std(ddof=1) / 3))
+    assert analysis.equivalence(one, 0.5).lo == pytest.approx(scipy_stats.t.interval(0.9, 8, d.mean(), d.std(ddof=1) / 3)[0])
+
+
+def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path) -> None:
+    names = {"topology": ("serial", "parallel", "concat"), "norm": ("pre", "post")}
+    factors = {factor: {name: {factor: name} for name in levels} for factor, levels in names.items()}
+    noise = np.random.default_rng(3).normal(0, 0.02, (3, 2, 6))
+    extra = {("parallel", "post"): 0.5}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        at = tuple(names[factor].index(levels[factor]) for factor in names)
+        lost = levels == {"topology": "concat", "norm": "pre"} and seed == 2
+        value = 2 + 0.1 * sum(at) + extra.get((levels["topology"], levels["norm"]), 0) + float(noise[at][seed])
+        return Outcome(status="diverged", step=1) if lost else Outcome(value)
+
+    db = study(tmp_path, factors, outcome, seeds=6)
+    found = analysis.interactions(results.pairs("topology", db)).set_index("level")
+    assert list(found["factor"]) == ["topology × norm"] * 2 and list(found["n"]) == [6, 5]
+    loss = noise + 2 + 0.1 * np.arange(3)[:, None, None] + 0.1 * np.arange(2)[:, None]
+    loss[1, 1] += 0.5
+    tests = []
+    for level, place, keep in (("parallel × post", 1, range(6)), ("concat × post", 2, [0, 1, 3, 4, 5])):
+        moved = (loss[place, 1] - loss[place, 0] - loss[0, 1] + loss[0, 0])[list(keep)]
+        tests.append(scipy_stats.ttest_1samp(moved, 0))
+        assert found.loc[level, "mean"] == pytest.approx(moved.mean())
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(tests[-1].confidence_interval(0.95)))
+    assert list(found["p_holm"]) == pytest.approx(multipletests([test.pvalue for test in tests], method="holm")[1])
+    answer = report.answer(db, "topology")
+    assert "topology × norm: do they do more than each by itself?" in answer
+    assert "parallel × post is not the sum of its parts: together they change held-out loss by +0.5" in answer
+    assert "Not told from the sum of its parts: concat × post; this study can see" in answer
 
 
 def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:

@@ -239,7 +239,10 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
     (tmp_path / "tuned.toml").write_text(TUNED)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
-    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other studies in the database" in out
+    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other study in the database" in out
+    assert "After correction" not in out
+    (tmp_path / "tuned.toml").write_text(TUNED.replace("[1, 2]", "[1, 2, 3, 4]"))
+    assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml", "--db", measured)[1]
     (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
     code, out, err = ablate("power", "tuned.toml", "--db", measured)
     assert code == 2 and "the database holds no noise in accuracy" in err

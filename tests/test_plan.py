@@ -12,6 +12,7 @@ from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Decision, Plan, plan
 from ablate.plan.ladder import solve
+from ablate.plan.match import mismatch
 from ablate.plan.price import price
 from ablate.plan.tiny import tiny
 from ablate.study import Study, load
@@ -298,6 +299,22 @@ def test_flops_are_matched_by_steps(study) -> None:
     serial, concat = (cell.config for cell in made.cells)
     assert concat.d_mlp == serial.d_mlp and concat.steps < serial.steps
     assert sizes.train_flops(concat) == pytest.approx(sizes.train_flops(serial), rel=0.002)
+
+
+def test_the_mismatch_of_flops_is_that_of_the_whole_training(study) -> None:
+    """Twenty tokens a parameter: a cell matched in FLOPs a token has other parameters, and so other tokens."""
+    made = plan(
+        study(
+            'seeds = 1\n[base]\nd_mlp = 700\ntokens_per_param = 20\n[factors]\nnorm = ["pre", "peri"]\nn_ctx = [256, 32]\n'
+            '[match]\nflops = true\nby = "d_mlp"\n'
+        )
+    )
+    configs = {cell.label: cell.config for cell in made.cells}
+    off = {c.cell: mismatch(configs[c.cell], configs[c.baseline], "flops") for c in made.contrasts}
+    for contrast in made.contrasts:
+        ratio = sizes.train_flops(configs[contrast.cell]) / sizes.train_flops(configs[contrast.baseline])
+        assert off[contrast.cell] == pytest.approx(ratio - 1)
+    assert off["norm=pre, n_ctx=32"] > 0.02, "a shorter context costs less attention, and buys a wider MLP"
 
 
 def test_what_d_mlp_cannot_match_is_refused(study) -> None:

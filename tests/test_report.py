@@ -611,3 +611,19 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_words(given: str, said: str) -> None:
     assert given == said
+
+
+def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
+    widths = {"width": {"64": {"d_mlp": 64}, "80": {"d_mlp": 80}}}
+    for quantity in ("body", "total"):
+        folder = tmp_path / quantity
+        folder.mkdir()
+        text = f'name = "topology"\n[match]\nparams = "{quantity}"\n'
+        db = study(
+            folder, widths, lambda levels, seed: Outcome(1.0 + seed), seeds=2, base={"n_layer": 1, "d_model": 32}, toml=text
+        )
+        sizes = queries.run(db, "SELECT n_params, n_params_body FROM runs ORDER BY cell, run")[1]
+        wide, narrow = sizes[-1], sizes[0]
+        off = (wide[0] / narrow[0] if quantity == "total" else wide[1] / narrow[1]) - 1
+        said = "all parameters" if quantity == "total" else "the parameters without embeddings and head"
+        assert f"the largest difference from a baseline is {words.percent(off)} of {said}" in report.answer(db, "topology")

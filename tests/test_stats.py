@@ -31,7 +31,7 @@ def test_paired_agrees_with_scipy(n: int, confidence: float) -> None:
     interval = reference.confidence_interval(confidence)
     assert effect.n == n and effect.lost == 0
     assert effect.mean == pytest.approx(np.mean(a - b)) and effect.sd == pytest.approx(np.std(a - b, ddof=1))
-    assert effect.t == pytest.approx(reference.statistic) and effect.p == pytest.approx(reference.pvalue)
+    assert effect.p == pytest.approx(reference.pvalue)
     assert (effect.lo, effect.hi) == pytest.approx((interval.low, interval.high))
     assert effect.standardised == pytest.approx(effect.mean / effect.sd)
     if n > 2:
@@ -173,10 +173,48 @@ def test_two_stage_by_hand() -> None:
     assert stats.two_stage([NAN, 0.1], 0.02, most=12) == 12
     with pytest.raises(AblateError, match="pilot of 1 whole pairs"):
         stats.two_stage([0.1], 0.02)
-    rest = np.full(16, 0.05)
-    lo, hi = stats.two_stage_interval([*pilot, *rest], pilot)
-    assert (lo + hi) / 2 == pytest.approx(0.92 / 19)
-    assert (hi - lo) / 2 == pytest.approx(4.302653 * 0.02 / math.sqrt(19)) and (hi - lo) / 2 <= 0.02
+    d = [*pilot, *np.full(16, 0.05)]
+    effect = stats.after_pilot(stats.paired(d), d, pilot, 0.02)
+    assert (effect.lo + effect.hi) / 2 == pytest.approx(0.92 / 19)
+    half = (effect.hi - effect.lo) / 2
+    assert half == pytest.approx(4.302653 * 0.02 / math.sqrt(19)) and half <= 0.02
+
+
+def test_after_a_pilot_all_rests_on_its_noise() -> None:
+    """Interval, p, equivalence and what can be seen, against scipy's t on the pilot's degrees of freedom and a simulation."""
+    rng = np.random.default_rng(4)
+    d = rng.normal(0.3, 1, 40)
+    pilot, s = d[:4], d[:4].std(ddof=1) / math.sqrt(40)
+    effect = stats.after_pilot(stats.paired(d), d, pilot, 0.4)
+    assert stats.two_stage(pilot, 0.4) > 40
+    assert (effect.method, effect.n, effect.noise.df) == ("two-stage t", 40, 3)
+    assert effect.p == pytest.approx(2 * st.t.sf(abs(d.mean()) / s, 3))
+    within = stats.equivalence(d, 1.5, pilot=pilot, resolution=0.4)
+    assert (within.lo, within.hi) == pytest.approx(st.t.interval(0.9, 3, d.mean(), s))
+    assert within.p == pytest.approx(st.t.sf((1.5 - abs(d.mean())) / s, 3))
+    for margin in (1.0001, 0.9999):  # TOST and its interval say the same
+        assert stats.equivalence(d, margin * max(-within.lo, within.hi), pilot=pilot, resolution=0.4).equivalent == (margin > 1)
+    assert effect.resolvable > 1.4 * stats.paired(d).resolvable, "a pilot of four sees less than forty pairs of known number"
+    true = effect.resolvable / effect.sd
+    noise = rng.normal(true, 1, (100_000, 4))
+    rest = rng.normal(true, 1 / 6, 100_000)  # the mean of the other 36
+    t = (4 * noise.mean(1) + 36 * rest) / 40 / (noise.std(1, ddof=1) / math.sqrt(40))
+    assert (np.abs(t) > st.t.isf(0.025, 3)).mean() == pytest.approx(0.8, abs=0.006)
+    assert stats.equivalence(d, 1.5, pilot=[0.1]) == stats.equivalence(d, 1.5), "a pilot of one has decided nothing"
+
+
+def test_pairs_beyond_what_a_pilot_asked_for_may_widen_its_interval() -> None:
+    """A contrast whose pilot happened to be quiet, in a stratum whose other contrast asked for many seeds."""
+    d = np.array([0.10, 0.101, 0.102, *np.random.default_rng(1).normal(0.1, 1, 37)])
+    both = [stats.after_pilot(stats.paired(d[:n]), d[:n], d[:3], 0.01) for n in (3, 40)]
+    assert stats.two_stage(d[:3], 0.01) == 3
+    assert [effect.method for effect in both] == ["two-stage t"] * 2
+    assert (both[0].lo, both[0].hi) == pytest.approx(st.t.interval(0.95, 2, 0.101, 0.001 / math.sqrt(3)))
+    usual = stats.paired(d)
+    assert (both[1].lo, both[1].hi, both[1].p) == pytest.approx((usual.lo, usual.hi, usual.p)), "not ±0.0007 around 0.1"
+    (together,) = stats.family(d[:, None], pilot=np.arange(40) < 3, resolution=0.01)
+    assert (together.lo, together.family_hi, together.p_holm) == pytest.approx((usual.lo, usual.hi, usual.p))
+    assert stats.equivalence(d, 0.2, pilot=d[:3], resolution=0.01).p == pytest.approx(stats.equivalence(d, 0.2).p)
 
 
 def test_a_family_holds_together() -> None:

@@ -210,6 +210,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
     ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
+    ("# depth", "\nd_mlp = [8, 16]\n[match]\nparams = 'body'", 16, ["d_mlp varies d_mlp", "match by steps"]),
     *(
         ("# depth", f"\n[tune]\n{keys}", line, words)
         for keys, line, words in [
@@ -252,6 +253,17 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str,
 
 
 TUNE = "\n[tune]\nlr = [1e-4, 1e-2]\npoints = 5\nper = 'study'\n"
+
+
+@pytest.mark.parametrize("by", ["d_mlp", "steps"])
+def test_a_budget_that_match_would_undo_is_refused(tmp_path: Path, by: str) -> None:
+    text = PLAIN.replace('tokens = "1M"\n', "").replace(
+        "[2, 4]  # depth", f'[2, 4]\ntokens = ["1M", "2M"]\n[match]\nflops = true\nby = "{by}"'
+    )
+    with pytest.raises(AblateError, match=r"line 15: tokens varies tokens, which \[match\] of FLOPs makes equal again"):
+        read(tmp_path, text)
+    assert read(tmp_path, 'within = ["tokens"]\n' + text).match
+    assert read(tmp_path, text.replace("flops = true", 'params = "body"').replace("steps", "d_mlp")).match
 
 
 def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:

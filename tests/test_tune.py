@@ -340,6 +340,23 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
     assert len(decided(path)) == 2
 
 
+def test_a_rate_that_holds_says_which_cells_share_it_now(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    launch(study(tmp_path), path)
+    launch(study(tmp_path, ("[1, 2]", "[1, 2, 3]")), path)
+    each = study(tmp_path, ('["topology"]', '"cell"'))
+    with store.open(str(path), create=True) as db:
+        evidence = {decision.cell: decision.evidence for decision in decisions.read(db, "bowl")}
+        assert evidence[SERIAL]["cells"] == [f"topology=serial, n_layer={n}" for n in (1, 2, 3)]
+        assert evidence[SERIAL]["values"][3] is not None
+        learnt = tune.learn(each, db)
+        assert [decision.evidence["cells"] for decision in learnt.new] == [[SERIAL], [OTHER]]
+        assert {decision.cell: decision.value for decision in learnt.new} == {SERIAL: 1.78e-3, OTHER: 1e-3}
+        assert len(learnt.plan.undecided) == 2, "only the second layers' rates are open"
+        tune.advance(each, db, lambda text: None)
+        assert tune.learn(each, db).new == ()
+
+
 def test_studies_share_what_was_tuned(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     launch(study(tmp_path), path)
@@ -465,6 +482,19 @@ def test_the_noisiest_contrast_serves_its_stratum_and_one_that_diverges_asks_for
     }
 
 
+def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped(tmp_path: Path) -> None:
+    given, path = study(tmp_path, ("0.01", "1.0"), text=NOISY), tmp_path / "a.db"
+    launch(given, path)
+    assert set(decided(path).values()) == {4}, "the pilot is enough"
+    with store.open(str(path), create=True) as db:
+        with db.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM decision")
+            connection.exec_driver_sql("UPDATE run SET status = 'diverged' WHERE topology = 'no-attention-skip' AND seed = 1")
+        made = tune.advance(given, db, lambda text: None)
+    assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"
+    assert {run.config.seed for run in made.runs} == {0, 1, 2, 3}
+
+
 def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
     given, path = study(tmp_path, text=KILLED), tmp_path / "a.db"
     launch(given, path)
@@ -574,6 +604,10 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(tmp_path: Pat
     assert [float(cell) for cell in row.split("|")[4:8]] == pytest.approx(
         [loss("parallel", 3.16e-3), loss("parallel", 1.78e-2), shared, own], abs=1e-4
     )
+    with store.open(str(reported[0].parent / "a.db")) as db:
+        effect = analysis.effects("bowl", db).set_index("level").loc["parallel"]
+    assert float(row.split("|")[8].split()[0]) == pytest.approx(effect["mean"], abs=0.01), "on seeds that chose nothing"
+    assert f"on the 9 that are compared, at the same rates of their own, the difference is +{effect['mean']:.2f}, and" in text
 
 
 def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) -> None:

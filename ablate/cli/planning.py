@@ -177,7 +177,7 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
     yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
-        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity, match.by)) for c in plan.contrasts)
+        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity)) for c in plan.contrasts)
         what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]
         yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:

@@ -48,7 +48,8 @@ def noise_of(study: str, metric: str, db: Database) -> Noise | None:
     own = [spread for (name, _), spread in spreads.items() if name == study]
     if not spreads:
         return None
-    whence = "this study's own pairs" if own else f"the pairs of {len({name for name, _ in spreads})} other studies"
+    others = len({name for name, _ in spreads})
+    whence = "this study's own pairs" if own else f"the pairs of {others} other {'study' if others == 1 else 'studies'}"
     return Noise(statistics.median(own or spreads.values()), f"{whence} in the database")
 
 
@@ -73,7 +74,7 @@ def power(
         raise AblateError(f"--power {chance:g}: a chance between 0.05 and 1 is wanted")
     require(db)
     with store.open(db) as database:
-        name, metric = _named(study, database)
+        name, metric, largest = _named(study, database)
         noise = noise_of(name, metric, database)
         contrasts = _contrasts(name, database)
     if noise is None:
@@ -93,23 +94,25 @@ def power(
         return [f"{stats.seeds_needed(x, sd, power=chance, alpha=ALPHA / family):,}" for x in effects]
 
     rows = [[label, str(n), f"{sd:.2g}", *needed(sd, size)] for label, n, sd, size in contrasts if sd > 0]
-    corrected = max((size for *_, size in contrasts), default=1)
+    corrected = max((size for *_, size in contrasts), default=largest)
     rows.append(["any, at the median noise", "", f"{noise.sd:.2g}", *needed(noise.sd, corrected)])
     out.print(table(headings, rows, right=headings[1:]))
     if corrected > 1:
         out.print("After correction for the contrasts of a family.", markup=False)
 
 
-def _named(study: str, database: Database) -> tuple[str, str]:
-    """The name and the metric of a study that the database or a file holds."""
+def _named(study: str, database: Database) -> tuple[str, str, int]:
+    """The name, the metric and the size of the largest planned family of a study that the database (1 there) or a file holds."""
+    from ablate.plan import plan
+    from ablate.plan.price import price
     from ablate.store.query import run
     from ablate.study import load
 
     known = dict(run(database, "SELECT name, metric FROM study")[1])
     if study in known:
-        return study, known[study]
+        return study, known[study], 1
     given = load(study)
-    return given.name, given.metric
+    return given.name, given.metric, max(1, price(plan(given)).largest_family)
 
 
 def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, int]]:

@@ -15,9 +15,9 @@ def measure(config: RunConfig, quantity: str) -> int:
     return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[quantity]
 
 
-def mismatch(config: RunConfig, baseline: RunConfig, quantity: str, by: str) -> float:
-    """How far a matched cell remains from its baseline, relatively."""
-    if by == "steps":
+def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
+    """How far a matched cell remains from its baseline, relatively: in parameters, or in the FLOPs of its whole training."""
+    if quantity == "flops":
         return sizes.train_flops(config) / sizes.train_flops(baseline) - 1
     return measure(config, quantity) / measure(baseline, quantity) - 1
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, pictures, record, scaled, tables, tuned
+from ablate.report import answers, basis, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -56,7 +56,7 @@ def write(db: Database, study: str, out: Path) -> Path:
         "lead": answers.lead(material),
         "brief": answers.brief(material),
         "legend": answers.legend(material),
-        "families": answers.families(material) + answers.changes(material),
+        "families": answers.families(material) + joint.families(material) + answers.changes(material),
         "fairness": basis.fairness(material),
         "sections": sections,
     }
@@ -76,7 +76,7 @@ def answer(db: Database, study: str) -> str:
     lines += [answers.legend(material)] if short else []
     for family in answers.families(material):
         lines += ["", f"{family.heading}:", *_told(family, short)]
-    for family in answers.changes(material):
+    for family in joint.families(material) + answers.changes(material):
         lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
     return "\n".join([*lines, "", *basis.fairness(material)])
 
@@ -104,17 +104,23 @@ def _sections(material: Material, folder: Path) -> list[Section]:
         "effects",
         "Effects",
         pictures=pictures.effects(gallery, material),
-        tables=_full(tables.effects(material), tables.changes(material)),
+        tables=_full(tables.effects(material), joint.interactions(material), tables.changes(material)),
     )
     sections = [
         Section(
             "cells", "What was compared",
-            pictures=pictures.heat(gallery, material),
-            tables=_full(tables.levels(material), tables.cells(material), tables.factors(material)),
+            paragraphs=grids.notes(material), pictures=pictures.heat(gallery, material),
+            tables=_full(
+                tables.levels(material), tables.cells(material), grids.factors(material), grids.main_effects(material)
+            ),
         ),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
-        Section("grids", "Context and masking", pictures=pictures.grids(gallery, material)),
+        Section(
+            "grids", "Context and masking",
+            paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
+            tables=_full(probes.grid(material)),
+        ),
         _scaling(gallery, material),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),

@@ -181,16 +181,16 @@ def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: 
         f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
         f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)})."
     )
-    return Answer(name, text, "changed", _numbers(row))
+    return Answer(name, text, "changed", numbers(row))
 
 
 def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
     pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
     verdict, claim = _claim(material.words, row, pairs, family_size)
-    return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict, _numbers(row), row["resolvable"])
+    return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict, numbers(row), row["resolvable"])
 
 
-def _numbers(row: Mapping[Any, Any]) -> str:
+def numbers(row: Mapping[Any, Any]) -> str:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     return f"{signed(row['mean'], digits)}, {signed(row['lo'], digits)} to {signed(row['hi'], digits)}"
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ablate.report import tuned
+from ablate.report import probes, tuned
 from ablate.report.material import Material
 from ablate.report.words import number, percent, plural, sentence
 from ablate.units import listed
@@ -16,12 +16,14 @@ SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 
 def fairness(material: Material) -> list[str]:
     """Sentences on what was matched, tuned and paired."""
-    return [_matched(material), _tuned(material), _paired(material), *tuned.seeds(material)]
+    return [_matched(material), _tuned(material), _paired(material), *probes.sentences(material), *tuned.seeds(material)]
 
 
 def _matched(material: Material) -> str:
     match = material.settings.get("match") or {}
-    sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first().astype(float)
+    total = match.get("params") == "total"
+    counted, named = ("n_params", "all parameters") if total else ("n_params_body", "parameters without embeddings and head")
+    sizes = material.compared.groupby("cell")[[counted, "flops"]].first().astype(float)
     base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
     ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
@@ -31,13 +33,11 @@ def _matched(material: Material) -> str:
     elif max(params, flops) < SAME:
         left = "every arm has the parameters and the training FLOPs of its baseline"
     else:
-        left = f"the largest difference from a baseline is {percent(params)} of the parameters without embeddings and head" + (
+        left = f"the largest difference from a baseline is {percent(params)} of {'' if total else 'the '}{named}" + (
             f" and {percent(flops)} of the training FLOPs" if flops >= SAME else ""
         )
     if match:
-        body = "parameters without embeddings and head"
-        what = "FLOPs" if match.get("flops") else "all parameters" if match.get("params") == "total" else body
-        return f"Matched: {what}, by {match.get('by', 'd_mlp')}; {left}."
+        return f"Matched: {'FLOPs' if match.get('flops') else named}, by {match.get('by', 'd_mlp')}; {left}."
     return f"Matched: nothing but the budget of the study file; {left}."
 
 

@@ -45,7 +45,7 @@ def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Itera
     if delta is None or pairs.empty:
         return
     margin, unit = float(values.number("delta", delta)), material.words.after
-    found = stats.equivalence(analysis.counted(pairs).to_numpy(), margin)
+    found = analysis.equivalence(pairs, margin, material.pilots)
     if math.isnan(found.p):
         return
     if found.equivalent:

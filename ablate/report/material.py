@@ -29,6 +29,8 @@ class Material:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
+    interactions: pd.DataFrame  # of factors that are varied together
+    pilots: dict[str, analysis.Pilot]  # stratum → what decided on its seeds
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
@@ -83,14 +85,16 @@ def gather(db: Database, study: str) -> Material:
     strata = list(dict.fromkeys(arms["stratum"]))
     arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
     finals = results.finals(study, db=db)
-    pairs = results.pairs(study, db)
+    pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
     return Material(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=pairs,
         effects=analysis.effects(study, db),
-        changes=analysis.changes(pairs),
+        changes=analysis.changes(pairs, pilots),
+        interactions=analysis.interactions(pairs, pilots),
+        pilots=pilots,
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),

@@ -83,7 +83,8 @@ def _stages(material: Material) -> str:
         return ""
     return (
         " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p therefore take the standard "
-        "deviation and the degrees of freedom of the pilot alone, which keeps their coverage whatever it asked for."
+        "deviation and the degrees of freedom of the pilot alone, which keeps their coverage whatever it asked for; where a "
+        "contrast has more seeds than its own pilot asked for, the wider of that interval and the usual one."
     )
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import stats
-from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.words import decimals, number, p_digits, percent, signed
+from ablate.report.words import decimals, number, p_digits, signed
 from ablate.store.questions import quoted
 from ablate.units import count, power
 
@@ -186,31 +184,3 @@ def changes(material: Material) -> Table:
         "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=material.changes,
     )
-
-
-def factors(material: Material) -> Table:
-    """How much of the metric's variance each factor, and each pair of factors, of a grid explains."""
-    caption = (
-        "Share of the metric's variance that each term explains: least squares over all complete runs, with the seeds as blocks, "
-        "each term tested with the others in the model (type III)."
-    )
-    columns = ("term", "variance explained", "degrees of freedom", "F", "p")
-    if len(material.factors) < 2 or material.settings.get("design", "grid") != "grid" or material.good.empty:
-        return Table("factors", caption, columns, ())
-    runs = material.good.sort_values("cell", key=lambda cells: cells.map(list(material.levels).index), kind="stable")
-    named = {factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]] for factor in material.factors}
-    try:
-        found = stats.grid_effects(runs["metric"].to_numpy(float), named, list(runs["seed"]))
-    except AblateError:  # cells are missing: the terms cannot be told apart
-        return Table("factors", caption, columns, ())
-    rows = [
-        (term.name, Value(percent(term.explained), term.explained), Value(f"{term.df}", term.df),
-         Value(f"{term.f:,.3g}", term.f), Value(p_digits(term.p), term.p))
-        for term in found.terms
-    ]  # fmt: skip
-    rest = ("residual", Value(percent(found.residual), found.residual), Value(f"{found.df_residual}", found.df_residual))
-    sql = (
-        "-- the values that the model is fitted to\nSELECT cell, seed, metric\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete';"
-    )
-    return Table("factors", caption, columns, (*rows, (*rest, Value("", None), Value("", None))), sql)

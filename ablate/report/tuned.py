@@ -129,7 +129,7 @@ def _sensitivity(material: Material, row: Found) -> float:
 def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
     """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty where there are not two.
 
-    Columns: arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the seeds that tuned.
+    Columns: cell, arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the seeds that tuned.
     """
     cells = material.arms[material.arms["stratum"] == stratum]
     mine = [row for row in rows if row["cell"] in set(cells["cell"])]
@@ -144,17 +144,19 @@ def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str
     called = names(material)
     return pd.DataFrame(
         [
-            {"arm": called[row["cell"]], "shared": shared, "own": row["value"], "at_shared": row["curve"][shared],
-             "at_own": row["curve"][row["value"]]}
+            {"cell": row["cell"], "arm": called[row["cell"]], "shared": shared, "own": row["value"],
+             "at_shared": row["curve"][shared], "at_own": row["curve"][row["value"]]}
             for row in [base, *(row for row in mine if row is not base)]
         ]
     )  # fmt: skip
 
 
 def changed(material: Material) -> Table:
-    """Every arm at the rate that is best for its baseline, and at its own."""
+    """Every arm at the rate that is best for its baseline, and at its own; there on the seeds that are compared, too."""
     rows: list[tuple[str | Value, ...]] = []
+    compared = material.effects.set_index("cell")
     several = any(material.strata)
+    tuned_on = plural(max((len(row["seeds"]) for row in found(material)), default=0), "seed")
     for stratum in material.strata:
         frame = _against_shared(material, found(material), stratum)
         for row in frame.to_dict("records"):
@@ -169,19 +171,30 @@ def changed(material: Material) -> Table:
                     Value("diverged" if math.isnan(row["at_own"]) else number(row["at_own"]), row["at_own"]),
                     Value(signed(row["at_shared"] - base["at_shared"]), row["at_shared"] - base["at_shared"]),
                     Value(signed(row["at_own"] - base["at_own"]), row["at_own"] - base["at_own"]),
+                    _compared(compared.loc[row["cell"]]) if row["cell"] in compared.index else Value("baseline", None),
                 )
             )
     return Table(
         "tuning-changed",
         f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline among those that every arm "
-        "was trained with, and at each arm's own rate; then the difference from the baseline at either. On the seeds that tuned, "
-        "which are few: no intervals.",
+        "was trained with, and at each arm's own rate; then the difference from the baseline at either. These are of "
+        f"{tuned_on} that tuned: a rate is chosen where its arm happens to do well there, which flatters what was chosen. The "
+        "last column is the effect at the arms' own rates with its 95% interval, on the seeds that are compared.",
         (*(("stratum",) if several else ()), "arm", "shared rate", "own rate", "at the shared", "at its own",
-         "difference, shared", "difference, own"),
+         "difference, shared", "difference, own", "effect, own"),
         tuple(rows),
         "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS diverged\nFROM runs\n"
         f"WHERE study = {quoted(material.study.name)} AND role = 'tune'\nGROUP BY cell, lr;",
     )  # fmt: skip
+
+
+def _compared(effect: pd.Series) -> Value:
+    if not effect["n"]:
+        return Value("–", None)
+    places = decimals((effect["hi"] - effect["lo"]) / 2)
+    return Value(
+        f"{signed(effect['mean'], places)} ({signed(effect['lo'], places)} to {signed(effect['hi'], places)})", effect["mean"]
+    )
 
 
 def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
@@ -206,8 +219,21 @@ def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[
             yield (
                 f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by {signed(untuned[most], digits)}"
                 f"{material.words.after}, and by {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned: "
-                "no difference moved more."
+                f"no difference moved more. {_flattered(material, whole.iloc[most], digits)}"
             )
+
+
+def _flattered(material: Material, arm: pd.Series, digits: int) -> str:
+    """What the difference at own rates is where no rate was chosen by it, and how much one seed of it is worth."""
+    effect = next((row for row in material.effects.to_dict("records") if row["cell"] == arm["cell"]), None)
+    chosen = "A rate is chosen where its arm happens to do well on those seeds"
+    if effect is None or effect["n"] < 2:
+        return f"{chosen}: the seeds that are compared are to say how much of it is left."
+    return (
+        f"{chosen}; on the {effect['n']} that are compared, at the same rates of their own, the difference is "
+        f"{signed(effect['mean'], digits)}, and varies from seed to seed with a standard deviation of "
+        f"{number(effect['sd'], digits)}."
+    )
 
 
 # -- seeds ---------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ablate.stats.pairs import (
     unequal_spread,
     wilson,
 )
-from ablate.stats.planning import power, resolvable, seeds_needed, two_stage, two_stage_interval
+from ablate.stats.planning import power, resolvable, seeds_needed, two_stage
 
 __all__ = [
     "Effect",
@@ -36,7 +36,6 @@ __all__ = [
     "seeds_needed",
     "sign_flip",
     "two_stage",
-    "two_stage_interval",
     "unequal_spread",
     "wilson",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.stats.pairs import Effect, after_pilot, pair_correlation, paired
-from ablate.stats.values import Floats, Values, quantile
+from ablate.stats.values import Floats, Values
 
 DRAWS = 20_000  # of a family without effects, for the max-t interval
 
@@ -22,28 +21,29 @@ def family(
     method: str = "bonferroni",
     rng: np.random.Generator | None = None,
     pilot: npt.ArrayLike | None = None,
+    resolution: float | None = None,
 ) -> list[Effect]:
     """The effects of a family: differences [S, M], a row a seed, a column a contrast with the shared baseline; NaN a lost pair.
 
     Every effect is that of `paired`, with Holm's p and an interval that holds for all M contrasts together with this confidence:
     Bonferroni's, or "max-t" (needs `rng`), which is narrower where contrasts are correlated, as a shared baseline makes them.
-    pilot: whether a row [S] belongs to the pilot that decided on S; intervals and tests are then those of `after_pilot`.
+    pilot: whether a row [S] belongs to the pilot that decided on S, for this resolution; intervals and tests are then those of
+    `after_pilot`.
     """
     columns = np.asarray(differences, float).T
     first = np.zeros(columns.shape[1], bool) if pilot is None else np.asarray(pilot, bool)
-    effects = [after_pilot(paired(column, confidence=confidence), column, column[first]) for column in columns]
+    effects = [after_pilot(paired(column, confidence=confidence), column, column[first], resolution) for column in columns]
     adjusted = holm([effect.p for effect in effects])
     if method == "bonferroni":
         each = 1 - (1 - confidence) / max(len(effects), 1)
     else:
         assert method == "max-t" and rng is not None, method
         each = max_t(columns.T, rng, confidence=confidence)
-    out = []
-    for effect, column, p in zip(effects, columns, adjusted, strict=True):
-        df = (effect.n if effect.method == "paired t" else np.isfinite(column[first]).sum()) - 1
-        half = (effect.hi - effect.mean) * quantile(df, each) / quantile(df, confidence) if df > 0 else math.nan
-        out.append(replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half))
-    return out
+    halves = [effect.noise.half(each) for effect in effects]
+    return [
+        replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half)
+        for effect, half, p in zip(effects, halves, adjusted, strict=True)
+    ]
 
 
 def holm(p: Values) -> Floats:

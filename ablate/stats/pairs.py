@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.stats.planning import resolvable, two_stage_interval
-from ablate.stats.values import SAME, Floats, Values, finite, half_width, spread
+from ablate.stats.planning import resolvable, two_stage
+from ablate.stats.values import SAME, Floats, Noise, Values, finite, spread
 
 NAN = float("nan")
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
@@ -32,10 +32,10 @@ class Effect:
     lost: int  # pairs with a non-finite difference
     mean: float
     sd: float  # of the differences
+    noise: Noise  # that interval and p rest on
     lo: float
     hi: float
     confidence: float  # of [lo, hi]
-    t: float
     p: float  # two-sided
     p_sign_flip: float  # two-sided, exact; a check on p that assumes symmetry only
     standardised: float  # mean / sd
@@ -60,24 +60,19 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
     (3, 1, 0.2, 0.0742)
     """
     d, lost = finite(differences)
-    n = len(d)
+    n, sd, noise = len(d), spread(d), noise_of(d)
     mean = float(d.mean()) if n else NAN
-    sd = spread(d)
-    half = half_width(n, sd, confidence)
-    t = mean / (sd / math.sqrt(n)) if sd > 0 else NAN
-    lo, hi, p = mean - half, mean + half, float(2 * st.t.sf(abs(t), n - 1))
-    if sd == 0 and mean == 0:
-        lo, hi, p = 0.0, 0.0, 1.0
+    half = noise.half(confidence)
     return Effect(
         n=n,
         lost=lost,
         mean=mean,
         sd=sd,
-        lo=lo,
-        hi=hi,
+        noise=noise,
+        lo=mean - half,
+        hi=mean + half,
         confidence=confidence,
-        t=t,
-        p=p,
+        p=2 * noise.tail(abs(mean)),
         p_sign_flip=sign_flip(d),
         standardised=mean / sd if sd > 0 else NAN,
         resolvable=resolvable(n, sd, alpha=1 - confidence) if sd > 0 else NAN,
@@ -96,19 +91,43 @@ def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Ef
     return replace(effect, correlation=pair_correlation(a, b))
 
 
-def after_pilot(effect: Effect, differences: Values, pilot: Values) -> Effect:
+def after_pilot(effect: Effect, differences: Values, pilot: Values, resolution: float | None = None) -> Effect:
     """`effect` of all `differences` [N] with the interval and test of Stein's rule (1945), after a `pilot` that decided on N.
 
-    The noise and its degrees of freedom are the pilot's alone (see `two_stage_interval`). A pilot of fewer than two whole pairs
-    has decided nothing: `effect` stays as it is, and so does one of exactly equal arms.
+    The noise is that of `noise_of`. A pilot of fewer than two whole pairs has decided nothing: `effect` stays as it is, and so
+    does one of exactly equal arms.
     """
-    first, _ = finite(pilot)
-    if len(first) < 2 or not spread(first) > 0:
+    if not pilot_spread(pilot):
         return effect
-    lo, hi = two_stage_interval(differences, pilot, confidence=effect.confidence)
-    t = effect.mean * math.sqrt(effect.n) / spread(first)
-    p = float(2 * st.t.sf(abs(t), len(first) - 1))
-    return replace(effect, lo=lo, hi=hi, t=t, p=p, method="two-stage t")
+    noise = noise_of(differences, pilot, resolution)
+    half, p = noise.half(effect.confidence), 2 * noise.tail(abs(effect.mean))
+    seen = resolvable(effect.n, effect.sd, alpha=1 - effect.confidence, df=noise.df)
+    return replace(effect, noise=noise, lo=effect.mean - half, hi=effect.mean + half, p=p, resolvable=seen, method="two-stage t")
+
+
+def noise_of(differences: Values, pilot: Values = (), resolution: float | None = None) -> Noise:
+    """The noise of the mean of `differences` [N], of which those of a `pilot` may have decided on N, for this `resolution`.
+
+    After a pilot it is the pilot's s and degrees of freedom, over √N: that is what makes coverage exact whatever N the pilot
+    asked for; the sd of all N would be too small where the pilot's was. Where N is more than this pilot asked for (another
+    contrast did, or no resolution was meant for these differences) both hold: of heavy-tailed noise the pilot alone shows too
+    little then.
+    """
+    d, _ = finite(differences)
+    n, sd = len(d), spread(d)
+    error = sd / math.sqrt(n) if sd > 0 or (sd == 0 and not d.any()) else NAN
+    if not (first := pilot_spread(pilot)):
+        return Noise(((error, n - 1),))
+    stein = first / math.sqrt(n), len(finite(pilot)[0]) - 1
+    if resolution is not None and n <= two_stage(pilot, resolution):
+        return Noise((stein,))
+    return Noise((stein, (error, n - 1)))
+
+
+def pilot_spread(pilot: Values) -> float:
+    """The sd of a pilot's differences that decided how many follow; 0 for a pilot that shows none."""
+    first, _ = finite(pilot)
+    return spread(first) if len(first) > 1 else 0.0
 
 
 def pair_correlation(a: Values, b: Values) -> float:
@@ -181,16 +200,18 @@ class Equivalence:
     equivalent: bool
 
 
-def equivalence(differences: Values, margin: float, *, alpha: float = 0.05) -> Equivalence:
-    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN)."""
+def equivalence(
+    differences: Values, margin: float, *, alpha: float = 0.05, pilot: Values = (), resolution: float | None = None
+) -> Equivalence:
+    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN).
+
+    pilot, resolution: what decided on n, as in `noise_of`.
+    """
     assert margin > 0, margin
     d, _ = finite(differences)
-    n, sd = len(d), spread(d)
-    mean = float(d.mean()) if n else NAN
-    if sd == 0 and mean == 0:
-        return Equivalence(margin, 0.0, 0.0, 0.0, True)
-    half = half_width(n, sd, 1 - 2 * alpha)
-    p = float(st.t.sf((margin - abs(mean)) / (sd / math.sqrt(n)), n - 1)) if sd > 0 else NAN
+    mean = float(d.mean()) if len(d) else NAN
+    noise = noise_of(d, pilot, resolution)
+    half, p = noise.half(1 - 2 * alpha), noise.tail(margin - abs(mean))
     return Equivalence(margin, p, mean - half, mean + half, p < alpha)
 
 

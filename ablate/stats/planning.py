@@ -18,39 +18,41 @@ NODES, WEIGHTS = special.roots_legendre(500)
 NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2  # quadrature on (0, 1)
 
 
-def power(n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA) -> float:
+def power(n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: int | None = None) -> float:
     """The chance that a two-sided paired t-test on n pairs finds a true `effect` whose paired differences have this sd.
 
     From the noncentral t distribution, as an integral over the distribution of the estimated sd (scipy's own is NaN for few pairs
-    and large effects). 0 below two pairs: no test can be made.
+    and large effects). 0 below two pairs: no test can be made. df: degrees of freedom of the estimated sd, n − 1 unless it is
+    that of a pilot.
     """
     assert sd > 0, sd
     if n < 2:
         return 0.0
-    edge = quantile(n - 1, 1 - alpha)
+    df = n - 1 if df is None else df
+    edge = quantile(df, 1 - alpha)
     centre = abs(effect) / sd * math.sqrt(n)
-    noise = np.sqrt(st.chi2.ppf(NODES, n - 1) / (n - 1))  # estimated sd / true sd
+    noise = np.sqrt(st.chi2.ppf(NODES, df) / df)  # estimated sd / true sd
     found = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
     return float(WEIGHTS @ found)
 
 
 @lru_cache(maxsize=1024)
-def _resolvable_in_sd(n: int, wanted: float, alpha: float) -> float:
+def _resolvable_in_sd(n: int, wanted: float, alpha: float, df: int | None) -> float:
     if n < 2:
         return math.inf
     high = 1.0
-    while power(n, high, alpha=alpha) < wanted:
+    while power(n, high, alpha=alpha, df=df) < wanted:
         high *= 2
-    return float(optimize.brentq(lambda effect: power(n, effect, alpha=alpha) - wanted, 0.0, high, xtol=1e-10))
+    return float(optimize.brentq(lambda effect: power(n, effect, alpha=alpha, df=df) - wanted, 0.0, high, xtol=1e-10))
 
 
-def resolvable(n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA) -> float:
-    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired difference.
+def resolvable(n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: int | None = None) -> float:
+    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired difference. df: as in `power`.
 
     >>> round(resolvable(5), 2), round(resolvable(10), 2)
     (1.68, 1.0)
     """
-    return _resolvable_in_sd(n, power, alpha) * sd
+    return _resolvable_in_sd(n, power, alpha, df) * sd
 
 
 def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int:
@@ -73,8 +75,8 @@ def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, mos
     """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution` at the most.
 
     N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on pilot − 1 degrees of freedom.
-    The interval of all N differences is then `two_stage_interval`. Pairs lost in the pilot do not count; with fewer than two
-    left no number can be given, and the rule answers `most` (AblateError without one).
+    The effect of all N differences is then `after_pilot`'s. Pairs lost in the pilot do not count; with fewer than two left no
+    number can be given, and the rule answers `most` (AblateError without one).
     """
     assert resolution > 0, resolution
     first, _ = finite(pilot)
@@ -85,16 +87,3 @@ def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, mos
         return most
     wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
     return wanted if most is None else min(wanted, most)
-
-
-def two_stage_interval(differences: Values, pilot: Values, *, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval after both stages: mean of all differences ± t·s/√N with s and t of the pilot alone.
-
-    That is what makes its coverage exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's
-    was. Lost pairs do not count.
-    """
-    (d, _), (first, _) = finite(differences), finite(pilot)
-    if len(first) < 2:
-        return math.nan, math.nan
-    half = quantile(len(first) - 1, confidence) * spread(first) / math.sqrt(len(d))
-    return float(d.mean()) - half, float(d.mean()) + half

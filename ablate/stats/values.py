@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,24 @@ def spread(d: Floats) -> float:
     return 0.0 if sd <= SAME * float(np.abs(d).max()) else sd
 
 
-def half_width(n: int, sd: float, confidence: float) -> float:
-    """Half the width of the t interval of a mean; NaN where the noise is not known."""
-    return quantile(n - 1, confidence) * sd / math.sqrt(n) if sd > 0 else math.nan
+@dataclass(frozen=True)
+class Noise:
+    """What is known of the noise of a mean: standard errors, each with its degrees of freedom; the widest answer holds."""
+
+    errors: tuple[tuple[float, int], ...]  # a NaN for noise that is not known
+
+    def half(self, confidence: float) -> float:
+        """Half the width of the mean's t interval."""
+        return max(quantile(df, confidence) * error for error, df in self.errors)
+
+    def tail(self, distance: float) -> float:
+        """The chance that a mean lies so far on one side of what it estimates."""
+        sure = math.copysign(math.inf, distance) if distance else 0.0  # without any noise
+        return max(float(st.t.sf(distance / error if error else sure, df)) for error, df in self.errors)
+
+    @property
+    def df(self) -> int:
+        return min(df for _, df in self.errors)
 
 
 def quantile(df: int, confidence: float) -> float:

@@ -12,7 +12,7 @@ from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import Fields, Fit, Match, Tune, TwoStage
 from ablate.study.source import Source, located
-from ablate.study.values import number
+from ablate.study.values import BUDGETS, number
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -123,11 +123,13 @@ def match(source: Source, raw: Mapping[str, Any], factors: Factors, within: Sequ
         raise AblateError(
             f'{source.where("match", "by")}: steps change no parameters; match flops by steps, or params by "d_mlp"'
         )
-    for name in _varying(factors, "d_mlp"):
-        if table.by == "d_mlp" and name not in within:
-            raise AblateError(
-                f"{source.where('factors', name)}: {name} varies d_mlp, which [match] solves; take it out, or match by steps"
-            )
+    undone = {"d_mlp": "solves; take it out, or match by steps"} if table.by == "d_mlp" else {}
+    if table.flops:
+        undone |= dict.fromkeys(BUDGETS, "of FLOPs makes equal again; take one of them out, or put the factor in within")
+    for field, why in undone.items():
+        for name in _varying(factors, field):
+            if name not in within:
+                raise AblateError(f"{source.where('factors', name)}: {name} varies {field}, which [match] {why}")
     return Match(table.params or "flops", table.by)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -120,8 +120,11 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         key = config.model_copy(update={"lr": 1.0}).key
         basis = _basis(study, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
+        shared = {"group": group.label, "cells": list(group.cells)}
         if old and old.evidence.get(decisions.BASIS) == basis:
-            known.append(old)
+            held = replace(old, evidence={**old.evidence, **shared})
+            known.append(held)
+            new += [held] if held != old else []  # other cells share the rate now
             tried[cell] = old.evidence["rates"]
             continue
         values = _by_rate(study, tune, config, db)
@@ -130,8 +133,7 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         if found.best is not None:
             evidence = {
                 decisions.BASIS: basis,
-                "group": group.label,
-                "cells": group.cells,
+                **shared,
                 "metric": study.metric,
                 "seeds": seeds(study),
                 "ladder": ladder(tune),
@@ -189,6 +191,7 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
                 if contrast.stratum == stratum
             }
             most = max((count for count in wanted.values() if count), default=len(study.seeds))
+            assert most >= len(study.seeds), wanted
             evidence = {
                 decisions.BASIS: basis,
                 "stratum": stratum,
@@ -212,6 +215,9 @@ def _strata(made: Plan) -> dict[str, list[str]]:
 
 
 def _wanted(differences: list[float], resolution: float) -> int | None:
-    """Seeds that a contrast asks for. One that has lost all pairs but one asks for none: more seeds would be lost alike."""
+    """Seeds that a contrast asks for: its pairs, and those that the pilot lost, which a mean has no use for.
+
+    One that has lost all pairs but one asks for none: more seeds would be lost alike.
+    """
     whole = [difference for difference in differences if math.isfinite(difference)]
-    return stats.two_stage(whole, resolution) if len(whole) > 1 else None
+    return stats.two_stage(whole, resolution) + len(differences) - len(whole) if len(whole) > 1 else None

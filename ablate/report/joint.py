@@ -1,0 +1,73 @@
+"""Factors that are varied together: whether they do more, or less, than each of them by itself."""
+
+from __future__ import annotations
+
+import math
+
+from ablate.report.answers import Answer, Family, numbers
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.tables import measured
+from ablate.report.words import decimals, listed, number, p_digits, p_value, plural, signed
+from ablate.store.questions import quoted
+
+
+def families(material: Material) -> list[Family]:
+    """A sentence on each interaction that is told from none; the others are named together."""
+    words, found = material.words, []
+    for (factor, stratum), part in material.interactions.groupby(["factor", "stratum"], sort=False):
+        rows, answers = part.to_dict("records"), []
+        for row in (row for row in rows if row["resolved"]):
+            digits = decimals((row["hi"] - row["lo"]) / 2)
+            p = p_value(row["p_holm"])
+            evidence = f"{plural(row['n'], 'seed')}; {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
+            text = (
+                f"is not the sum of its parts: together they change {words.phrase} by {signed(row['mean'], digits)}{words.after} "
+                f"beyond that (95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {evidence})."
+            )
+            answers.append(Answer(row["level"], text, "changed", numbers(row)))
+        rest = [row for row in rows if not row["resolved"] and row["n"]]
+        seen = max((row["resolvable"] for row in rest if math.isfinite(row["resolvable"])), default=math.nan)
+        see = f"; this study can see {number(seen, decimals(seen))}{words.after} or more" if math.isfinite(seen) else ""
+        summary = f"Not told from the sum of its parts: {listed(row['level'] for row in rest)}{see}." if rest else ""
+        if answers or rest:
+            where = f" at {stratum}" if stratum else ""
+            beyond = (
+                f"Beyond the sum of its parts: {listed(f'{one.level} ({one.numbers})' for one in answers)}. " if answers else ""
+            )
+            heading = f"{factor}{where}: do they do more than each by itself?"
+            found.append(Family(heading, summary, tuple(answers), beyond + summary))
+    return found
+
+
+def interactions(material: Material) -> Table:
+    """Every interaction: the joint effect minus the sum of the single ones."""
+    several = any(material.strata)
+    rows = []
+    for row in material.interactions.to_dict("records"):
+        places = decimals((row["hi"] - row["lo"]) / 2)
+        rows.append(
+            (
+                *((row["stratum"],) if several else ()),
+                row["factor"],
+                row["level"],
+                Value(f"{row['n']}", row["n"]),
+                Value(signed(row["mean"], places), row["mean"]),
+                Value("–" if math.isnan(row["lo"]) else f"{signed(row['lo'], places)} to {signed(row['hi'], places)}", row["lo"]),
+                Value(p_digits(row["p"]), row["p"]),
+                Value(p_digits(row["p_holm"]), row["p_holm"]),
+                measured(row["resolvable"], places),
+            )
+        )
+    return Table(
+        "interactions",
+        f"By how much factors together change {material.words.axis} beyond the sum of what each does by itself: the mean, over "
+        "the seeds whole in all of these cells, of the joint difference from the baseline minus the single ones. Holm's "
+        "correction is over the levels of the same factors.",
+        (*(("stratum",) if several else ()), "factors", "levels", "seeds", "beyond the sum", "95% interval", "p", "Holm p",
+         "can see"),
+        tuple(rows),
+        "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed, difference\nFROM pairs\n"
+        f"WHERE study = {quoted(material.study.name)} AND status = 'complete' AND baseline_status = 'complete';",
+        data=material.interactions,
+    )  # fmt: skip

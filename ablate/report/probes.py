@@ -1,0 +1,47 @@
+"""Masked models: on what their comparison rests, and the grid of probe ratios beside it."""
+
+from __future__ import annotations
+
+from ablate import metrics
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.tables import measured
+from ablate.report.words import decimals, listed
+from ablate.store.questions import quoted
+
+
+def sentences(material: Material) -> list[str]:
+    """On what a comparison of masked models rests; for a study that probed some."""
+    table = grid(material)
+    if not table.rows:
+        return []
+    name = metrics.parse(material.study.metric)[0].name
+    if name.startswith("probe_"):
+        rests = f"{material.words.phrase}, of the same hidden tokens in every arm, which favours arms trained near that ratio"
+    elif metrics.METRICS[name].downstream:
+        rests = f"{material.words.phrase}, which favours no masking ratio"
+    else:
+        rests = f"{material.words.phrase} at the ratio of training"
+    ratios = listed(column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio "))
+    return [f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios} stand beside it."]
+
+
+def grid(material: Material) -> Table:
+    """Masked loss of every arm at every probe ratio: the same hidden tokens in every arm."""
+    finals = material.finals[material.finals["name"] == "probe_loss"].dropna(subset=["value"])
+    means = finals.groupby(["cell", "at"])["value"].mean().unstack()
+    spread = finals.groupby(["cell", "at"])["value"].std().median()
+    several, rows = any(material.strata), []
+    for arm in material.arms[material.arms["cell"].isin(means.index)].to_dict("records"):
+        values = [measured(float(value), decimals(float(spread))) for value in means.loc[arm["cell"]]]
+        seeds = finals[finals["cell"] == arm["cell"]]["seed"].nunique()
+        rows.append((*((arm["stratum"],) if several else ()), str(arm["arm"]), Value(f"{seeds}", seeds), *values))
+    return Table(
+        "probe-grid",
+        "Masked loss (nats per token) at each probe ratio, the mean over seeds. The same tokens are hidden in every arm; an arm "
+        "does best near the ratio that it was trained at.",
+        (*(("stratum",) if several else ()), "arm", "seeds", *(f"ratio {ratio:g}" for ratio in means.columns)),
+        tuple(rows),
+        "SELECT stratum, cell, at AS ratio, avg(value) AS probe_loss\nFROM runs JOIN final ON final.run_id = runs.run\n"
+        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND name = 'probe_loss'\nGROUP BY cell, at;",
+    )

@@ -1,0 +1,90 @@
+"""What a report says of a whole grid is statsmodels' answer, on runs each of which counts once."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from report_study import Outcome, study
+from statsmodels.stats.multitest import multipletests
+
+from ablate.report import grids
+from ablate.report.document import Table, exported
+from ablate.report.material import Material, gather
+
+PARTS = {
+    "topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")},
+    "norm": {name: {"norm": name} for name in ("pre", "post")},
+}
+SHIFT = {"serial": 0.0, "parallel": 0.03, "concat": 0.01, "pre": 0.0, "post": 0.02}
+
+
+def loss(topology: str, norm: str, seed: int) -> float:
+    noise = np.random.default_rng([seed, len(topology), len(norm)]).normal(0, 0.01)
+    return 2 + SHIFT[topology] + SHIFT[norm] + float(noise)
+
+
+def outcome(levels: dict[str, str], seed: int) -> Outcome:
+    return Outcome(loss(levels["topology"], levels["norm"], seed))
+
+
+def material(folder: Path, outcome=outcome, factors=PARTS, **options: object) -> Material:  # type: ignore[no-untyped-def]
+    folder.mkdir(exist_ok=True)
+    return gather(study(folder, factors, outcome, **options), "topology")
+
+
+def frame(table: Table) -> pd.DataFrame:
+    return pd.DataFrame([[exported(cell) for cell in row] for row in table.rows], columns=list(table.columns))
+
+
+def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
+    combinations = itertools.product(PARTS["topology"], PARTS["norm"], range(5))
+    runs = pd.DataFrame(combinations, columns=["topology", "norm", "seed"])
+    runs["loss"] = [loss(*row) for row in runs.itertuples(index=False)]
+    model = smf.ols("loss ~ C(seed, Sum) + C(topology, Treatment('serial')) * C(norm, Sum)", runs).fit()
+    found = frame(grids.main_effects(material(tmp_path))).set_index("level")
+    assert list(found.index) == ["parallel", "concat", "post"]
+    names = {level: f"C(topology, Treatment('serial'))[T.{level}]" for level in ("parallel", "concat")}
+    for level, name in names.items():
+        assert found.loc[level, "against"] == "serial"
+        assert found.loc[level, "effect"] == pytest.approx(model.params[name])
+        assert found.loc[level, "95% interval"] == pytest.approx(model.conf_int().loc[name, 0])
+        assert found.loc[level, "p"] == pytest.approx(model.pvalues[name])
+    corrected = multipletests([model.pvalues[name] for name in names.values()], method="holm")[1]
+    assert list(found["Holm p"][:2]) == pytest.approx(list(corrected))
+    means = runs.groupby("norm")["loss"].mean()
+    assert found.loc["post", "effect"] == pytest.approx(means["post"] - means["pre"])
+
+
+def test_a_run_under_two_names_is_one_observation(tmp_path: Path) -> None:
+    once = material(tmp_path / "once")
+    twice = material(
+        tmp_path / "twice", factors={**PARTS, "heads": {"once": {"n_head": 4}, "again": {"n_head": 4, "n_kv_head": 4}}}
+    )
+    assert len(twice.good) == 2 * len(once.good) == 60
+    pd.testing.assert_frame_equal(frame(grids.factors(once)), frame(grids.factors(twice)))
+
+
+def test_a_grid_with_a_hole_adds_up_and_says_so(tmp_path: Path) -> None:
+    def hole(levels: dict[str, str], seed: int) -> Outcome:
+        broken = levels == {"topology": "concat", "norm": "post"}
+        return Outcome(status="diverged", step=3) if broken else outcome(levels, seed)
+
+    table = grids.factors(material(tmp_path, hole))
+    assert list(frame(table)["term"]) == ["seed", "topology", "norm", "residual"]
+    assert table.caption.endswith(
+        "As combinations of levels have no run, the effects of factors are taken to add up. "
+        "5 runs that diverged or failed are left out."
+    )
+
+
+def test_a_grid_that_tells_nothing_says_why(tmp_path: Path) -> None:
+    found = material(tmp_path, seeds=1)
+    assert not grids.factors(found).rows and not grids.main_effects(found).rows
+    (text,) = grids.notes(found)
+    assert text == "What each factor explains is not given: 6 runs for 6 effects leave nothing to estimate noise from."
+    assert grids.notes(material(tmp_path / "one", factors={"topology": PARTS["topology"], "norm": {"pre": {}}})) == []

@@ -1,0 +1,53 @@
+"""A masked study's report says what its answer rests on, with the masked loss at every probe ratio beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report_study import Outcome, study
+
+from ablate import report
+from ablate.report import probes
+from ablate.report.document import exported
+from ablate.report.material import gather
+from ablate.store import Database
+from ablate.store import query as queries
+
+RATIOS = {"mask_ratio": {"0.15": {"mask_ratio": 0.15}, "0.4": {"mask_ratio": 0.4}}}
+
+
+def masked(folder: Path, metric: str) -> Database:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        trained = float(levels["mask_ratio"])
+        finals = [("probe_loss", at, 2 + abs(at - trained) + 0.01 * seed) for at in (0.15, 0.4, 0.8)]
+        return Outcome(1.0, finals=[*finals, ("era_accuracy", 0, 0.5 + 0.01 * seed)])
+
+    folder.mkdir()
+    base = {"objective": "masked", "n_vocab": 257}
+    return study(folder, RATIOS, outcome, seeds=3, metric=metric, goal="max" if "accuracy" in metric else "min", base=base)
+
+
+def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
+    db = masked(tmp_path / "a", "era_accuracy")
+    table = probes.grid(gather(db, "topology"))
+    assert table.columns == ("arm", "seeds", "ratio 0.15", "ratio 0.4", "ratio 0.8")
+    rows = {str(row[0]): [exported(cell) for cell in row[2:]] for row in table.rows}
+    assert rows["0.15"] == pytest.approx([2.01, 2.26, 2.66])
+    assert rows["0.4"] == pytest.approx([2.26, 2.01, 2.41])
+    _, found = queries.run(db, table.sql)
+    assert [row[-1] for row in found] == pytest.approx(rows["0.15"] + rows["0.4"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("era_accuracy", "rests on era accuracy of a linear probe, which favours no masking ratio"),
+        ("probe_loss@0.4", "rests on masked loss at ratio 0.4, of the same hidden tokens in every arm, which favours arms"),
+        ("loss", "rests on held-out loss at the ratio of training"),
+    ],
+)
+def test_the_answer_says_what_it_rests_on(tmp_path: Path, metric: str, words: str) -> None:
+    answer = report.answer(masked(tmp_path / "a", metric), "topology")
+    assert f"Masked models: the answer {words}" in answer
+    assert "masked losses at the probe ratios 0.15, 0.4 and 0.8 stand beside it." in answer
