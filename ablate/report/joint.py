@@ -8,8 +8,9 @@ from ablate.report.answers import Answer, Family, numbers
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
-from ablate.report.words import decimals, listed, number, p_digits, p_value, plural, signed
+from ablate.report.words import decimals, number, p_digits, p_value, plural, signed
 from ablate.store.questions import quoted
+from ablate.units import listed
 
 
 def families(material: Material) -> list[Family]:

@@ -6,8 +6,9 @@ from ablate import metrics
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
-from ablate.report.words import decimals, listed
+from ablate.report.words import decimals
 from ablate.store.questions import quoted
+from ablate.units import listed
 
 
 def sentences(material: Material) -> list[str]:
