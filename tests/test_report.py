@@ -23,7 +23,7 @@ import pytest
 from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
-from ablate import report, store
+from ablate import report, store, units
 from ablate.report import document, words
 from ablate.store import Database
 from ablate.store import query as queries
@@ -455,7 +455,7 @@ def test_a_ranking_names_the_arms_that_lost_seeds(tmp_path: Path) -> None:
     text = write(tmp_path, outcome)
     assert (
         "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds), "
-        "followed by serial (2.20). A mean is over the runs that completed, and flatters an arm that loses "
+        "followed by serial (2.20); the two are not told apart. A mean is over the runs that completed, and flatters an arm that loses "
         "some: concat lost 1 of 5 runs and no-skip lost 2 of 5 runs."
     ) in text
 
@@ -519,10 +519,15 @@ def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path)
     path = report.write(db, "topology", tmp_path / "out")
     first, below = page(path).text.split("All runs", 1)
     for text in (report.answer(db, "topology"), first):
-        assert "held-out loss is that of parallel in 4 of 4 strata (n_layer=1; n_layer=2; n_layer=3; 1 more)." in text
+        assert re.search(
+            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3; 1 more\), though in \d of them "
+            r"no contrast tells it from the next\.",
+            text,
+        ), text
+        assert "In brackets: the difference in held-out loss (nats per token)" in text
         assert re.search(
             r"parallel \(−0\.\d+, −0\.\d+ to −0\.\d+\) is better than serial; no-skip \(\+\d.*?\) is worse than serial; "
-            r"concat is not told apart from serial: this study can see 0\.\d+ or more\.",
+            r"concat is not told apart from serial: this study can see 0\.\d+ nats per token or more\.",
             text,
         ), text
         assert "it lowers" not in text
@@ -591,7 +596,30 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     assert len(links) == 2
     assert all((tmp_path / "reports" / link).is_file() for link in links)
     assert "Why <not>?" in found.text
-    assert "The lowest mean held-out loss is that of serial (1.5" in found.text  # what the first one found
+    first = "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by parallel (1.50), equal to the digits "
+    assert first + "shown; the two are not told apart." in found.text
+    assert "Topology, against serial: none of 3 levels (parallel, concat and no-skip) is told apart from serial." in found.text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
+    share = {"metric": "accuracy", "goal": "max"}
+    db = study(
+        tmp_path, depths, lambda levels, seed: Outcome(2.0, finals=[("accuracy", 0, float(rng.uniform()))]),
+        within=["n_layer"], seeds=3, **share,
+    )  # fmt: skip
+    text = report.answer(db, "topology")
+    assert "In brackets" not in text
+    assert "though in 4 of them no contrast tells it from the next" in re.sub(r"in \d of 4 strata", "", text), text
+    assert re.search(
+        r"none of 3 levels \(parallel, concat and no-skip\) is told apart from serial: this study cannot see any effect for the "
+        r"noisiest of them: it would have to be \d\.\d+, and shares differ by 1 at most\.",
+        text,
+    ), text
+    told = page(report.index(db, ["topology"], tmp_path / "reports")).text
+    assert re.search(r"Of 12 contrasts with a baseline 12 are not told apart: this study cannot see any effect", told), told
 
 
 # -- words -----------------------------------------------------------------------------------------------------------
@@ -600,8 +628,8 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (words.listed(["a"]), "a"),
-        (words.listed("abc"), "a, b and c"), (words.listed([]), ""), (words.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
+        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (units.listed(["a"]), "a"),
+        (units.listed("abc"), "a, b and c"), (units.listed([]), ""), (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
         (words.signed(0.00001, 3), "0.000"), (words.signed(-0.02, 3), "−0.020"), (words.number(math.inf), "∞"),
         (words.number(NAN), "–"),
         (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0499), "p = 0.050"), (words.p_value(0.5), "p = 0.50"),

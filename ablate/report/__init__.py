@@ -34,6 +34,7 @@ class Written:
     question: str
     state: str
     lead: list[str]
+    verdict: list[str]
     page: Path
 
 
@@ -91,8 +92,8 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     for name in studies:
         page = write(db, name, out / pictures.slug(name))
         material = gather(db, name)
-        state, lead = basis.state(material), answers.lead(material)
-        written.append(Written(name, material.study.question, state, lead, page.relative_to(out)))
+        said = basis.state(material), answers.lead(material), answers.verdict(material)
+        written.append(Written(name, material.study.question, *said, page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 

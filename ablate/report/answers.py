@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,15 @@ import pandas as pd
 from ablate import analysis
 from ablate.report.caveats import caveats, nothing
 from ablate.report.material import Material
-from ablate.report.words import MetricWords, decimals, number, p_value, plural, signed
+from ablate.report.words import MetricWords, decimals, number, p_value, plural, sentence, sight, signed
 from ablate.units import listed
 
+VERDICTS = {  # of a contrast → in words
+    "better": "better",
+    "worse": "worse",
+    "unresolved": "not told apart",
+    "unknown": "without an answer",
+}
 FEW = 3  # strata that each have a line of their own
 MANY = 10  # contrasts from which on families are told in brief, and each contrast further below
 
@@ -54,28 +61,44 @@ def brief(material: Material) -> bool:
 
 
 def legend(material: Material) -> str:
-    """What the numbers of a brief answer are, and where the rest stands."""
+    """What a brief answer goes by, what its numbers are where it has any, and where the rest stands."""
+    told = material.effects["resolved"].any() or material.changes["resolved"].any() or material.interactions["resolved"].any()
     return (
-        f"In brackets: the difference in {material.words.axis} with its 95% interval; better and worse are so after Holm's "
-        "correction over the levels of a family. The report's section Effects has a sentence on each contrast."
+        (f"In brackets: the difference in {material.words.axis} with its 95% interval. " if told else "")
+        + "Arms are told apart after Holm's correction over a family. The report's section Effects has a sentence on each contrast."
     )
 
 
+def verdict(material: Material) -> list[str]:
+    """What the contrasts say between them: a line a family, or one line where there are many families."""
+    found = families(material)
+    if len(found) <= FEW:
+        return [f"{sentence(family.heading)}: {family.brief}" for family in found]
+    told = [answer for family in found for answer in family.answers]
+    counts = Counter(answer.verdict for answer in told)
+    said = [f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}" for name, text in VERDICTS.items() if counts[name]]
+    see = sight(material.words, [answer.sees for answer in told if answer.verdict == "unresolved"])
+    return [f"Of {plural(len(told), 'contrast')} with a baseline {listed(said)}{f': {see}' if see else ''}."]
+
+
 def _winners(material: Material) -> Iterator[str]:
-    """Of many strata, where each arm has the best mean."""
+    """Of many strata, where each arm has the best mean, and in how many of them a contrast tells it from the next."""
     words, means = material.words, material.good.groupby(["stratum", "arm"], observed=True)["metric"].mean()
     best: dict[str, list[str]] = {}
+    unsure = 0
     for stratum in material.strata:
         if stratum in means.index and len(means[stratum]) > 1:
-            arm = means[stratum].idxmin() if words.goal == "min" else means[stratum].idxmax()
+            arm, following = means[stratum].sort_values(ascending=words.goal == "min").index[:2]
             best.setdefault(str(arm), []).append(stratum)
+            unsure += bool(_unsure(material, stratum, arm, following))
     if best:
         ranked = sorted(best.items(), key=lambda item: -len(item[1]))
         named = [
             f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})"
             for arm, strata in ranked
         ]
-        yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}."
+        doubt = f", though in {unsure} of them no contrast tells it from the next" if unsure else ""
+        yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}{doubt}."
         yield from _lost(material, material.compared)
 
 
@@ -90,22 +113,40 @@ def _some(strata: Sequence[str]) -> str:
 
 
 def _best(material: Material, stratum: str) -> Iterator[str]:
-    """The two best means of a stratum, each with the seeds it is of where some are missing; then every arm that lost any."""
+    """The two best means of a stratum, whether they are told apart, the seeds each is of where some are missing; the losses."""
     words = material.words
     compared = material.compared[material.compared["stratum"] == stratum]
     good = material.good[material.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
     means = good.mean().sort_values(ascending=words.goal == "min")
     if len(means) < 2:
         return
-    seeds, digits = compared.groupby("arm", observed=True).size(), decimals(float(good.std().median()))
+    seeds, (first, following) = compared.groupby("arm", observed=True).size(), means.index[:2]
+    digits, equal = _telling(float(means.iloc[0]), float(means.iloc[1]), decimals(float(good.std().median())))
     best, second = (
         f"{_called(material, name)} ({number(float(means[name]), digits)}{unit}"
         + (f", over {good.size()[name]} of {seeds[name]} seeds)" if good.size()[name] < seeds[name] else ")")
         for name, unit in zip(means.index, (words.after, ""), strict=False)
     )
     where, side = f"At {stratum} the" if stratum else "The", "lowest" if words.goal == "min" else "highest"
-    yield f"{where} {side} mean {words.phrase} is that of {best}, followed by {second}."
+    doubt = equal + _unsure(material, stratum, first, following)
+    yield f"{where} {side} mean {words.phrase} is that of {best}, followed by {second}{doubt}."
     yield from _lost(material, compared)
+
+
+def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
+    """The decimals, at least `digits`, that tell two means apart; and what to say where as many as are shown do not."""
+    enough = next((places for places in range(digits, 6) if number(one, places) != number(other, places)), None)
+    return (digits, ", equal to the digits shown") if enough is None else (enough, "")
+
+
+def _unsure(material: Material, stratum: str, first: Any, second: Any) -> str:
+    """What to say of the two best arms of a stratum where no contrast tells them apart; "" where one does."""
+    arms = material.arms[material.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
+    pair = {arms[first], arms[second]}
+    between = material.effects[[{row.cell, row.baseline} == pair for row in material.effects.itertuples()]]
+    if between.empty:
+        return "; the two are compared with the baseline, not with each other"
+    return "" if between["resolved"].any() else "; the two are not told apart"
 
 
 def _lost(material: Material, compared: pd.DataFrame) -> Iterator[str]:
@@ -131,14 +172,14 @@ def families(material: Material) -> list[Family]:
             if len(factors) == 1
             else "each factor by itself, against the baseline"
         )
-        return [Family(heading, *_summaries("the baseline", answers))]
+        return [Family(heading, *_summaries(material.words, "the baseline", answers))]
     found = []
     for rows in parts:
         answers = tuple(_answer(material, row, len(rows), row["level"]) for row in rows)
         first = rows[0]
         where = f" at {first['stratum']}" if first["stratum"] else ""
         heading = f"{first['factor']}{where}, against {first['baseline_level']}"
-        found.append(Family(heading, *_summaries(first["baseline_level"], answers)))
+        found.append(Family(heading, *_summaries(material.words, first["baseline_level"], answers)))
     return found
 
 
@@ -170,9 +211,8 @@ def changes(material: Material) -> list[Family]:
 
 def _unchanged(words: MetricWords, resolvable: Mapping[str, float]) -> str:
     """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
-    seen = max((value for value in resolvable.values() if math.isfinite(value)), default=math.nan)
-    see = f"; this study can see {number(seen, decimals(seen))}{words.after} or more" if math.isfinite(seen) else ""
-    return f"No change is told from zero for {listed(resolvable)}{see}." if resolvable else ""
+    see = sight(words, resolvable.values())
+    return f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}." if resolvable else ""
 
 
 def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
@@ -226,7 +266,7 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, fami
     return "unresolved", (
         f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} (95% interval "
         f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)}). "
-        f"Not resolved: this study can see {number(row['resolvable'], digits)}{unit} or more here.{almost}"
+        f"Not resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
     )
 
 
@@ -235,23 +275,22 @@ def _evidence(row: Mapping[Any, Any], family_size: int) -> str:
     return f"{plural(row['n'], 'pair')}; {p if family_size == 1 else f'Holm {p} over {family_size} levels'}"
 
 
-def _summaries(baseline: str, answers: tuple[Answer, ...]) -> tuple[str, tuple[Answer, ...], str]:
+def _summaries(words: MetricWords, baseline: str, answers: tuple[Answer, ...]) -> tuple[str, tuple[Answer, ...], str]:
     """How many levels are better, worse, not told apart: the fields of a `Family` behind its heading."""
-    groups = {
-        "better": f"better than {baseline}",
-        "worse": f"worse than {baseline}",
-        "unresolved": f"not told apart from {baseline}",
-        "unknown": "without an answer",
-    }
+    against = {"better": f" than {baseline}", "worse": f" than {baseline}", "unresolved": f" from {baseline}", "unknown": ""}
     plain, full = [], []
-    for verdict, text in groups.items():
+    for verdict, text in VERDICTS.items():
         mine = [answer for answer in answers if answer.verdict == verdict]
         if mine:
-            names = [answer.level for answer in mine]
-            numbers = [f"{one.level} ({one.numbers})" if verdict in ("better", "worse") else one.level for one in mine]
-            verb = "is" if len(mine) == 1 else "are"
-            plain.append(f"{listed(names)} {verb} {text}")
-            seen = max((one.sees for one in mine if math.isfinite(one.sees)), default=math.nan)
-            see = f": this study can see {number(seen, decimals(seen))} or more" if verdict == "unresolved" and seen > 0 else ""
-            full.append(f"{listed(numbers)} {verb} {text}{see}")
+            is_so = f"{'is' if len(mine) == 1 else 'are'} {text}{against[verdict]}"
+            names = listed(answer.level for answer in mine)
+            plain.append(f"{names} {is_so}")
+            if verdict == "unresolved":
+                none = len(mine) == len(answers) > 1
+                said = f"none of {plural(len(mine), 'level')} ({names}) is told apart{against[verdict]}" if none else f"{names} {is_so}"
+                see = sight(words, [one.sees for one in mine])
+                full.append(said + (f": {see}" if see else ""))
+            else:
+                numbers = [one.level + f" ({one.numbers})" * (verdict != "unknown") for one in mine]
+                full.append(f"{listed(numbers)} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."

@@ -8,7 +8,7 @@ from ablate.report.answers import Answer, Family, numbers
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
-from ablate.report.words import decimals, number, p_digits, p_value, plural, signed
+from ablate.report.words import decimals, p_digits, p_value, plural, sight, signed
 from ablate.store.questions import quoted
 from ablate.units import listed
 
@@ -28,9 +28,9 @@ def families(material: Material) -> list[Family]:
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
-        seen = max((row["resolvable"] for row in rest if math.isfinite(row["resolvable"])), default=math.nan)
-        see = f"; this study can see {number(seen, decimals(seen))}{words.after} or more" if math.isfinite(seen) else ""
-        summary = f"Not told from the sum of its parts: {listed(row['level'] for row in rest)}{see}." if rest else ""
+        see = sight(words, [row["resolvable"] for row in rest])
+        told = listed(row["level"] for row in rest)
+        summary = f"Not told from the sum of its parts: {told}{f'; {see}' if see else ''}." if rest else ""
         if answers or rest:
             where = f" at {stratum}" if stratum else ""
             beyond = (

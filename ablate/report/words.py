@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
@@ -27,6 +28,7 @@ class MetricWords:
     phrase: str  # "held-out loss"
     unit: str  # "nats per token"; "" where the phrase says it all
     goal: str  # "min" | "max"
+    widest: float = math.inf  # that a difference can be
 
     @property
     def axis(self) -> str:
@@ -51,7 +53,7 @@ def metric_words(text: str, goal: str) -> MetricWords:
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
     phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
-    return MetricWords(phrase, unit, goal)
+    return MetricWords(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------
@@ -85,6 +87,18 @@ def signed(value: float, places: int = 4) -> str:
     if text.strip(f"{MINUS}0.") == "":
         return text.lstrip(MINUS)
     return f"+{text}" if value > 0 else text
+
+
+def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> str:
+    """What a study can see of contrasts that it does not resolve, by the one it sees least of; "" where that is not known."""
+    known = [value for value in resolvable if math.isfinite(value) and value > 0]
+    if not known:
+        return ""
+    worst = number(max(known), decimals(max(known)))
+    where = where or (" for the noisiest of them" if len(known) > 1 else "")
+    if max(known) >= words.widest:
+        return f"this study cannot see any effect{where}: it would have to be {worst}, and shares differ by {words.widest:g} at most"
+    return f"this study can see {worst}{words.after} or more{where}"
 
 
 def p_value(p: float) -> str:
