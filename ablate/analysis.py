@@ -114,21 +114,21 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
     """How the effect of each level changes from the study's first stratum to each other: the interaction with `within`.
 
     A change is the mean, over seeds, of a level's difference in the stratum minus its difference in the first one, tested as an
-    effect is; a family is the levels of one factor in one stratum. Columns: factor, level, stratum, first, n, mean, lo, hi, p,
-    p_holm, resolvable, resolved. Without a second stratum the frame is empty. pilots: as in `of_pairs`.
+    effect is, in the family of the effect there. Columns: family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm,
+    resolvable, resolved. Without a second stratum the frame is empty. pilots: as in `of_pairs`.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
     by_contrast = {key: counted(part) for key, part in pairs.groupby(["factor", "level", "stratum"], sort=False)}
     rows = []
     for stratum in strata[1:]:
-        for factor in dict.fromkeys(pairs["factor"]):
-            levels = [one[1] for one in by_contrast if one[0] == factor and one[2] == stratum]
-            both = [level for level in levels if (factor, level, strata[0]) in by_contrast]
-            moved = [by_contrast[factor, level, stratum] - by_contrast[factor, level, strata[0]] for level in both]
+        for family, part in pairs[pairs["stratum"] == stratum].groupby("family", sort=False):
+            named = dict.fromkeys(zip(part["factor"], part["level"], strict=True))
+            both = [one for one in named if (*one, strata[0]) in by_contrast]
+            moved = [by_contrast[*one, stratum] - by_contrast[*one, strata[0]] for one in both]
             pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
-            for level, effect in zip(both, _family(moved, Pilot(pilot.seeds)), strict=True):
-                rows.append((factor, level, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
-    return pd.DataFrame(rows, columns=["factor", "level", "stratum", "first", *CHANGE])
+            for one, effect in zip(both, _family(moved, Pilot(pilot.seeds)), strict=True):
+                rows.append((family, *one, stratum, strata[0], *(getattr(effect, name) for name in CHANGE)))
+    return pd.DataFrame(rows, columns=["family", "factor", "level", "stratum", "first", *CHANGE])
 
 
 def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:

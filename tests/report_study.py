@@ -22,6 +22,7 @@ from ablate.report import scaled
 from ablate.scaling import Losses
 from ablate.store import Database, ingest, runs
 from ablate.study import Study
+from ablate.study.design import PARTWISE
 
 NAN = math.nan
 TUNING_SEED = 1000
@@ -59,12 +60,15 @@ def study(
     base: Mapping[str, Any] = {},
     toml: str = "",
     rates: Sequence[float] = (),
+    design: str = "grid",
 ) -> Database:
-    """A database with one study: every combination of levels, each run as `outcome(levels, seed)` says (None: not begun).
+    """A database with one study: every combination of levels, or each part by itself.
+
+    Each run goes as `outcome(levels, seed)` says (None: not begun).
 
     rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome` finds it in levels["lr"].
     """
-    plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml)
+    plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml, design)
     tuning = [
         PlannedRun(cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune")
         for cell in plan.cells
@@ -88,26 +92,29 @@ def study(
     return db
 
 
-def _plan(factors, seeds, within, name, question, metric, goal, base, toml) -> Plan:  # type: ignore[no-untyped-def]
+def _plan(factors, seeds, within, name, question, metric, goal, base, toml, design) -> Plan:  # type: ignore[no-untyped-def]
     text = toml or f'name = "{name}"\n'
-    described = Study(name, question, metric, goal, "grid", tuple(within), tuple(seeds), dict(base), dict(factors), toml=text)  # type: ignore[arg-type]
+    described = Study(name, question, metric, goal, design, tuple(within), tuple(seeds), dict(base), dict(factors), toml=text)  # type: ignore[arg-type]
     cells = []
+    first = {factor: next(iter(levels)) for factor, levels in factors.items()}
     for combination in itertools.product(*factors.values()):
         levels = dict(zip(factors, combination, strict=True))
+        if design in PARTWISE and sum(level != first[factor] for factor, level in levels.items() if factor not in within) > 1:
+            continue
         fields = dict(base)
         for factor, level in levels.items():
             fields.update(factors[factor][level])
         config = RunConfig(**fields)
         stratum = _text({factor: levels[factor] for factor in within})
         cells.append(Cell(_text(levels), levels, stratum, config, sizes.count(config), 1.0))
-    first = {factor: next(iter(levels)) for factor, levels in factors.items()}
     contrasts = []
     for cell in cells:
         base_cell = next(c for c in cells if all(c.levels[f] == (cell.levels[f] if f in within else first[f]) for f in factors))
         differs = {factor: level for factor, level in cell.levels.items() if base_cell.levels[factor] != level}
         if differs:
             factor = " × ".join(differs)
-            family = f"{factor} | {cell.stratum}" if cell.stratum else factor
+            group = "parts" if design in PARTWISE else factor
+            family = f"{group} | {cell.stratum}" if cell.stratum else group
             level = " × ".join(differs.values())
             contrasts.append(Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label))
     planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]

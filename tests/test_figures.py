@@ -387,3 +387,16 @@ def test_rates_at_which_all_runs_diverged_are_crosses_alone() -> None:
     frame = pd.DataFrame({"arm": "serial", "lr": [1e-3, 1e-2], "status": "diverged", "metric": math.nan})
     ax = figures.rates(frame, {"serial": 1e-3})
     assert [line.get_marker() for line in ax.lines if len(line.get_xdata())] == ["x", "x"]
+
+
+def test_the_axis_fits_the_arms_that_did_not_diverge() -> None:
+    frame = report_frames.curves(("healthy", "high", "higher"))
+    early = frame[(frame["arm"] == "healthy") | (frame["step"] <= 40)].assign(
+        value=lambda f: f["value"].where(f["arm"] == "healthy", 6.5),
+        diverged_at=lambda f: f["run"].map(lambda run: 50.0 if run > 2 else None),
+    )
+    ax = figures.curves(early)
+    late = early[(early["arm"] == "healthy") & (early["step"] > 500)]["value"]
+    low, high = ax.get_ylim()
+    assert low < late.min() and late.max() < high < 4
+    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == ["healthy", "high (diverged)", "higher (diverged)"]

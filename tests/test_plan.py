@@ -83,7 +83,9 @@ def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baselin
         for cell in made.cells[1:]
     ]
     assert differing == [{"position"}, {"qk_norm"}, {"bias"}]
-    assert [one.family for one in made.contrasts] == ["position", "qk_norm", "bias"]
+    assert [one.family for one in made.contrasts] == ["parts"] * 3  # one question: which part matters
+    assert [one.factor for one in made.contrasts] == ["position", "qk_norm", "bias"]
+    assert price(made).largest_family == 3
     assert {one.baseline for one in made.contrasts} == {"baseline"}
 
 

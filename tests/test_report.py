@@ -455,8 +455,8 @@ def test_a_ranking_names_the_arms_that_lost_seeds(tmp_path: Path) -> None:
     text = write(tmp_path, outcome)
     assert (
         "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds), "
-        "followed by serial (2.20); the two are not told apart. A mean is over the runs that completed, and flatters an arm that loses "
-        "some: concat lost 1 of 5 runs and no-skip lost 2 of 5 runs."
+        "followed by serial (2.20); the two are not told apart. A mean is over the runs that completed, and flatters an arm "
+        "that loses some: concat lost 1 of 5 runs and no-skip lost 2 of 5 runs."
     ) in text
 
 
@@ -507,6 +507,29 @@ def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("svg_only")
+def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    factors = {
+        "activation": {"swiglu": {"activation": "swiglu"}, "gelu": {"activation": "gelu"}},
+        "bias": {"none": {"bias": "none"}, "all": {"bias": "all"}},
+        "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}},
+    }
+    noise = {name: rng.normal(0, 0.01, 5) for name in ("swiglu", "gelu", "all", "post")}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        part = next((level for level in levels.values() if level in ("gelu", "all", "post")), "swiglu")
+        return Outcome(2.0 + 0.5 * (part == "gelu") + float(noise[part][seed]))
+
+    text = write(tmp_path, outcome, factors, design="leave-one-out")
+    p = [stats.ttest_1samp(noise[part] - noise["swiglu"] + 0.5 * (part == "gelu"), 0).pvalue for part in ("gelu", "all", "post")]
+    assert "each part by itself, against the baseline" in text
+    assert re.search(r"activation=gelu is worse than swiglu: .*?; 5 pairs; Holm p < 0.001 over 3 parts", text), text
+    holm = min(1.0, max(3 * min(p), 2 * sorted(p)[1]))
+    least = ("bias=all", "norm=post")[int(np.argmin(p[1:]))]
+    assert re.search(rf"{least} is not told .{{,150}}; 5 pairs; Holm {words.p_value(holm)} over 3 parts", text), (holm, text)
+
+
+@pytest.mark.usefixtures("svg_only")
 def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
@@ -520,8 +543,8 @@ def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path)
     first, below = page(path).text.split("All runs", 1)
     for text in (report.answer(db, "topology"), first):
         assert re.search(
-            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3; 1 more\), though in \d of them "
-            r"no contrast tells it from the next\.",
+            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3; 1 more\), though in \d of "
+            r"these no contrast tells it from the next\.",
             text,
         ), text
         assert "In brackets: the difference in held-out loss (nats per token)" in text
@@ -596,9 +619,11 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     assert len(links) == 2
     assert all((tmp_path / "reports" / link).is_file() for link in links)
     assert "Why <not>?" in found.text
-    first = "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by parallel (1.50), equal to the digits "
+    first = (
+        "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by parallel (1.50), equal to the digits "
+    )
     assert first + "shown; the two are not told apart." in found.text
-    assert "Topology, against serial: none of 3 levels (parallel, concat and no-skip) is told apart from serial." in found.text
+    assert "Topology, against serial: none of 3 (parallel, concat and no-skip) is told apart from serial." in found.text
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -612,9 +637,9 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
     )  # fmt: skip
     text = report.answer(db, "topology")
     assert "In brackets" not in text
-    assert "though in 4 of them no contrast tells it from the next" in re.sub(r"in \d of 4 strata", "", text), text
+    assert "though in 4 of these no contrast tells it from the next" in re.sub(r"in \d of 4 strata", "", text), text
     assert re.search(
-        r"none of 3 levels \(parallel, concat and no-skip\) is told apart from serial: this study cannot see any effect for the "
+        r"none of 3 \(parallel, concat and no-skip\) is told apart from serial: this study cannot see any effect for the "
         r"noisiest of them: it would have to be \d\.\d+, and shares differ by 1 at most\.",
         text,
     ), text

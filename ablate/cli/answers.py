@@ -47,10 +47,11 @@ def analyse(
     require(db)
     with store.open(db, create=True) as database:
         rows = analysis.analyse(database, study)
-    headings = ["family", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]
+    headings = ["family", "factor", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]
     lines = [
         (
             row.family,
+            row.factor,
             row.level,
             str(row.n),
             str(row.lost),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -115,6 +116,11 @@ def _named(study: str, database: Database) -> tuple[str, str, int]:
     return given.name, given.metric, max(1, price(plan(given)).largest_family)
 
 
+def _contrast(row: Mapping[Any, Any]) -> str:
+    where = f" | {row['stratum']}" if row["stratum"] else ""
+    return f"{row['factor']}{where}: {row['level']}"
+
+
 def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, int]]:
     """(what is compared, whole pairs, their standard deviation, contrasts in its family) of a study with pairs."""
     from ablate import analysis
@@ -124,9 +130,7 @@ def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, in
         return []
     frame = analysis.effects(study, database)
     size = frame.groupby("family")["cell"].size()
-    return [
-        (f"{row['family']}: {row['level']}", row["n"], row["sd"], int(size[row["family"]])) for row in frame.to_dict("records")
-    ]
+    return [(_contrast(row), row["n"], row["sd"], int(size[row["family"]])) for row in frame.to_dict("records")]
 
 
 def existing_noise(study: str, metric: str, db: str | None) -> Noise | None:

@@ -71,6 +71,11 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
     groups = []
     for part in families:
         first = part.iloc[0]
+        if part["factor"].nunique() > 1:
+            heading = ", ".join(["each part", *([first["stratum"]] if first["stratum"] else [])])
+            named = [(f"{row['factor']}={row['level']}", row) for _, row in part.iterrows()]
+            groups.append(_Group(f"{heading}: against the baseline", named))
+            continue
         where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [first["stratum"]] * bool(first["stratum"])
         heading = f"{', '.join(where)}: against {first['baseline_level']}"
         groups.append(_Group(heading, [(row["level"], row) for _, row in part.iterrows()]))

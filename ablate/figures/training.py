@@ -27,12 +27,14 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
 
     frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and
     band are of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis
-    fits the last four fifths of the arms near each other; the legend gives the last value of one that is not in the picture.
+    fits the last four fifths of the arms near each other, and no arm all of whose furthest runs diverged while another has whole
+    runs; the legend says which those are, and gives the last value of one that is not in the picture.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
         ends = [arm.end for arm in arms]
-        shown = style.near([abs(end - np.median(ends)) for end in ends], _spread(arms))
+        healthy = [arm.end for arm in arms if not arm.diverged] or ends
+        shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -53,7 +55,7 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
     """
     with style.theme():
         arms = _arms(frame, x, hue)
-        shown = style.near([abs(arm.end) for arm in arms], _spread(arms))
+        shown = _shown(arms, [abs(arm.end) for arm in arms])
         names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
@@ -116,12 +118,13 @@ def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
     return ax
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Arm:
     name: str
     index: int
     points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
     short: tuple[pd.DataFrame, ...]  # runs that ended earlier
+    diverged: bool  # whether the runs that went furthest diverged, each of them
 
     @property
     def end(self) -> float:
@@ -136,8 +139,17 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         furthest = part[last == last.max()]
         points = furthest.groupby("step").agg(x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"))
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
-        found.append(_Arm(name, index, points, short))
+        diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
+        found.append(_Arm(name, index, points, short, diverged))
     return found
+
+
+def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
+    """Which arms the axis fits: those near each other of the arms that did not diverge; of all where each did."""
+    healthy = [arm for arm in arms if not arm.diverged] or arms
+    kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
+    near = iter(style.near(kept, _spread(healthy)))
+    return [arm in healthy and next(near) for arm in arms]
 
 
 def _spread(arms: list[_Arm]) -> float:
@@ -146,7 +158,8 @@ def _spread(arms: list[_Arm]) -> float:
 
 
 def _named(arm: _Arm, inside: bool) -> str:
-    return style.plain(arm.name, 24) + ("" if inside else f" (ends at {style.decimal(round(arm.end, 3))})")
+    end = "diverged" if arm.diverged else "" if inside else f"ends at {style.decimal(round(arm.end, 3))}"
+    return style.plain(arm.name, 24) + (f" ({end})" if end else "")
 
 
 def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:

@@ -9,13 +9,18 @@ from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.study import Study
+from ablate.study.design import PARTWISE
 from ablate.study.source import Source
 
 MISMATCH = 0.01  # relative difference beyond which parameters or tokens are named as a confound
+PARTS = "parts"  # the family of a design's single parts
 
 
 def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
-    """Each cell against its stratum's baseline; the family is what differs between them, in that stratum."""
+    """Each cell against its stratum's baseline; the family is what differs between them, in that stratum.
+
+    Where parts are taken away or added one at a time the question is which of them matters: they are one family, `PARTS`.
+    """
     first = baseline_levels(study)
     baselines: dict[str, Cell] = {}
     for cell in cells:
@@ -35,7 +40,8 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
         differs = {factor: level for factor, level in cell.levels.items() if level != baseline.levels.get(factor, first[factor])}
         if cell is not baseline:
             factor = " × ".join(differs)
-            family = f"{factor} | {cell.stratum}" if cell.stratum else factor
+            name = PARTS if study.design in PARTWISE and len(differs) == 1 else factor
+            family = f"{name} | {cell.stratum}" if cell.stratum else name
             found.append(Contrast(family, cell.stratum, factor, " × ".join(differs.values()), cell.label, baseline.label))
     return tuple(found)
 

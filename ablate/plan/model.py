@@ -28,7 +28,7 @@ class Cell:
 class Contrast:
     """A cell against the baseline of its stratum. `factor` names what differs, joined by " × " where several do."""
 
-    family: str  # the contrasts that are corrected together: one factor in one stratum
+    family: str  # the contrasts that are corrected together: one factor, or all parts, in one stratum
     stratum: str
     factor: str
     level: str

@@ -64,9 +64,8 @@ def legend(material: Material) -> str:
     """What a brief answer goes by, what its numbers are where it has any, and where the rest stands."""
     told = material.effects["resolved"].any() or material.changes["resolved"].any() or material.interactions["resolved"].any()
     return (
-        (f"In brackets: the difference in {material.words.axis} with its 95% interval. " if told else "")
-        + "Arms are told apart after Holm's correction over a family. The report's section Effects has a sentence on each contrast."
-    )
+        f"In brackets: the difference in {material.words.axis} with its 95% interval. " if told else ""
+    ) + "Arms are told apart after Holm's correction over a family. The report's section Effects has a sentence on each contrast."
 
 
 def verdict(material: Material) -> list[str]:
@@ -97,7 +96,7 @@ def _winners(material: Material) -> Iterator[str]:
             f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})"
             for arm, strata in ranked
         ]
-        doubt = f", though in {unsure} of them no contrast tells it from the next" if unsure else ""
+        doubt = f", though in {unsure} of these no contrast tells it from the next" if unsure else ""
         yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}{doubt}."
         yield from _lost(material, material.compared)
 
@@ -165,7 +164,7 @@ def families(material: Material) -> list[Family]:
     """The answers of a study, family by family; where each has one level only, all together."""
     parts = [part.to_dict("records") for _, part in material.effects.groupby("family", sort=False)]
     if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
-        answers = tuple(_answer(material, rows[0], 1, _full_name(material, rows[0])) for rows in parts)
+        answers = tuple(_answer(material, rows[0], "", _full_name(material, rows[0])) for rows in parts)
         factors = material.effects["factor"].unique()
         heading = (
             f"{factors[0]}, at each of {len(parts)} strata"
@@ -175,11 +174,14 @@ def families(material: Material) -> list[Family]:
         return [Family(heading, *_summaries(material.words, "the baseline", answers))]
     found = []
     for rows in parts:
-        answers = tuple(_answer(material, row, len(rows), row["level"]) for row in rows)
-        first = rows[0]
+        first, several = rows[0], len({row["factor"] for row in rows}) > 1
+        over = _over(len(rows), "part" if several else "level")
+        answers = tuple(
+            _answer(material, row, over, f"{row['factor']}={row['level']}" if several else row["level"]) for row in rows
+        )
         where = f" at {first['stratum']}" if first["stratum"] else ""
-        heading = f"{first['factor']}{where}, against {first['baseline_level']}"
-        found.append(Family(heading, *_summaries(material.words, first["baseline_level"], answers)))
+        what, baseline = ("each part by itself", "the baseline") if several else (first["factor"], first["baseline_level"])
+        found.append(Family(f"{what}{where}, against {baseline}", *_summaries(material.words, baseline, answers)))
     return found
 
 
@@ -192,15 +194,18 @@ def _full_name(material: Material, row: Mapping[Any, Any]) -> str:
 def changes(material: Material) -> list[Family]:
     """Whose effect is another in the strata behind the first. What is not told from no change is named together."""
     words, found = material.words, []
-    single = bool(len(material.changes)) and material.changes.groupby(["factor", "stratum"]).size().max() == 1
-    for key, part in material.changes.groupby(["factor"] if single else ["factor", "stratum"], sort=False):
-        rows = part.to_dict("records")
-        names = [f"{row['level']} at {row['stratum']}" if single else row["level"] for row in rows]
-        size = 1 if single else len(rows)
-        answers = tuple(_change(words, row, size, name) for row, name in zip(rows, names, strict=True) if row["resolved"])
+    single = bool(len(material.changes)) and material.changes.groupby("family").size().max() == 1
+    for _, part in material.changes.groupby("factor" if single else "family", sort=False):
+        rows, several = part.to_dict("records"), part["factor"].nunique() > 1
+        names = [
+            (f"{row['factor']}={row['level']}" if several else row["level"]) + (f" at {row['stratum']}" if single else "")
+            for row in rows
+        ]
+        over = _over(1 if single else len(rows), "part" if several else "level")
+        answers = tuple(_change(words, row, over, name) for row, name in zip(rows, names, strict=True) if row["resolved"])
         rest = {name: row["resolvable"] for row, name in zip(rows, names, strict=True) if not row["resolved"] and row["n"]}
-        to = "" if single else f" to {key[1]}"
-        heading = f"{key[0]}: does its effect change from {rows[0]['first']}{to}?"
+        to = "" if single else f" to {rows[0]['stratum']}"
+        heading = f"{'each part' if several else rows[0]['factor']}: does its effect change from {rows[0]['first']}{to}?"
         if answers or rest:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
             unchanged = _unchanged(words, rest)
@@ -215,18 +220,18 @@ def _unchanged(words: MetricWords, resolvable: Mapping[str, float]) -> str:
     return f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}." if resolvable else ""
 
 
-def _change(words: MetricWords, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
+def _change(words: MetricWords, row: Mapping[Any, Any], over: str, name: str) -> Answer:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
         f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
-        f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)})."
+        f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, over)})."
     )
     return Answer(name, text, "changed", numbers(row))
 
 
-def _answer(material: Material, row: Mapping[Any, Any], family_size: int, name: str) -> Answer:
+def _answer(material: Material, row: Mapping[Any, Any], over: str, name: str) -> Answer:
     pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
-    verdict, claim = _claim(material.words, row, pairs, family_size)
+    verdict, claim = _claim(material.words, row, pairs, over)
     return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict, numbers(row), row["resolvable"])
 
 
@@ -235,7 +240,7 @@ def numbers(row: Mapping[Any, Any]) -> str:
     return f"{signed(row['mean'], digits)}, {signed(row['lo'], digits)} to {signed(row['hi'], digits)}"
 
 
-def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, family_size: int) -> tuple[str, str]:
+def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str) -> tuple[str, str]:
     """The verdict, and the sentence with effect, interval, pairs and correction."""
     base, n, mean = row["baseline_level"], row["n"], row["mean"]
     if n == 0:
@@ -256,23 +261,28 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, fami
         low, high = sorted((abs(row["lo"]), abs(row["hi"])))
         return verdict, (
             f"is {verdict} than {base}: it {verb} {words.phrase} by {number(abs(mean), digits)}{unit} "
-            f"(95% interval {number(low, digits)} to {number(high, digits)}; {_evidence(row, family_size)})."
+            f"(95% interval {number(low, digits)} to {number(high, digits)}; {_evidence(row, over)})."
         )
     if row["sd"] == 0:
         return "unresolved", f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ."
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
-        almost = " The interval excludes zero by itself, but the correction for several levels takes that back."
+        almost = f" The interval excludes zero by itself, but the correction over {over} takes that back."
     return "unresolved", (
         f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} (95% interval "
-        f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, family_size)}). "
+        f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, over)}). "
         f"Not resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
     )
 
 
-def _evidence(row: Mapping[Any, Any], family_size: int) -> str:
+def _over(size: int, noun: str) -> str:
+    """What Holm's correction is over; "" where there is nothing to correct."""
+    return plural(size, noun) if size > 1 else ""
+
+
+def _evidence(row: Mapping[Any, Any], over: str) -> str:
     p = p_value(row["p_holm"])
-    return f"{plural(row['n'], 'pair')}; {p if family_size == 1 else f'Holm {p} over {family_size} levels'}"
+    return f"{plural(row['n'], 'pair')}; {f'Holm {p} over {over}' if over else p}"
 
 
 def _summaries(words: MetricWords, baseline: str, answers: tuple[Answer, ...]) -> tuple[str, tuple[Answer, ...], str]:
@@ -287,7 +297,7 @@ def _summaries(words: MetricWords, baseline: str, answers: tuple[Answer, ...]) -
             plain.append(f"{names} {is_so}")
             if verdict == "unresolved":
                 none = len(mine) == len(answers) > 1
-                said = f"none of {plural(len(mine), 'level')} ({names}) is told apart{against[verdict]}" if none else f"{names} {is_so}"
+                said = f"none of {len(mine)} ({names}) is told apart{against[verdict]}" if none else f"{names} {is_so}"
                 see = sight(words, [one.sees for one in mine])
                 full.append(said + (f": {see}" if see else ""))
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ablate.report import tuned
 from ablate.report.material import Material
 from ablate.report.words import plural
+from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
 RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")  # of the optimiser's settings, what a reader needs to repeat it
@@ -69,13 +70,18 @@ def _statistics(material: Material) -> str:
     )
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of Student's t on one degree of "
-        "freedom less than there are pairs. Within a family, which is the levels of one factor in one stratum, p is corrected by "
+        f"freedom less than there are pairs. Within a family, which is {_family(material)} in one stratum, p is corrected by "
         "Holm's method (1979) and the family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most "
         f"0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise only.{check} A pair one of "
         "whose runs diverged, failed, or ended without a finite value is lost: it is counted and named, never imputed. What a "
         "study can see is the smallest true effect that a t-test, on so many pairs of the noise found and with the family's "
         "correction, finds in four of five studies."
     )
+
+
+def _family(material: Material) -> str:
+    parts = material.settings.get("design") in PARTWISE
+    return "all parts that are taken away or added one at a time" if parts else "the levels of one factor"
 
 
 def _stages(material: Material) -> str:

@@ -51,9 +51,11 @@ def effects(gallery: Gallery, material: Material) -> list[Picture]:
     """The effect plot; none without a contrast."""
     if material.effects.empty:
         return []
+    single = material.effects.groupby("family").size().max() == 1
+    test = "uncorrected, as each family is one contrast" if single else "after Holm's correction over a family"
     caption = (
-        "Each level minus its baseline. Mark: mean of the paired differences, filled where it is told from zero after Holm's "
-        "correction; line: 95% t-interval; faint points: single pairs, one a seed. An arrow stands for what lies beyond the axis."
+        f"Each level minus its baseline. Mark: mean of the paired differences, filled where it is told from zero ({test}); line: "
+        "95% t-interval; faint points: single pairs, one a seed. An arrow stands for what lies beyond the axis."
     )
     words = material.words
     frames = material.effects, material.pairs
@@ -88,7 +90,7 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
             title = f"{sentence(series)} over {words}{at}"
             pictures.append(gallery.hang(f"curves-{x}-{number}", title, BAND + short, figures.curves, part, x=x, label=label))
         apart = _gaps(part, material)
-        if len(apart) and comparable:
+        if comparable and apart.groupby("run")["step"].nunique().max() > 1:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
             gap = gallery.hang(f"gaps-{number}", title, caption, figures.gaps, apart, label=f"difference in {label}")

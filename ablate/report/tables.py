@@ -56,14 +56,14 @@ def effects(material: Material) -> Table:
     return Table(
         "effects",
         f"Effects on {material.words.axis}: the mean paired difference from the baseline. The family interval holds for all "
-        "levels of a family together; r is the correlation of the two arms over seeds; sd is that of the paired differences; "
+        "contrasts of a family together; r is the correlation of the two arms over seeds; sd is that of the paired differences; "
         "“can see” is the smallest true effect that so many pairs of this noise find four times in five, after correction.",
         columns,
         tuple(rows),
-        f"SELECT family, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
+        f"SELECT family, factor, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
         "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
         "-- with interval and p, as last analysed\n"
-        f"SELECT family, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
+        f"SELECT family, factor, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
         data=material.effects,
     )
 

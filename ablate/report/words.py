@@ -97,7 +97,9 @@ def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> s
     worst = number(max(known), decimals(max(known)))
     where = where or (" for the noisiest of them" if len(known) > 1 else "")
     if max(known) >= words.widest:
-        return f"this study cannot see any effect{where}: it would have to be {worst}, and shares differ by {words.widest:g} at most"
+        return (
+            f"this study cannot see any effect{where}: it would have to be {worst}, and shares differ by {words.widest:g} at most"
+        )
     return f"this study can see {worst}{words.after} or more{where}"
 
 

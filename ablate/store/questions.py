@@ -106,7 +106,7 @@ ORDER BY n_layer, avg(loss)""",
         "effect-sizes",
         "Every level against its baseline, as last analysed: the mean paired difference, its 95% interval, Holm's p.",
         """\
-SELECT family, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
+SELECT family, factor, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
 FROM effects
 WHERE study = :study
 ORDER BY family, mean""",
@@ -115,10 +115,10 @@ ORDER BY family, mean""",
         "pairs-lost",
         "The pairs without a difference: one of their runs diverged, failed, or is still to come.",
         """\
-SELECT family, level, seed, status, baseline_status
+SELECT family, factor, level, seed, status, baseline_status
 FROM pairs
 WHERE study = :study AND (status <> 'complete' OR baseline_status <> 'complete' OR difference IS NULL)
-ORDER BY family, level, seed""",
+ORDER BY family, factor, level, seed""",
     ),
     Question(
         "learning-curve",

@@ -12,6 +12,7 @@ DESIGNS = {
     "leave-one-out": "two levels a factor, with and without: all parts together, and each taken away once",
     "add-one-in": "two levels a factor, with and without: no part, and each added once",
 }
+PARTWISE = ("leave-one-out", "add-one-in")  # of which one question is asked: which part matters
 MAX_CELLS = 4096  # beyond which a study is refused, before anything is built
 MAX_RUNS = 20_000
 

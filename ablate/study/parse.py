@@ -16,7 +16,7 @@ from ablate.config import Evaluation
 from ablate.errors import AblateError, unknown
 from ablate.factors import CATALOGUE
 from ablate.study import tables
-from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, count
+from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Fields, Study, Tune
 from ablate.study.source import Source, located
@@ -189,7 +189,7 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
         if len(group) < 2 or set(group) & set(file.within):
             place = source.where("interactions")
             raise AblateError(f"{place}: {group}: an interaction is two or more factors that do not stand in within")
-    if file.design in ("leave-one-out", "add-one-in"):
+    if file.design in PARTWISE:
         for name, levels in factors.items():
             if name not in file.within and len(levels) != 2:
                 place = source.where("factors", name)
