@@ -24,6 +24,7 @@ from scipy import stats
 
 from ablate import analysis, figures, units
 from ablate.figures import style
+from ablate.figures.cost import front
 
 
 @pytest.fixture(autouse=True)
@@ -217,11 +218,29 @@ def test_heat_shows_the_mean_of_each_cell_and_leaves_empty_ones_empty() -> None:
 def test_pareto_joins_the_arms_that_none_beats() -> None:
     frame = pd.DataFrame({"arm": list("abcd"), "seconds": [1.0, 2.0, 3.0, 4.0], "metric": [3.0, 2.0, 2.5, 1.0]})
     ax = figures.pareto(frame.astype({"arm": report_frames.arms(list("abcd"))}))
-    [front] = [line for line in ax.lines if line.get_gid() == "front"]
-    assert list(front.get_xdata()) == [1.0, 2.0, 4.0]  # type: ignore[arg-type]
+    [joined] = [line for line in ax.lines if line.get_gid() == "front"]
+    assert list(joined.get_xdata()) == [1.0, 2.0, 4.0]  # type: ignore[arg-type]
     ax = figures.pareto(frame.astype({"arm": report_frames.arms(list("abcd"))}), goal="max")
-    [front] = [line for line in ax.lines if line.get_gid() == "front"]
-    assert list(front.get_xdata()) == [1.0]  # type: ignore[arg-type]
+    [joined] = [line for line in ax.lines if line.get_gid() == "front"]
+    assert list(joined.get_xdata()) == [1.0]  # type: ignore[arg-type]
+
+
+def test_no_front_is_named_within_the_spread_of_times() -> None:
+    rows = [(arm, seconds, metric) for arm, at, metric in (("a", 1.0, 3.0), ("b", 2.0, 2.0)) for seconds in (at - 0.4, at + 0.4)]
+    apart = pd.DataFrame(rows, columns=["arm", "seconds", "metric"]).astype({"arm": report_frames.arms(["a", "b"])})
+    assert front(apart) == ["a", "b"]
+    ax = figures.pareto(apart)
+    assert [list(line.get_xdata()) for line in ax.lines if line.get_gid() == "spread"] == [[0.6, 1.4], [1.6, 2.4]]
+    wide = apart.assign(seconds=apart["seconds"] + [-0.2, 0.2, -0.2, 0.2])
+    assert front(wide) == []
+    assert [len(line.get_xdata()) for line in figures.pareto(wide).lines if line.get_gid() == "front"] == [0]  # type: ignore[arg-type]
+
+
+def test_two_runs_have_no_interval_in_the_picture() -> None:
+    frame = pd.DataFrame({"x": [1.0, 1.0, 2.0, 2.0, 2.0], "metric": [1.0, 1.1, 1.0, 1.1, 1.2]})
+    whiskers = [list(line.get_xdata()) for line in figures.ordered(frame, x="x").lines if len(line.get_xdata()) == 2]  # type: ignore[arg-type]
+    assert whiskers.count([1.0, 1.0]) == 0
+    assert whiskers.count([2.0, 2.0]) == 1
 
 
 # -- style ---------------------------------------------------------------------------------------------------------

@@ -610,6 +610,20 @@ def test_a_grid_says_what_each_factor_explains(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("svg_only")
+def test_losses_that_do_not_compare_share_no_scale(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    factors = {
+        "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}},
+        "objective": {"causal": {"objective": "causal"}, "masked": {"objective": "masked", "mask_ratio": 0.4}},
+    }
+    text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(2, 0.1))), factors, within=["objective"], seeds=3)
+    assert "What each factor explains is not given: held-out loss does not compare across objective" in text
+    assert "Held-out loss over norm and objective." not in text
+    assert not (tmp_path / "out" / "figures" / "heat.svg").exists()
+    assert not (tmp_path / "out" / "tables" / "factors.csv").exists()
+
+
+@pytest.mark.usefixtures("svg_only")
 def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     db = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(1.0 + seed), seeds=2)
     db = study(tmp_path, TOPOLOGY, lambda levels, seed: None, seeds=3, name="other & more", question="Why <not>?")

@@ -92,8 +92,9 @@ def new(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    seeds = len(made.study.seeds)
     console().print(
-        f"{path}: {len(made.cells)} cells × {len(made.study.seeds)} seeds. Next: ablate plan {quote(str(path))}",
+        f"{path}: {len(made.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next: ablate plan {quote(str(path))}",
         markup=False,
         soft_wrap=True,
     )

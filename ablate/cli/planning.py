@@ -227,7 +227,11 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
     compared = sum(run.role == "compare" for run in planned)
     shared = len(planned) - price.runs
     total = sum(times.seconds[cell] for cell in cells) / times.devices if times else 0.0
-    each = f"{len(plan.cells)} cells × {price.pairs} seeds = " if compared == len(plan.cells) * price.pairs else ""
+    each = (
+        f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
+        if compared == len(plan.cells) * price.pairs
+        else ""
+    )
     yield (
         f"In all: {each}{compared} runs"
         + (f" and {price.tuning} that tune" if price.tuning else "")
@@ -259,11 +263,11 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     noise = existing_noise(plan.study.name, plan.study.metric, db)
     unit = metrics.parse(plan.study.metric)[0].unit
 
-    def amount(effect: float) -> str:
-        return f"{effect:.2g}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
+    def amount(effect: float, counted: str = "") -> str:
+        return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
 
     yield (
-        f"{price.pairs} seeds resolve {amount(single)} standard deviations of the paired difference at 80% power"
+        f"{price.pairs} seeds resolve {amount(single, ' standard deviations of the paired difference')} at 80% power"
         + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
         + (f" (noise: {noise.whence})" if noise else "")
     )

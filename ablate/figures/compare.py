@@ -16,6 +16,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 from ablate import stats
 from ablate.figures import style
 
+FEWEST = 3  # runs that have an interval in a figure: that of two is 13 standard errors to each side
 APART = 2.4  # points between neighbouring lines of `ordered`
 
 
@@ -142,7 +143,7 @@ def ordered(
 ) -> Axes:
     """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
 
-    frame: one row a run, numeric columns x and y. A mark is the mean over seeds with its 95% t-interval, a faint point a run.
+    frame: one row a run, numeric columns x and y. A mark is the mean over seeds with its 95% t-interval, from three on; a faint point a run.
     Lines stand a little apart, so that intervals at one x do not hide each other; the y axis fits the runs, and an interval that
     is much wider leaves the picture.
     """
@@ -187,7 +188,7 @@ def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index
     ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
     levels = [(float(value), stats.paired(runs[y].to_numpy(float))) for value, runs in part.groupby(x)]  # type: ignore[arg-type]
     for value, found in levels:  # `paired` of the values themselves: their mean and its t-interval
-        if math.isfinite(found.lo):
+        if found.n >= FEWEST and math.isfinite(found.lo):
             interval = {"color": look["color"], "linewidth": 1.2, "solid_capstyle": "butt", "transform": where}
             ax.plot([value, value], [found.lo, found.hi], **interval)
         mark = ax.plot([value], [found.mean], **look)[0]

@@ -13,9 +13,10 @@ def pareto(
     frame: pd.DataFrame, *, x: str = "seconds", y: str = "metric", hue: str = "arm", goal: str = "min", label: str = "metric",
     ax: Axes | None = None,
 ) -> Axes:  # fmt: skip
-    """Each arm's mean metric against its mean seconds a run; the line joins the arms that no other beats in both.
+    """Each arm's mean metric against its mean seconds a run; the line joins those of `front`.
 
-    frame: one row a run, columns x, y, `hue`. The y axis fits the arms near each other; the legend gives the value of another.
+    frame: one row a run, columns x, y, `hue`. A thin line is from an arm's fastest to its slowest run. The y axis fits the
+    arms near each other; the legend gives the value of another.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
@@ -28,8 +29,7 @@ def pareto(
             for (name, *_), mean, inside in zip(found, means[y], near, strict=True)
         ]
         ax = style.canvas(ax, 2.2, names)
-        front = undominated(means[x].to_numpy(float), means[y].to_numpy(float), goal)
-        best = means[front & near].sort_values(x)
+        best = means[near & means.index.isin(front(whole, x=x, y=y, hue=hue, goal=goal))].sort_values(x)
         ax.plot(best[x], best[y], color=style.RULE, linewidth=1.5, drawstyle="steps-post", zorder=1, gid="front")
         handles = []
         for name, index, part in found:
@@ -37,6 +37,7 @@ def pareto(
                 part[x], part[y], style.marker(index), color=style.color(index), alpha=0.25, markersize=2.6, markeredgewidth=0
             )
             at = part[[x, y]].mean()
+            ax.plot([part[x].min(), part[x].max()], [at[y]] * 2, color=style.color(index), linewidth=0.8, gid="spread")
             mark = ax.plot([at[x]], [at[y]], style.marker(index), color=style.color(index), markersize=5.5, zorder=3)[0]
             style.tip(mark, f"{name}: {at[y]:.4g} in {at[x]:.3g} s")
             handles.append(mark)
@@ -47,6 +48,15 @@ def pareto(
         style.labels(ax, "seconds of training a run", label)
         style.legend_below(ax, handles, names)
         return ax
+
+
+def front(frame: pd.DataFrame, *, x: str = "seconds", y: str = "metric", hue: str = "arm", goal: str = "min") -> list[str]:
+    """The arms that no other beats in both means; none where the runs of one of them overlap in x with those of another arm."""
+    arms = frame.groupby(hue, observed=True)
+    means, low, high = arms[[x, y]].mean(), arms[x].min().to_numpy(float), arms[x].max().to_numpy(float)
+    best = undominated(means[x].to_numpy(float), means[y].to_numpy(float), goal)
+    overlap = (low[:, None] <= high) & (low <= high[:, None]) & ~np.eye(len(means), dtype=bool)
+    return [] if overlap[best].any() else [str(name) for name in means.index[best]]
 
 
 def undominated(cost: np.ndarray, metric: np.ndarray, goal: str) -> np.ndarray:

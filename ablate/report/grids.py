@@ -11,6 +11,7 @@ from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, p_digits, percent, plural, signed
 from ablate.store.questions import quoted
+from ablate.units import listed
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ def fitted(material: Material) -> Fitted | None:
     """
     if len(material.factors) < 2 or material.settings.get("design", "grid") != "grid" or material.good.empty:
         return None
+    if fields := material.incomparable:
+        across = listed(name.removesuffix("_hash") for name in fields)
+        return Fitted(None, "", f"{material.words.phrase} does not compare across {across}, which the grid varies")
     cells = list(material.levels)
     runs = material.good.sort_values("cell", key=lambda names: names.map(cells.index), kind="stable").drop_duplicates("run")
     named = {factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]] for factor in material.factors}

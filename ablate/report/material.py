@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ablate import analysis, results
+from ablate.metrics import parse
+from ablate.plan.check import COMPARABLE
 from ablate.report.words import MetricWords, metric_words
 
 if TYPE_CHECKING:
@@ -66,6 +68,12 @@ class Material:
         """Compared runs whose metric counts."""
         whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
         return self.compared[whole].reset_index(drop=True)
+
+    @cached_property
+    def incomparable(self) -> list[str]:
+        """The fields that differ between compared cells, though the metric does not compare across them."""
+        fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
+        return [name for name in fields if name in self.compared and self.compared[name].nunique(dropna=False) > 1]
 
     @property
     def factors(self) -> list[str]:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ablate import figures
-from ablate.figures.cost import undominated
+from ablate.figures.cost import front
 from ablate.report import tuned
 from ablate.report.document import Picture
 from ablate.report.material import Material
@@ -22,7 +22,7 @@ from ablate.report.words import sentence
 from ablate.units import listed
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
-MARKS = "Mark: mean over seeds with its 95% t-interval; faint points: single runs, which the axis fits."
+MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
@@ -139,7 +139,7 @@ def ordered(gallery: Gallery, material: Material) -> list[Picture]:
 
 def heat(gallery: Gallery, material: Material) -> list[Picture]:
     """The metric over two factors, where the study has two."""
-    if len(material.factors) != 2 or material.good.empty:
+    if len(material.factors) != 2 or material.good.empty or material.incomparable:
         return []
     x, y = sorted(material.factors, key=lambda factor: -len(material.orders[factor]))
     frame = pd.DataFrame(
@@ -171,14 +171,16 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
         title = f"{sentence(words.phrase)} against training time" + (f" at {stratum}" if stratum else "")
-        front = undominated(
-            means.to_numpy(float), frame.groupby("arm", observed=True)["metric"].mean().to_numpy(float), words.goal
-        )
-        line = ", which the grey line joins" if front.sum() > 1 else ""
+        best = front(frame, goal=words.goal)
         caption = (
-            "Mark: mean over seeds; faint points: single runs, which shared the machine with whatever else it did. No other arm "
-            f"is as good in both and better in one than {listed(means.index[front])}{line}."
+            "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which shared the machine with "
         )
+        caption += "whatever else it did. "
+        if best:
+            line = ", which the grey line joins" if len(best) > 1 else ""
+            caption += f"No other arm is as good in both and better in one than {listed(best)}{line}."
+        else:
+            caption += "Which arms no other beats in both is not told: their times overlap over seeds with those of others."
         look = {"goal": words.goal, "label": words.axis}
         pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
     return pictures
