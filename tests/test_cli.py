@@ -159,13 +159,13 @@ def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path)
 def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: Run, measured: str) -> None:
     # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
-    assert "resolve 1.7 (0.066 nats per token) standard deviations" in out
+    assert "resolve 1.7 standard deviations of the paired difference (0.066 nats per token) at 80% power" in out
     assert "this study's own pairs" in out
     with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
     code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
-    assert code == 0 and "nats per token) standard deviations" in out
+    assert code == 0 and "nats per token) at 80% power" in out
 
 
 TUNED = """

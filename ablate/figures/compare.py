@@ -143,10 +143,9 @@ def ordered(
 ) -> Axes:
     """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
 
-    frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95% t-interval from three on; a faint point is a
-    run.
-    Lines stand a little apart, so that intervals at one x do not hide each other; the y axis fits the runs, and an interval that
-    is much wider leaves the picture.
+    frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95% t-interval from three seeds on; a
+    faint point is a run. Lines stand a little apart, so that intervals at one x do not hide each other; the y axis fits the runs,
+    and an interval that is much wider leaves the picture.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]

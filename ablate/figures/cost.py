@@ -37,7 +37,9 @@ def pareto(
                 part[x], part[y], style.marker(index), color=style.color(index), alpha=0.25, markersize=2.6, markeredgewidth=0
             )
             at = part[[x, y]].mean()
-            ax.plot([part[x].min(), part[x].max()], [at[y]] * 2, color=style.color(index), linewidth=0.8, gid="spread")
+            low, high = part[x].min(), part[x].max()
+            spread = ax.plot([low, high], [at[y], at[y]], color=style.color(index), linewidth=0.8)[0]
+            style.tip(spread, f"{name}: fastest {low:.3g} s, slowest {high:.3g} s")
             mark = ax.plot([at[x]], [at[y]], style.marker(index), color=style.color(index), markersize=5.5, zorder=3)[0]
             style.tip(mark, f"{name}: {at[y]:.4g} in {at[x]:.3g} s")
             handles.append(mark)
