@@ -16,7 +16,14 @@ SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 
 def fairness(material: Material) -> list[str]:
     """Sentences on what was matched, tuned and paired."""
-    return [_matched(material), _tuned(material), _paired(material), *probes.sentences(material), *tuned.seeds(material)]
+    return [
+        _matched(material),
+        _tuned(material),
+        _paired(material),
+        *probes.chance(material),
+        *probes.sentences(material),
+        *tuned.seeds(material),
+    ]
 
 
 def _matched(material: Material) -> str:

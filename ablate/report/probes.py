@@ -6,8 +6,9 @@ from ablate import metrics
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
-from ablate.report.words import decimals
+from ablate.report.words import decimals, percent
 from ablate.store.questions import quoted
+from ablate.text.labels import LABELS
 from ablate.units import listed
 
 
@@ -25,6 +26,15 @@ def sentences(material: Material) -> list[str]:
         rests = f"{material.words.phrase} at the ratio of training"
     ratios = listed(column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio "))
     return [f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios} stand beside it."]
+
+
+def chance(material: Material) -> list[str]:
+    """How often a guess is right, where the metric is that of a linear probe: it is tested on as many passages of each class."""
+    rule = LABELS.get(material.study.metric)
+    if rule is None:
+        return []
+    classes = len(rule.names)
+    return [f"A guess is right in {percent(1 / classes)}: the probe is tested on as many passages of each of {classes} classes."]
 
 
 def grid(material: Material) -> Table:
