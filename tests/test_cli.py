@@ -409,7 +409,7 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
     # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08
     code, out, _ = ablate("analyse", "quickstart", "--db", measured)
     line = next(line for line in out.splitlines() if "parallel" in line)
-    assert code == 0 and line.split()[:5] == ["topology", "parallel", "5", "0", "+0.08"]
+    assert code == 0 and line.split()[:6] == ["topology", "topology", "parallel", "5", "0", "+0.08"]
     stored = ablate(
         "query", "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'", "--format", "csv", "--db", measured
     )
