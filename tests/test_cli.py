@@ -426,6 +426,25 @@ def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
     assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
 
 
+@pytest.mark.parametrize("repair", [(), ("--repair",)])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_db_check_of_a_cut_off_file_says_what_to_do(
+    ablate: Run, measured: str, tmp_path: Path, share: float, repair: tuple[str, ...]
+) -> None:
+    whole = Path(measured).read_bytes()
+    cut = tmp_path / "cut.db"
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    code, out, err = ablate("db", "check", *repair, "--db", "cut.db")
+    assert (code, err) == (1, "")
+    assert out.startswith("database cut.db is damaged: ") and "says what to do" not in out
+    assert "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out and "journals" in out
+    assert "puts right" not in out
+    Path("cut.db.before-0002-from-0001").write_bytes(whole)
+    assert "copy cut.db.before-0002-from-0001 back" in ablate("db", "check", "--db", "cut.db")[1]
+    code, _, err = ablate("status", "--db", "cut.db")
+    assert code == 2 and "`ablate db check` says what to do" in err
+
+
 def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, tmp_path: Path) -> None:
     code, out, _ = ablate("report", "quickstart", "--db", measured, "--out", "pages")
     assert code == 0

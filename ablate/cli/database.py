@@ -56,14 +56,21 @@ def check(
     """Look for damage, contradictions and stray journals. Exit code 1 where something is left that is wrong."""
     from ablate import store
     from ablate.store.check import check as find
+    from ablate.store.check import cure
+    from ablate.store.sqlite import Damaged
 
     require(db)
-    with store.open(db, create=repair) as database:
-        findings = find(database, repair=repair)
+    path = store.locate(db)
+    try:
+        with store.open(db, create=repair) as database:
+            findings = find(database, repair=repair)
+    except Damaged as damage:
+        print(f"database {path} is damaged: {damage.how}", cure(path), sep="\n")
+        raise typer.Exit(1) from None
     for finding in findings:
         print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
     if not findings:
-        print(f"{database.path} is in order")
+        print(f"{path} is in order")
     elif not repair:
         print("`ablate db check --repair` puts right what can be")
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
