@@ -160,7 +160,7 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: R
     # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert "resolve 1.7 (0.066 nats per token) standard deviations" in out
-    assert "this study's own pairs" in out
+    assert "this study's own 20 pairs in the database" in out
     with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
@@ -237,15 +237,43 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 
 
 def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
-    (tmp_path / "tuned.toml").write_text(TUNED)
+    like = TUNED.replace('"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64')  # as the quickstart
+    (tmp_path / "tuned.toml").write_text(like)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
-    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other study in the database" in out
+    assert "tuned: seeds that find an effect on loss" in out and "from the 20 pairs of study quickstart in the database" in out
     assert "After correction" not in out
-    (tmp_path / "tuned.toml").write_text(TUNED.replace("[1, 2]", "[1, 2, 3, 4]"))
+    (tmp_path / "tuned.toml").write_text(like.replace("[1, 2]", "[1, 2, 3, 4]"))
     assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml", "--db", measured)[1]
-    (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
+    (tmp_path / "tuned.toml").write_text(like.replace("question", 'metric = "accuracy"\nquestion'))
     code, out, err = ablate("power", "tuned.toml", "--db", measured)
     assert code == 2 and "the database holds no noise in accuracy" in err
+
+
+@pytest.mark.parametrize(
+    ("base", "borrows"),
+    [
+        ("", True),
+        ("tokens = 799_000", True),
+        ("tokens = 900_000", False),
+        ("tokens = 40_000", False),
+        ("d_model = 256", False),
+        ('corpus = "sotu"', False),
+        ('tokenizer = "bpe:300"', False),
+        ('objective = "masked"', False),
+    ],
+)
+def test_noise_is_borrowed_only_from_runs_like_the_planned(
+    ablate: Run, measured: str, tmp_path: Path, base: str, borrows: bool
+) -> None:
+    raw = tomllib.loads(Path(QUICKSTART).read_text())
+    fields = raw["base"] | tomllib.loads(base)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+    head = 'name = "other"\nquestion = "?"\nseeds = 5\n[factors]\ntopology = [1, 5]\n[base]\n'
+    (tmp_path / "other.toml").write_text(head + "\n".join(lines))
+    _, out, _ = ablate("plan", "other.toml", "--db", measured)
+    assert ("noise: the 20 pairs of study quickstart" in out) is borrows
+    assert ("nats per token) standard deviations" in out) is borrows
+    assert (ablate("power", "other.toml", "--db", measured)[0] == 0) is borrows
 
 
 def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:

@@ -256,7 +256,7 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         yield "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or more"
         return
     single, corrected = stats.resolvable(price.pairs), stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family))
-    noise = existing_noise(plan.study.name, plan.study.metric, db)
+    noise = existing_noise(plan, db)
     unit = metrics.parse(plan.study.metric)[0].unit
 
     def amount(effect: float) -> str:
