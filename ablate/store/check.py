@@ -58,7 +58,7 @@ def cure(path: Path) -> str:
         f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else save what can be read by\n"
         f"    sqlite3 {name} .recover | sqlite3 {saved}\n"
         f"What was measured is also in the journals{f' in {journals}' if journals.exists() else ''}: `ablate db check "
-        f"--repair` takes in what the restored database lacks of runs that it knows, and `ablate run STUDY` does what is missing then."
+        f"--repair` takes in what the restored database lacks of runs that it knows, and `ablate run STUDY` does the rest."
     )
 
 
