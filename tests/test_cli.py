@@ -62,7 +62,8 @@ def files(folder: Path) -> set[Path]:
         (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
         (["new", "x"], ["factors"]),
         (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
-        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b'"]),
+        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b': letters, digits, blanks and . + - _"]),
+        (["new", "x", "--factor", "topology=1,2", "--within", "n_layer"], ["--within n_layer", "'n_layer'", "Choices: topology"]),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
 )
@@ -282,6 +283,32 @@ def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:
     assert "5 cells × 2 seeds = 10 runs" in out
 
 
+def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from ablate.cli import render
+
+    headings = ["cell", "parameters", "steps", "memory"]
+    row = ["topology=no-mlp-skip, position=rotary", "858,880", "1,953", "251 MiB"]
+    shown = {}
+    for width in (80, 60, 40, 12):
+        made = Console(width=width)
+        monkeypatch.setattr(render, "console", lambda made=made: made)
+        with made.capture() as capture:
+            made.print(render.table(headings, [row], right=headings[1:], spare=["steps", "memory"]))
+        shown[width] = capture.get()
+    for width, there in ((80, headings), (60, headings), (40, headings[:2])):
+        assert [heading for heading in headings if heading in shown[width]] == there
+        for heading, cell in zip(headings, row, strict=True):
+            assert all(part in shown[width] for part in cell.split(", ")) or heading not in there, shown[width]
+    assert "".join(shown[12].split()).count("8") == 4  # no room at all: broken, but nothing of a number is lost
+
+
+def test_a_factor_without_aliases_has_no_column_for_them(ablate: Run) -> None:
+    assert " or " not in ablate("factors", "norm")[1].splitlines()[2]
+    assert " or " in ablate("factors", "topology")[1].splitlines()[2]
+
+
 def test_factors_list_the_catalogue(ablate: Run) -> None:
     _, out, _ = ablate("factors")
     for name in CATALOGUE:
@@ -345,6 +372,9 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     assert "n_head" in complete.factors("n_")
     monkeypatch.chdir(ROOT)
     assert "quickstart" in complete.studies("qui")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick.toml").touch()
+    assert "quick.toml" in complete.studies("quick") and not any(name.startswith("/") for name in complete.studies(""))
 
 
 @pytest.mark.parametrize(

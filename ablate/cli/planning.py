@@ -160,7 +160,7 @@ def _cells(plan: Plan, times: Times | None) -> Table:
             row += [count(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
-    return table(headings, rows, right=headings[1:])
+    return table(headings, rows, right=headings[1:], spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"))
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
@@ -329,7 +329,9 @@ def _one(row: Factor) -> None:
             (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
             for level in row.levels
         ]
-        out.print(table(["level", "or", "meaning", "source"], lines))
+        columns = dict(zip(("level", "or", "meaning", "source"), zip(*lines, strict=True), strict=True))
+        told = {heading: cells for heading, cells in columns.items() if any(cells)}
+        out.print(table(list(told), zip(*told.values(), strict=True)))
     out.print(f"Default: {_default(row.name)}", markup=False)
 
 
