@@ -116,7 +116,9 @@ def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
 
 def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
     plan, path = small_plan(tmp_path, [stub_engine.RUNS_OUT_OF_MEMORY, 1e-3]), tmp_path / "a.db"
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 1, "oom": 1}, 1)
+    outcome, output = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": 1, "oom": 1}, 1)
+    assert all(int(done) <= 2 for done in re.findall(r"stub (\d+)/2:", output)), "a run that is tried again is not done twice"
     tries = attempts(path, stub_engine.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
     assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [(1 << 20,)]

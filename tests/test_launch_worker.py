@@ -27,7 +27,7 @@ def worker(tmp_path):
 
     def start(**environment: str) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ablate.launch.worker", "--device", "cpu", "--threads", "1"],
+            [sys.executable, "-m", "ablate.launch.worker", "--device", "cpu", "--threads", "1", "--memory", "1"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "stderr").open("ab"),
@@ -155,7 +155,7 @@ def test_an_engine_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
     (tmp_path / "deaf.py").write_text("import time\nfrom stub_engine import *\ndef train(*a, **k): time.sleep(1000)\n")
     (tmp_path / "hasty.py").write_text("from ablate.launch import worker\nworker.GRACE = 0.2\nworker.main()\n")
     environment = {**os.environ, "ABLATE_ENGINE": "deaf", "PYTHONPATH": f"{HERE.parent}:{HERE}"}
-    command = [sys.executable, str(tmp_path / "hasty.py"), "--device", "cpu", "--threads", "1"]
+    command = [sys.executable, str(tmp_path / "hasty.py"), "--device", "cpu", "--threads", "1", "--memory", "1"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     wait_for(lambda: journal.alive(path))

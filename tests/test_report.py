@@ -23,7 +23,7 @@ import pytest
 from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: F401
 from scipy import stats
 
-from ablate import report, store
+from ablate import report, store, units
 from ablate.report import document, words
 from ablate.store import Database
 from ablate.store import query as queries
@@ -600,8 +600,8 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (words.listed(["a"]), "a"),
-        (words.listed("abc"), "a, b and c"), (words.listed([]), ""), (words.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
+        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (units.listed(["a"]), "a"),
+        (units.listed("abc"), "a, b and c"), (units.listed([]), ""), (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
         (words.signed(0.00001, 3), "0.000"), (words.signed(-0.02, 3), "−0.020"), (words.number(math.inf), "∞"),
         (words.number(NAN), "–"),
         (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0499), "p = 0.050"), (words.p_value(0.5), "p = 0.50"),

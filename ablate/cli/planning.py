@@ -110,7 +110,7 @@ class Times:
     """How long training takes."""
 
     seconds: dict[str, float]  # of one run of each cell, by its label
-    devices: int
+    side_by_side: int  # runs or packs that train at once
     how: str  # "on cuda:0, timed"
 
 
@@ -134,17 +134,19 @@ def _timed(plan: Plan, kind: str) -> Times:
     """Trains every shape for a moment; the one thing in this command that loads torch."""
     from rich.console import Console
 
-    from ablate.launch import devices, speed
+    from ablate.launch import devices, packs, speed
 
-    found = devices.find(kind)
+    found = packs.seats(plan, devices.find(kind))
+    side_by_side = len(found) if found[0].name == "cpu" else len({seat.name for seat in found})  # workers of a GPU take turns
     tokens = {cell.label: cell.config.tokens for cell in plan.cells}
     seconds: dict[str, float] = {}
     with Console(stderr=True).status(f"timing {len(tokens)} models on {found[0].name}") as status:
         for label, tokens_per_second in speed.measure(plan, found[0]):
             seconds[label] = tokens[label] / tokens_per_second
             status.update(f"timing {len(tokens)} models on {found[0].name}: {len(seconds)} done")
-    many = f"{len(found)} devices such as " if len(found) > 1 else ""
-    return Times(seconds, len(found), f"on {many}{found[0].name}, as timed now")
+    of = "workers on" if found[0].name == "cpu" else "devices such as"
+    many = f"{side_by_side} {of} " if side_by_side > 1 else ""
+    return Times(seconds, side_by_side, f"on {many}{found[0].name}, as timed now")
 
 
 def _cells(plan: Plan, times: Times | None) -> Table:
@@ -226,7 +228,7 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
     cells = {run.config.key: run.cell for run in planned}.values()
     compared = sum(run.role == "compare" for run in planned)
     shared = len(planned) - price.runs
-    total = sum(times.seconds[cell] for cell in cells) / times.devices if times else 0.0
+    total = sum(times.seconds[cell] for cell in cells) / times.side_by_side if times else 0.0
     each = f"{len(plan.cells)} cells × {price.pairs} seeds = " if compared == len(plan.cells) * price.pairs else ""
     yield (
         f"In all: {each}{compared} runs"

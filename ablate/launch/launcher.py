@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablate import sizes
 from ablate.errors import AblateError
-from ablate.launch import devices, packs, status
+from ablate.launch import packs, status
 from ablate.launch.devices import Device
 from ablate.launch.jobs import Job, Jobs
 from ablate.launch.process import WorkerProcess
@@ -73,10 +73,7 @@ def run(
     then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. With `fail_fast` the
     first run that fails ends it. `AblateError` where no worker starts.
     """
-    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
-    largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
-    n_shapes = len({packs.shape(config) for config in configs})
-    seats = devices.seats(list(places), len(configs), n_shapes, largest)
+    seats = packs.seats(plan, places)
     study_id = register(db, plan)
     with Owner.here(db) as owner, Signals() as signals:
         return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then).run()
@@ -178,9 +175,10 @@ class Launcher:
         if not idle or not self._due("feed", POLL):
             return True
         for seat in idle:
-            study = status.survey(self._db, self._study_id)
+            job = self._jobs.next(seat.device, self._idle_devices())
+            study = status.survey(self._db, self._study_id)  # after the claim: a run that is tried again is not done
             self._tally.update(study)
-            if not (job := self._jobs.next(seat.device, self._idle_devices())):
+            if not job:
                 return study.running > 0
             self._assign(seat, job)
         return True

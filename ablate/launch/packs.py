@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
+from ablate.plan import Plan
 from ablate.store.runs import RETRIES
 
 MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which the members of a pack may differ
@@ -54,6 +57,13 @@ def size(config: RunConfig, device: Device, squeezed: int) -> Size:
     room = MEMORY_SHARE * device.memory
     first = next((k for k, rung in enumerate(ladder) if sizes.memory_bytes(config, *rung) <= room), len(ladder) - 1)
     return ladder[-1] if squeezed >= RETRIES - 1 else ladder[min(first + squeezed, len(ladder) - 1)]
+
+
+def seats(plan: Plan, places: Sequence[Device]) -> list[Device]:
+    """A device, or its share of one, for each worker of a plan."""
+    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
+    largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
+    return devices.seats(list(places), len(configs), len({shape(config) for config in configs}), largest)
 
 
 def share(waiting: int, capacity: int, idle: int) -> int:

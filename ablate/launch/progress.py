@@ -58,7 +58,7 @@ class Running:
         if self.speed:
             parts.append(f"{count(self.speed)} tokens/s")
         if self.seconds_left is not None:
-            parts.append(f"{duration(self.seconds_left)} left")
+            parts.append(f"{duration(max(1.0, self.seconds_left))} left")
         return ", ".join(parts)
 
 
@@ -107,7 +107,7 @@ class Tally:
         if speed := sum(run.speed or 0.0 for run in self.running.values()):
             parts.append(f"{count(speed)} tokens/s")
         if self.done < self.total and self.seconds_left is not None:
-            parts.append(f"about {duration(self.seconds_left)} left")
+            parts.append(f"about {duration(max(1.0, self.seconds_left))} left")
         return ", ".join(parts)
 
 
