@@ -54,11 +54,18 @@ def cure(path: Path) -> str:
     backups = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime)
     back = f"copy {backups[-1]} back to its place" if backups else "copy a backup of yours back to its place, if there is one"
     name, saved = quote(str(path)), quote(str(path.with_name(f"{path.stem}.recovered.db")))
+    kept = (
+        f"The journals in {journals} hold what was measured: `ablate db check --repair` takes in what the restored file lacks "
+        "of runs that it knows; `ablate run STUDY` does the rest."
+    )
     return (
         f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else save what can be read by\n"
         f"    sqlite3 {name} .recover | sqlite3 {saved}\n"
-        f"What was measured is also in the journals{f' in {journals}' if journals.exists() else ''}: `ablate db check "
-        f"--repair` takes in what the restored database lacks of runs that it knows, and `ablate run STUDY` does the rest."
+        + (
+            kept
+            if journals.exists()
+            else f"No journals lie beside it, in {journals}: `ablate run STUDY` trains again what is missing."
+        )
     )
 
 
