@@ -16,6 +16,7 @@ import pandas as pd
 from ablate import store
 from ablate.errors import unknown
 from ablate.store import decisions as stored
+from ablate.store import names as known
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -111,11 +112,12 @@ def curves(
     seed, series, step, tokens, value), with `stratum` and `arm` as in `load`.
 
     points: about how many of each curve are wanted, evenly spaced in steps, its first and last among them; all without it. Runs
-    with points at the same steps keep the same ones.
+    with points at the same steps keep the same ones. `AblateError` for a study or a series of which nobody knows.
     """
     opened = _open(db)
     row = _study(opened, study)
     names = {} if series is None else dict(enumerate([series] if isinstance(series, str) else series))
+    known.require_series(opened, names.values())
     wanted = f"AND series IN ({', '.join(f':series{k}' for k in names)})" if series is not None else ""
     values = {"study": row.name, "points": points} | {f"series{k}": name for k, name in names.items()}
     if points is None:
@@ -158,10 +160,12 @@ _THINNED = """
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
     """Final values: cell, run, seed, role, name, at, value, stratum, arm. `at` is a block, a length factor, a position or a
-    probe ratio, else 0.
+    probe ratio, else 0. `AblateError` for a study or a name of which nobody knows.
     """
     opened = _open(db)
     row = _study(opened, study)
+    if name is not None:
+        known.require_final(opened, name)
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, f.name, f.at, f.value
         FROM runs r JOIN final f ON f.run_id = r.run

@@ -62,7 +62,8 @@ def files(folder: Path) -> set[Path]:
         (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
         (["new", "x"], ["factors"]),
         (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
-        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b'"]),
+        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b': letters, digits, blanks and . + - _"]),
+        (["new", "x", "--factor", "topology=1,2", "--within", "n_layer"], ["--within n_layer", "'n_layer'", "Choices: topology"]),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
 )
@@ -160,7 +161,7 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: R
     # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert "resolve 1.7 standard deviations of the paired difference (0.066 nats per token) at 80% power" in out
-    assert "this study's own pairs" in out
+    assert "this study's own 20 pairs in the database" in out
     with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
@@ -237,21 +238,75 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 
 
 def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
-    (tmp_path / "tuned.toml").write_text(TUNED)
+    like = TUNED.replace('"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64')  # as the quickstart
+    (tmp_path / "tuned.toml").write_text(like)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
-    assert "tuned: seeds that find an effect on loss" in out and "from the pairs of 1 other study in the database" in out
+    assert "tuned: seeds that find an effect on loss" in out and "from the 20 pairs of study quickstart in the database" in out
     assert "After correction" not in out
-    (tmp_path / "tuned.toml").write_text(TUNED.replace("[1, 2]", "[1, 2, 3, 4]"))
+    (tmp_path / "tuned.toml").write_text(like.replace("[1, 2]", "[1, 2, 3, 4]"))
     assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml", "--db", measured)[1]
-    (tmp_path / "tuned.toml").write_text(TUNED.replace("question", 'metric = "accuracy"\nquestion'))
+    (tmp_path / "tuned.toml").write_text(like.replace("question", 'metric = "accuracy"\nquestion'))
     code, out, err = ablate("power", "tuned.toml", "--db", measured)
     assert code == 2 and "the database holds no noise in accuracy" in err
+
+
+@pytest.mark.parametrize(
+    ("base", "borrows"),
+    [
+        ("", True),
+        ("tokens = 799_000", True),
+        ("tokens = 900_000", False),
+        ("tokens = 40_000", False),
+        ("d_model = 256", False),
+        ('corpus = "sotu"', False),
+        ('tokenizer = "bpe:300"', False),
+        ('objective = "masked"', False),
+    ],
+)
+def test_noise_is_borrowed_only_from_runs_like_the_planned(
+    ablate: Run, measured: str, tmp_path: Path, base: str, borrows: bool
+) -> None:
+    raw = tomllib.loads(Path(QUICKSTART).read_text())
+    fields = raw["base"] | tomllib.loads(base)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+    head = 'name = "other"\nquestion = "?"\nseeds = 5\n[factors]\ntopology = [1, 5]\n[base]\n'
+    (tmp_path / "other.toml").write_text(head + "\n".join(lines))
+    _, out, _ = ablate("plan", "other.toml", "--db", measured)
+    assert ("noise: the 20 pairs of study quickstart" in out) is borrows
+    assert ("nats per token) standard deviations" in out) is borrows
+    assert (ablate("power", "other.toml", "--db", measured)[0] == 0) is borrows
 
 
 def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:
     _, out, _ = ablate("plan", QUICKSTART, "--size", "tiny")
     assert "quickstart-tiny" in out
     assert "5 cells × 2 seeds = 10 runs" in out
+
+
+def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from ablate.cli import render
+
+    headings = ["cell", "parameters", "steps", "memory"]
+    row = ["topology=no-mlp-skip, position=rotary", "858,880", "1,953", "251 MiB"]
+    shown = {}
+    for width in (80, 60, 40, 12):
+        made = Console(width=width)
+        monkeypatch.setattr(render, "console", lambda made=made: made)
+        with made.capture() as capture:
+            made.print(render.table(headings, [row], right=headings[1:], spare=["steps", "memory"]))
+        shown[width] = capture.get()
+    for width, there in ((80, headings), (60, headings), (40, headings[:2])):
+        assert [heading for heading in headings if heading in shown[width]] == there
+        for heading, cell in zip(headings, row, strict=True):
+            assert all(part in shown[width] for part in cell.split(", ")) or heading not in there, shown[width]
+    assert "".join(shown[12].split()).count("8") == 4  # no room at all: broken, but nothing of a number is lost
+
+
+def test_a_factor_without_aliases_has_no_column_for_them(ablate: Run) -> None:
+    assert " or " not in ablate("factors", "norm")[1].splitlines()[2]
+    assert " or " in ablate("factors", "topology")[1].splitlines()[2]
 
 
 def test_factors_list_the_catalogue(ablate: Run) -> None:
@@ -317,6 +372,9 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     assert "n_head" in complete.factors("n_")
     monkeypatch.chdir(ROOT)
     assert "quickstart" in complete.studies("qui")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick.toml").touch()
+    assert "quick.toml" in complete.studies("quick") and not any(name.startswith("/") for name in complete.studies(""))
 
 
 @pytest.mark.parametrize(
@@ -424,6 +482,27 @@ def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
     assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
     assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
+
+
+@pytest.mark.parametrize("repair", [(), ("--repair",)])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_db_check_of_a_cut_off_file_says_what_to_do(
+    ablate: Run, measured: str, tmp_path: Path, share: float, repair: tuple[str, ...]
+) -> None:
+    whole = Path(measured).read_bytes()
+    cut = tmp_path / "cut.db"
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    (tmp_path / "cut.journals").mkdir()
+    code, out, err = ablate("db", "check", *repair, "--db", "cut.db")
+    assert (code, err) == (1, "")
+    assert out.startswith("database cut.db is damaged: ") and "says what to do" not in out
+    assert "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
+    assert "puts right" not in out
+    assert "The journals in cut.journals hold" in out
+    Path("cut.db.before-0002-from-0001").write_bytes(whole)
+    assert "copy cut.db.before-0002-from-0001 back" in ablate("db", "check", "--db", "cut.db")[1]
+    code, _, err = ablate("status", "--db", "cut.db")
+    assert code == 2 and "`ablate db check` says what to do" in err
 
 
 def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, tmp_path: Path) -> None:

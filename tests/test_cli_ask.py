@@ -45,6 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["query", "meens", "wiring"], ["'meens'", "'means'", "best-lr"]),
         (["query", "means"], ["needs study", "ablate query means STUDY"]),
         (["query", "means", "wirin"], ["'wirin'", "did you mean 'wiring'"]),
+        (["query", "learning-curve", "wiring", "lss"], ["series 'lss'", "did you mean 'loss'"]),
         (["query", "SELECT", "cell"], ["in quotes"]),
         (["query", "SELECT :a, 1"], [":a", "a=VALUE"]),
         (["query", "SELECT 1", "cell"], ["'cell'", "NAME=VALUE"]),

@@ -62,7 +62,7 @@ def test_curves_keep_nan_and_infinities_in_their_places(db: Database) -> None:
     assert values[:2] == [4.0, math.inf]
     assert math.isnan(values[2])
     assert list(one["tokens"]) == [5 * 8192, 6 * 8192, 7 * 8192]
-    assert ablate.curves("topology", ["loss", "no such series"], db).equals(frame)
+    assert ablate.curves("topology", ["loss", "train_loss"], db).equals(frame)  # one that these runs did not record
     assert len(ablate.curves("topology", db=db)) == len(frame)
 
 
@@ -73,6 +73,16 @@ def test_finals_by_name(db: Database) -> None:
     everything = results.finals("topology", db=db)
     assert set(everything["name"]) == {"loss", "train_seconds", "stream_rms"}
     assert everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2  # the two diverged runs: measured, and NaN
+
+
+@pytest.mark.parametrize("points", [None, 5])
+def test_a_name_that_nobody_knows_is_refused_with_the_nearest(db: Database, points: int | None) -> None:
+    for wrong in ("lss", ["loss", "lss"]):
+        with pytest.raises(AblateError, match="unknown series 'lss'; did you mean 'loss'"):
+            ablate.curves("topology", wrong, db, points=points)
+    with pytest.raises(AblateError, match=r"unknown final 'stream_rsm'; did you mean 'stream_rms'.*train_seconds"):
+        ablate.finals("topology", "stream_rsm", db)
+    assert ablate.finals("topology", "accuracy", db).empty  # known, but not measured here
 
 
 def test_every_frame_names_stratum_and_arm(db: Database) -> None:

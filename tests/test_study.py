@@ -16,7 +16,7 @@ from ablate.scaling.fit import HELD_OUT
 from ablate.study import Study, Tune, TwoStage, load, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source
-from ablate.study.values import number
+from ablate.study.values import label, number
 from ablate.study.write import value, write
 
 STUDIES = sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
@@ -92,6 +92,18 @@ def test_no_numbers(written: object) -> None:
         number("n", written)
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (1e6, "1e6"), (2.5e6, "2.5e6"), (1234560.0, "1.23456e6"), (1e20, "1e20"), (-2e5, "-2e5"), (12345.0, "12345.0"),
+        (12345.5, "12345.5"), (3e-4, "0.0003"), (4.0, "4.0"), (20000000, "20000000"), ("1e6", "1e6"), ([1e6, 0.5], "[1e6, 0.5]"),
+    ],
+)  # fmt: skip
+def test_labels_of_numbers_are_as_a_file_writes_them(written: object, shown: str) -> None:
+    assert label(written) == shown
+    assert not isinstance(written, float) or float(shown) == written
+
+
 def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_path: Path) -> None:
     text = PLAIN.replace("n_head = 2\n", "").replace("d_model = 64\n", "").split("[factors]")[0] + (
         '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n'
@@ -100,7 +112,7 @@ def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_pat
     assert read(tmp_path, text).factors == {
         "size": {
             "0.1M": {"params": 100_000, "aspect": 32, "d_head": 32},
-            "1000000.0": {"params": 1_000_000, "aspect": 32, "d_head": 32},
+            "1e6": {"params": 1_000_000, "aspect": 32, "d_head": 32},
         },
         "kv": {"a": {}, "b <i>": {"n_kv_head": 1}},
     }
@@ -165,7 +177,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("d_model = 64", "d_model = 1.5", 6, ["d_model = 1.5"]),
     ("d_model = 64", "d_model = true", 6, ["d_model = True"]),
     ("d_model = 64", "d_model = [64]", 6, ["d_model = [64]"]),
-    ("d_model = 64", "lr = nan", 6, ["lr = nan"]),
+    ("d_model = 64", "lr = nan", 6, ["lr = nan", "a finite number", "1e30"]),
+    ("d_model = 64", "lr = 1e30", 6, ["lr = 1e30", "a finite number", "1e30"]),
     ("d_model = 64", 'norm = "prey"', 6, ["norm level 'prey'", "'pre'", "peri"]),
     ("d_model = 64", "bias = true", 6, ["bias level 'True'"]),
     ("d_model = 64", "seed = 3", 6, ["seed", "`seeds`"]),

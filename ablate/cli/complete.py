@@ -40,7 +40,7 @@ def words_of_bash() -> Iterator[None]:
 def studies(incomplete: str) -> list[str]:
     """Study files below the folder, and the names of those in studies/."""
     names = [path.stem for path in Path("studies").glob("*.toml")]
-    files = [str(path) for path in (*Path.cwd().glob("*.toml"), *Path("studies").glob("*.toml")) if path.name != "pyproject.toml"]
+    files = [str(path) for path in (*Path().glob("*.toml"), *Path("studies").glob("*.toml")) if path.name != "pyproject.toml"]
     return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
 
 

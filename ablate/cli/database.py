@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.cli import complete
 from ablate.cli.flags import Command, Group
 from ablate.cli.render import Db
-from ablate.units import memory
+from ablate.units import listed, memory
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
-app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, check, merge, thin.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, check, merge, thin, forget.", no_args_is_help=True)
 
 
 def existing(db: str | None) -> Database | None:
@@ -56,14 +57,21 @@ def check(
     """Look for damage, contradictions and stray journals. Exit code 1 where something is left that is wrong."""
     from ablate import store
     from ablate.store.check import check as find
+    from ablate.store.check import cure
+    from ablate.store.sqlite import Damaged
 
     require(db)
-    with store.open(db, create=repair) as database:
-        findings = find(database, repair=repair)
+    path = store.locate(db)
+    try:
+        with store.open(db, create=repair) as database:
+            findings = find(database, repair=repair)
+    except Damaged as damage:
+        print(f"database {path} is damaged: {damage.how}", cure(path), sep="\n")
+        raise typer.Exit(1) from None
     for finding in findings:
         print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
     if not findings:
-        print(f"{database.path} is in order")
+        print(f"{path} is in order")
     elif not repair:
         print("`ablate db check --repair` puts right what can be")
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
@@ -110,6 +118,27 @@ def thin(
         print("another process has it open; do this again when that has ended, for one file that can be committed")
     if done.waiting:
         print(f"runs without a result, left as they are: {done.waiting:,}")
+
+
+@app.command(cls=Command)
+def forget(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, what would go is named.")] = False,
+    db: Db = None,
+) -> None:
+    """Take a study out for ever: its results, and the runs that no other study has, with their journals and checkpoints."""
+    from ablate import store
+    from ablate.store import forget as forgetting
+
+    require(db)
+    with store.open(db, create=yes) as database:
+        gone = forgetting.forget(database, study) if yes else forgetting.part(database, study)
+    what = listed([f"{number:,} {kind}" for kind, number in gone.rows.items() if number] + [f"{len(gone.files):,} files"])
+    stay = f"; {gone.shared:,} runs that other studies share stay" if gone.shared else ""
+    print(f"study {study}: {what} {'are gone' if yes else 'would go'}{stay}")
+    if not yes:
+        print("nothing is deleted yet: --yes does it, and there is no way back")
+        raise typer.Exit(1)
 
 
 def require(db: str | None) -> None:

@@ -64,7 +64,7 @@ def new(
 
     ablate new depth --factor topology=1,2,5 --factor n_layer=4,12 --within n_layer --seeds 8
     """
-    from ablate.errors import AblateError
+    from ablate.errors import AblateError, unknown
     from ablate.plan import plan
     from ablate.study.parse import parse
     from ablate.study.write import write
@@ -84,6 +84,8 @@ def new(
             f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline first; `ablate factors` lists "
             "what can vary"
         )
+    if strange := next((one for one in within if one not in raw["factors"]), None):
+        raise unknown("factor", strange, raw["factors"], f"--within {strange}")
     if within:
         raw["within"] = list(within)
     raw.setdefault("question", _question(raw))

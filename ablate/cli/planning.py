@@ -162,7 +162,7 @@ def _cells(plan: Plan, times: Times | None) -> Table:
             row += [count(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
-    return table(headings, rows, right=headings[1:])
+    return table(headings, rows, right=headings[1:], spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"))
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         yield "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or more"
         return
     single, corrected = stats.resolvable(price.pairs), stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family))
-    noise = existing_noise(plan.study.name, plan.study.metric, db)
+    noise = existing_noise(plan, db)
     unit = metrics.parse(plan.study.metric)[0].unit
 
     def amount(effect: float, counted: str = "") -> str:
@@ -335,7 +335,9 @@ def _one(row: Factor) -> None:
             (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
             for level in row.levels
         ]
-        out.print(table(["level", "or", "meaning", "source"], lines))
+        columns = dict(zip(("level", "or", "meaning", "source"), zip(*lines, strict=True), strict=True))
+        told = {heading: cells for heading, cells in columns.items() if any(cells)}
+        out.print(table(list(told), zip(*told.values(), strict=True)))
     out.print(f"Default: {_default(row.name)}", markup=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +13,36 @@ import typer
 from ablate.cli import complete
 from ablate.cli.database import existing, require
 from ablate.cli.render import Db, console, table
+from ablate.units import listed
 
 if TYPE_CHECKING:
+    from ablate.plan import Plan
     from ablate.store import Database
 
 ALPHA = 0.05
+NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise stands for another's
 SHARES = (0.5, 1.0, 2.0)  # of the noise: the effects that are shown when none is given
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What makes a difference in a metric comparable with another one: what is learnt, from which text, and about how much."""
+
+    objective: str
+    corpus_hash: str
+    tokenizer_hash: str
+    tokens: int
+    n_params: int
+
+    def like(self, other: Kind) -> bool:
+        """Whether text and objective are the same and the budgets within a factor of `NEAR`."""
+        same = (self.objective, self.corpus_hash, self.tokenizer_hash) == (
+            other.objective,
+            other.corpus_hash,
+            other.tokenizer_hash,
+        )
+        budgets = ((self.tokens, other.tokens), (self.n_params, other.n_params))
+        return same and all(one <= NEAR * two and two <= NEAR * one for one, two in budgets)
 
 
 @dataclass(frozen=True)
@@ -29,10 +53,15 @@ class Noise:
     whence: str
 
 
-def noise_of(study: str, metric: str, db: Database) -> Noise | None:
-    """The median noise of this study's contrasts, else of all others in this metric; None where the database holds none."""
+def noise_of(study: str, metric: str, kinds: Iterable[Kind], db: Database) -> Noise | None:
+    """The median noise of this study's contrasts, else of all others in this metric, among runs like those of one of `kinds`.
+
+    None where the database holds none: noise of another text, tokenizer, objective or budget says nothing about these runs.
+    """
     from sqlalchemy import text
 
+    kinds = set(kinds)
+    like = {place for place, kind in _kinds(db) if any(kind.like(wanted) for wanted in kinds)}
     with db.read() as connection:
         rows = connection.execute(
             text(
@@ -43,15 +72,36 @@ def noise_of(study: str, metric: str, db: Database) -> Noise | None:
         ).all()
     by_cell: dict[tuple[str, str], list[float]] = {}
     for name, cell, difference in rows:
-        if math.isfinite(difference):
+        if (name, cell) in like and math.isfinite(difference):
             by_cell.setdefault((name, cell), []).append(difference)
     spreads = {key: spread for key, found in by_cell.items() if len(found) > 2 and (spread := statistics.stdev(found)) > 0}
-    own = [spread for (name, _), spread in spreads.items() if name == study]
-    if not spreads:
+    used = {key: spread for key, spread in spreads.items() if key[0] == study} or spreads
+    if not used:
         return None
-    others = len({name for name, _ in spreads})
-    whence = "this study's own pairs" if own else f"the pairs of {others} other {'study' if others == 1 else 'studies'}"
-    return Noise(statistics.median(own or spreads.values()), f"{whence} in the database")
+    names = list(dict.fromkeys(name for name, _ in used))
+    pairs = f"{sum(len(by_cell[key]) for key in used)} pairs"
+    others = f"the {pairs} of {'study' if len(names) == 1 else 'studies'} {listed(names, most=4)}"
+    whence = f"this study's own {pairs}" if names == [study] else others
+    return Noise(statistics.median(used.values()), f"{whence} in the database")
+
+
+def _kinds(db: Database) -> list[tuple[tuple[str, str], Kind]]:
+    """(study, cell) and the kind of its runs that compare."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT DISTINCT study.name, cell.label, objective, corpus_hash, tokenizer_hash, run.tokens, coalesce(n_params, 0) "
+            "FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id "
+            "JOIN run ON run.id = member.run_id WHERE cell.active AND role = 'compare'"
+        )
+        return [((study, cell), Kind(*kind)) for study, cell, *kind in rows]
+
+
+def planned_kinds(plan: Plan) -> set[Kind]:
+    """The kinds of the plan's cells."""
+    return {
+        Kind(c.config.objective, c.config.corpus_hash, c.config.tokenizer_hash, c.config.tokens, c.sizes.params)
+        for c in plan.cells
+    }
 
 
 def power(
@@ -75,11 +125,14 @@ def power(
         raise AblateError(f"--power {chance:g}: a chance between 0.05 and 1 is wanted")
     require(db)
     with store.open(db) as database:
-        name, metric, largest = _named(study, database)
-        noise = noise_of(name, metric, database)
+        name, metric, kinds, largest = _named(study, database)
+        noise = noise_of(name, metric, kinds, database)
         contrasts = _contrasts(name, database)
     if noise is None:
-        raise AblateError(f"the database holds no noise in {metric}: three complete pairs of a contrast are needed, of any study")
+        raise AblateError(
+            f"the database holds no noise in {metric} for such runs: three complete pairs of a contrast are needed, of any study "
+            f"with this objective, corpus and tokenizer, and tokens and parameters within a factor of {NEAR}"
+        )
     effects = sorted(effect) or [float(f"{share * noise.sd:.1g}") for share in SHARES]
     unit = metrics.parse(metric)[0].unit
     out = console()
@@ -102,8 +155,8 @@ def power(
         out.print("After correction for the contrasts of a family.", markup=False)
 
 
-def _named(study: str, database: Database) -> tuple[str, str, int]:
-    """The name, the metric and the size of the largest planned family of a study that the database (1 there) or a file holds."""
+def _named(study: str, database: Database) -> tuple[str, str, set[Kind], int]:
+    """Name, metric, kinds of runs and size of the largest planned family of a study in the database (1 there) or a file."""
     from ablate.plan import plan
     from ablate.plan.price import price
     from ablate.store.query import run
@@ -111,9 +164,9 @@ def _named(study: str, database: Database) -> tuple[str, str, int]:
 
     known = dict(run(database, "SELECT name, metric FROM study")[1])
     if study in known:
-        return study, known[study], 1
-    given = load(study)
-    return given.name, given.metric, max(1, price(plan(given)).largest_family)
+        return study, known[study], {kind for (name, _), kind in _kinds(database) if name == study}, 1
+    made = plan(load(study))
+    return made.study.name, made.study.metric, planned_kinds(made), max(1, price(made).largest_family)
 
 
 def _contrast(row: Mapping[Any, Any]) -> str:
@@ -133,9 +186,9 @@ def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, in
     return [(_contrast(row), row["n"], row["sd"], int(size[row["family"]])) for row in frame.to_dict("records")]
 
 
-def existing_noise(study: str, metric: str, db: str | None) -> Noise | None:
-    """`noise_of` in the database of that name, where there is one."""
+def existing_noise(plan: Plan, db: str | None) -> Noise | None:
+    """`noise_of` for runs like the plan's in the database of that name, where there is one."""
     if (database := existing(db)) is None:
         return None
     with database:
-        return noise_of(study, metric, database)
+        return noise_of(plan.study.name, plan.study.metric, planned_kinds(plan), database)

@@ -50,6 +50,7 @@ def query(
     from ablate import formats, store
     from ablate.errors import AblateError
     from ablate.store import query as queries
+    from ablate.store.names import require_series
 
     if (asked is not None) + listed + tables != 1:
         raise AblateError(
@@ -65,6 +66,8 @@ def query(
         sql, values = _statement(asked, words or [])
         if study := values.get("study"):
             known(database, study)
+        if series := values.get("series"):
+            require_series(database, [str(series)])
         columns, rows = queries.run(database, sql, values)
     print(formats.render(columns, rows, format), end="")
     if not rows and format == "table":

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -50,16 +50,42 @@ def table(
     *,
     right: Iterable[str] = (),
     widths: Sequence[int | None] | None = None,
+    spare: Sequence[str] = (),
 ) -> Table:
-    """A plain table; columns named in `right` hold numbers. Text is never read as markup, and controls in it are escaped."""
+    """A plain table; columns named in `right` hold numbers, which are not broken. Where the terminal is too narrow, columns are
+    left out in the order of `spare`. Text is never read as markup, and controls in it are escaped.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     numeric = set(right)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    needed = _needed(headings, cells, numeric)
+    room = console().width
+    for heading in (one for one in spare if one in needed):
+        if _total(needed) > room:
+            del needed[heading]
+    whole = _total(needed) <= room  # else a column that must not be broken would be cut
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, width in zip(headings, widths or [None] * len(headings), strict=True):
-        made.add_column(Text(heading), justify="right" if heading in numeric else "left", overflow="fold", width=width)
-    for row in rows:
-        made.add_row(*(Text(printable(cell)) for cell in row))
+        if heading in needed:
+            justify: Literal["right", "left"] = "right" if heading in numeric else "left"
+            made.add_column(Text(heading), justify=justify, overflow="fold", width=width, no_wrap=whole and heading in numeric)
+    for row in cells:
+        made.add_row(*(Text(cell) for heading, cell in zip(headings, row, strict=True) if heading in needed))
     return made
+
+
+def _needed(headings: Sequence[str], rows: list[list[str]], numeric: set[str]) -> dict[str, int]:
+    """The characters that each column needs, so that no word and no number is broken."""
+    from rich.cells import cell_len
+
+    columns = zip(headings, zip(headings, *rows, strict=True), strict=True)
+    parts = {heading: cells if heading in numeric else " ".join(cells).split() for heading, cells in columns}
+    return {heading: max(map(cell_len, words), default=0) for heading, words in parts.items()}
+
+
+def _total(needed: dict[str, int]) -> int:
+    """The width of a table with such columns: three characters between two, one at either end."""
+    return sum(needed.values()) + 3 * (len(needed) - 1) + 2

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 
 from sqlalchemy import Connection
 
 from ablate import journal
 from ablate.errors import AblateError
 from ablate.store import owners
-from ablate.store.database import Database
+from ablate.store.database import Database, folder
 from ablate.store.ingest import ingest
+from ablate.store.sqlite import Damaged
 
 _JOURNAL_NAME = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 
@@ -28,12 +31,13 @@ class Finding:
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
     """Look for damage, rows that refer to nothing, doubled attempts, contradicting states, the dead, and stray journals.
 
-    With `repair`, put right what can be: no measured number of a run that the database knows is deleted.
+    With `repair`, put right what can be: no measured number of a run that the database knows is deleted. Raises `Damaged`
+    where the file itself is broken; `cure` then says what to do.
     """
     with db.read() as connection:
         damage = [line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check(20)") if line != "ok"]
     if damage:  # nothing below can be trusted
-        return [Finding(f"the file is damaged: {line}; copy back a backup, the journals are beside it") for line in damage]
+        raise Damaged(db.path, "; ".join(damage))
     findings = []
     if repair:
         with db.begin() as connection:
@@ -42,6 +46,27 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
         with db.read() as connection:
             findings += [finding for part in _PARTS for finding in part(connection, False)]
     return [*findings, *_dead(db, repair), *_journals(db, repair), *_locks(db, repair)]
+
+
+def cure(path: Path) -> str:
+    """What to do about a damaged file, by what lies beside it."""
+    journals = folder(path, "journals")
+    backups = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime)
+    back = f"copy {backups[-1]} back to its place" if backups else "copy a backup of yours back to its place, if there is one"
+    name, saved = quote(str(path)), quote(str(path.with_name(f"{path.stem}.recovered.db")))
+    kept = (
+        f"The journals in {journals} hold what was measured: `ablate db check --repair` takes in what the restored file lacks "
+        "of runs that it knows; `ablate run STUDY` does the rest."
+    )
+    return (
+        f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else save what can be read by\n"
+        f"    sqlite3 {name} .recover | sqlite3 {saved}\n"
+        + (
+            kept
+            if journals.exists()
+            else f"No journals lie beside it, in {journals}: `ablate run STUDY` trains again what is missing."
+        )
+    )
 
 
 def _references(connection: Connection, repair: bool) -> Iterator[Finding]:

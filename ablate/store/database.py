@@ -26,8 +26,8 @@ class Database:
     def __init__(self, path: Path, *, owned: bool, notes: tuple[str, ...] = ()):
         self.path = path
         self.notes = notes
-        self.journals = path.with_name(path.name.removesuffix(".db") + ".journals")
-        self.checkpoints = path.with_name(path.name.removesuffix(".db") + ".checkpoints")
+        self.journals = folder(path, "journals")
+        self.checkpoints = folder(path, "checkpoints")
         self.series_ids: dict[str, int] = {}  # name → id of the series known to be there
         self._owned = owned  # opened by a writer, that puts it to rest again
         self._writer = sqlite.writer(path)
@@ -66,13 +66,19 @@ class Database:
         self._writer.dispose()
         if self._owned:
             self._owned = False
-            sqlite.set_journal_mode(self.path, "DELETE")
+            with self._explained():
+                sqlite.set_journal_mode(self.path, "DELETE")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def folder(path: Path, kind: str) -> Path:
+    """The folder beside a database for its "journals" or "checkpoints"."""
+    return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 
 def locate(url: str | None = None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -186,5 +187,6 @@ def refuse_other_measures(connection: Connection, study_id: int, evaluation: Eva
         if differing(evaluation, [Evaluation.model_validate_json(its)]):
             raise AblateError(
                 f"study {name!r} shares {shared} runs with this one but measures them otherwise; "
-                f"give both the same [eval] tokens, probe.mix, probe.kind and longest of lengths, or use another database"
+                f"give both the same [eval] tokens, probe.mix, probe.kind and longest of lengths, use another database, "
+                f"or `ablate db forget {quote(name)}` where its results are no longer wanted"
             )

@@ -113,6 +113,14 @@ def locked(path: Path) -> Iterator[None]:
             os.close(fd)
 
 
+class Damaged(AblateError):
+    """Pages of the database's file are missing or contradict each other: nothing that is read from it can be trusted."""
+
+    def __init__(self, path: Path, how: str):
+        super().__init__(f"database {path} is damaged; `ablate db check` says what to do ({how})")
+        self.how = how
+
+
 _MEANING = {
     sqlite3.SQLITE_BUSY: f"is locked: another process has held it for {BUSY_SECONDS:.0f} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
@@ -121,12 +129,14 @@ _MEANING = {
     sqlite3.SQLITE_PERM: "cannot be opened: no permission",
     sqlite3.SQLITE_IOERR: "could not be read or written: the disk reports an error",
     sqlite3.SQLITE_NOTADB: "is not a SQLite database",
-    sqlite3.SQLITE_CORRUPT: "is damaged; `ablate db check` says how",
 }
 
 
 def explain(error: BaseException, path: Path) -> AblateError | None:
     """One line for what the user can put right; None for what is a mistake of ours."""
     driver = getattr(error, "orig", error)
-    meaning = _MEANING.get(getattr(driver, "sqlite_errorcode", 0) & 0xFF)
+    code = getattr(driver, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_CORRUPT:
+        return Damaged(path, str(driver))
+    meaning = _MEANING.get(code)
     return AblateError(f"database {path} {meaning} ({driver})") if meaning else None

@@ -80,8 +80,10 @@ def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place
         path = [part for part in first["loc"] if isinstance(part, str) and part not in UNIONS]
         key = ".".join(map(str, (*place, *path)))
         message = first["msg"][0].lower() + first["msg"][1:]
+        field = model.model_fields.get(path[-1]) if path else None
+        if first["type"] == "string_pattern_mismatch" and field and field.description:
+            message = f"{field.description.partition(';')[0]} are allowed, a letter, digit or _ first"
         if first["type"] == "missing":
-            field = model.model_fields.get(path[-1]) if path else None
             meaning = f": {field.description}" if field and field.description else ", or an entry of it"
             raise AblateError(f"{source.where(*place)}: {key} is missing{meaning}") from None
         raise AblateError(f"{source.where(*place, *path)}: {key} = {first['input']!r:.80}: {message}") from None

@@ -32,6 +32,8 @@ LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([KMBGT]?)")
 
+_EXPONENT = re.compile(r"(-?\d(?:\.\d+)?)E\+(\d+)")  # how `Decimal` writes a number that ends in zeros
+
 
 def number(name: str, raw: object) -> int | float:
     """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14".
@@ -40,8 +42,12 @@ def number(name: str, raw: object) -> int | float:
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
-    if isinstance(given, bool) or not isinstance(given, int | float | Decimal) or not -LARGEST <= given <= LARGEST:
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
         raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
+    if not -LARGEST <= given <= LARGEST:
+        raise AblateError(
+            f"{name} = {raw!r:.80}: a finite number is wanted, of less than {LARGEST:.0e} in size".replace("e+", "e")
+        )
     return int(given) if given == int(given) else float(given)
 
 
@@ -74,7 +80,9 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def label(raw: object) -> str:
-    """A level's label: the name of a choice, a number or a text as the file writes it, a list in brackets."""
+    """A level's label: the name of a choice, a number or a text as a file writes it (1e6, not 1000000.0), a list in brackets."""
     if isinstance(raw, list | tuple):
         return "[" + ", ".join(label(part) for part in raw) + "]"
+    if isinstance(raw, float) and abs(raw) >= 1e4 and (short := _EXPONENT.fullmatch(str(Decimal(repr(raw)).normalize()))):
+        return f"{short[1]}e{short[2]}"
     return raw if isinstance(raw, str) else repr(raw)

@@ -15,7 +15,7 @@ from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
-from ablate.study.values import BUDGETS
+from ablate.study.values import BUDGETS, label
 
 Table = dict[str, Any]
 
@@ -97,7 +97,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int | float):
-        return repr(value)
+        return label(value)
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_key(name)} = {_toml(field)}" for name, field in value.items()) + " }"
     if isinstance(value, Sequence):

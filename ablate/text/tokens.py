@@ -104,19 +104,21 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
         tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
         lengths = (len(tokens.train), len(tokens.held_out))
-    _long_enough(corpus.name, *lengths, n_ctx)
+    place = "" if corpus.location.startswith("package:") else f" ({corpus.location})"
+    _long_enough(corpus.name, *lengths, n_ctx, place)
     if lengths[1] < longest + 1:
         raise AblateError(
             f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has {lengths[1]} tokens, a context of "
-            f"{longest / n_ctx:g} × n_ctx takes {longest + 1}"
+            f"{longest / n_ctx:g} × n_ctx takes {longest + 1}{place}"
         )
 
 
-def _long_enough(name: str, train: int, held_out: int, n_ctx: int) -> None:
+def _long_enough(name: str, train: int, held_out: int, n_ctx: int, place: str = "") -> None:
     for part, length in (("training", train), ("held-out", held_out)):
         if length < n_ctx + 1:
             raise AblateError(
-                f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has n_ctx + 1 = {n_ctx + 1}"
+                f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has "
+                f"n_ctx + 1 = {n_ctx + 1}{place}"
             )
 
 
