@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/ablate report quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: more threads wait for one another
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m slow
