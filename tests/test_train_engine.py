@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -329,6 +330,7 @@ class Clock:
 def test_seconds_are_shared_by_a_pack_and_waiting_for_a_turn_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
+    monkeypatch.setattr("ablate.train.warm._WARM", OrderedDict())  # no step knows its pace from another test
 
     @contextlib.contextmanager
     def turn() -> Iterator[None]:
