@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -80,10 +78,7 @@ def usable(device: str) -> bool:
 
 def peak_bytes(device: str) -> int:
     """The most memory held so far: allocated on a CUDA device, resident otherwise."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated(device)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return resident if sys.platform == "darwin" else resident * 1024
+    return engine.peak_bytes(torch.device(device))
 
 
 def _name(device: str) -> str:

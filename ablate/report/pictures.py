@@ -105,7 +105,7 @@ def _points(material: Material) -> pd.DataFrame:
     enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
     frame = held_out if enough else frame[frame["series"] == "train_loss"]
     runs = material.compared.drop_duplicates("run").set_index("run")
-    frame = _with_arms(frame.drop_duplicates(["cell", "run", "step"]), material)
+    frame = frame.drop_duplicates(["cell", "run", "step"])
     frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
     share = frame["tokens"] / frame["run"].map(runs["tokens"])
     return frame.assign(flops=share * frame["run"].map(runs["flops"]), seconds=share * frame["run"].map(runs["seconds"]))
@@ -198,7 +198,6 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
     pictures = []
     for name, (label, caption) in kinds.items():
         frame = material.finals[material.finals["name"] == name].rename(columns={"at": "block"})
-        frame = _with_arms(frame, material)
         for number, stratum in enumerate(material.strata):
             part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
             if part["block"].nunique() < 2:
@@ -222,7 +221,7 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
     }
     pictures = _positions(gallery, material)
     for name, (x, label, caption) in kinds.items():
-        frame = _with_arms(material.finals[material.finals["name"] == name].rename(columns={"at": x}), material)
+        frame = material.finals[material.finals["name"] == name].rename(columns={"at": x})
         for number, stratum in enumerate(material.strata):
             part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
             if part[x].nunique() < 2:
@@ -246,7 +245,7 @@ def lacking(frame: pd.DataFrame, x: str) -> str:
 
 def _positions(gallery: Gallery, material: Material) -> list[Picture]:
     finals = material.finals[material.finals["name"] == "loss_at_position"]
-    frame = _with_arms(finals.rename(columns={"at": "position"}), material)
+    frame = finals.rename(columns={"at": "position"})
     pictures = []
     for number, stratum in enumerate(material.strata):
         part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
@@ -260,8 +259,7 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
 
 def tuning(gallery: Gallery, material: Material) -> list[Picture]:
     """The metric over the learning rates that were tried, from the runs whose role is to tune; the chosen ones are marked."""
-    tried = material.runs[(material.runs["role"] == "tune") & material.runs["status"].isin(["complete", "diverged"])]
-    frame = _with_arms(tried, material)
+    frame = material.runs[(material.runs["role"] == "tune") & material.runs["status"].isin(["complete", "diverged"])]
     called = tuned.names(material)
     named = [called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)]
     arms = list(frame["arm"].cat.categories)
@@ -287,13 +285,6 @@ def tuning(gallery: Gallery, material: Material) -> list[Picture]:
 def slug(text: str) -> str:
     """A name that every file system and every id takes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
-
-
-def _with_arms(frame: pd.DataFrame, material: Material) -> pd.DataFrame:
-    by_cell = material.arms.set_index("cell")
-    arms = material.arms["arm"].cat.categories
-    arm = pd.Categorical(frame["cell"].map(by_cell["arm"].astype(str)), categories=arms, ordered=True)
-    return frame.assign(arm=arm, stratum=frame["cell"].map(by_cell["stratum"]))
 
 
 def _level(frame: pd.DataFrame, material: Material, factor: str) -> pd.Series:
