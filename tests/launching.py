@@ -148,6 +148,14 @@ def processes() -> Iterator[tuple[int, int, str]]:
 def content(path: Path) -> dict[str, list[tuple]]:
     """A database, but for times, numbers of rows and attempts: what must not depend on how often a study was interrupted."""
     return {
+        "study": rows(
+            path, "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study ORDER BY name"
+        ),
+        "cell": rows(
+            path,
+            "SELECT study_id, label, stratum, active, factor, level, ordinal FROM cell JOIN cell_level ON cell_id = cell.id "
+            "ORDER BY study_id, label, factor",
+        ),
         "run": rows(path, "SELECT key, config, status, diverged_at, seed, tokens, n_params, flops FROM run ORDER BY key"),
         "metric": rows(
             path,
@@ -164,4 +172,5 @@ def content(path: Path) -> dict[str, list[tuple]]:
             "SELECT cell.label, run.key, role, ordinal FROM member JOIN run ON run.id = run_id "
             "JOIN cell ON cell.id = cell_id ORDER BY cell.label, run.key, role",
         ),
+        "effect": rows(path, "SELECT * FROM effects ORDER BY study, family, stratum, factor, level, metric, method"),
     }

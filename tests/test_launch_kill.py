@@ -18,7 +18,6 @@ POINTS = 10
 RUNS, STEPS, SERIES = 6, 6, 2
 LRS, SEEDS = [1e-3, 2e-3], RUNS // 2
 TARGETS = ("launcher", "worker", "both")
-KILLS = int(os.environ.get("ABLATE_SOAK_KILLS", "100"))
 
 
 @pytest.fixture(autouse=True)
@@ -68,37 +67,6 @@ def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
     assert rows(path, "SELECT count(*) FROM metric") == [(RUNS * STEPS * SERIES,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(RUNS,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status IN ('running', 'failed')") == [(0,)]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_hundred_kills_of_real_training(tmp_path, monkeypatch):
-    """A study of 30 runs is killed and run again until it is complete; then the next, until 100 kills are done.
-
-    Runs checkpoint all the time, so that some go on from the middle.
-    """
-    monkeypatch.setenv("ABLATE_ENGINE", "impatient_engine")
-    plan = small_plan(tmp_path, [1e-3, 2e-3, 3e-3], seeds=10, steps=200)
-    assert Launcher(plan, tmp_path / "undisturbed.db").wait(600) == 0
-    wanted = {table: timeless(found) for table, found in content(tmp_path / "undisturbed.db").items()}
-    chance = random.Random(0)
-    kills = study = 0
-    while kills < KILLS:
-        study += 1
-        path = tmp_path / f"{study}.db"
-        while rows(path, "SELECT count(*) FROM run WHERE status = 'complete'") != [(len(plan.runs),)] and kills < KILLS:
-            first = Launcher(plan, path)
-            time.sleep(chance.uniform(0, 15))
-            kill_something(first, chance.choice(TARGETS))
-            kills += 1
-        assert launch(plan, path)[0].counts == {"complete": len(plan.runs)}
-        assert {table: timeless(found) for table, found in content(path).items()} == wanted
-        assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(len(plan.runs),)]
-
-
-def timeless(found: list[tuple]) -> list[tuple]:
-    """Rows without the one series that is a time; but that there is a point stays."""
-    return [(*row[:3], None) if "tokens_per_second" in row else row for row in found]
 
 
 def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):

@@ -1,0 +1,122 @@
+"""`make soak`: a hundred kills −9 of the command itself, with real training that checkpoints all the time."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import HERE, STUDY, Launcher, content, rows, workers
+
+KILLS = 100
+LONGEST_WAIT = 12.0  # seconds before the next kill; workers are ready after about four
+LRS, SEEDS, STEPS = [1e-3, 2e-3, 3e-3], 10, 600  # 30 runs of about two seconds
+POINTS = {"train_loss": 200, "lr": 200, "grad_norm": 200, "tokens_per_second": 200, "loss": 2}  # of every run
+TARGETS = ("launcher", "worker", "both")
+
+
+class Command:
+    """`ablate run` in a process group of its own, with two workers of one thread each."""
+
+    def __init__(self, study: Path, path: Path, engine: str):
+        environment = {"PYTHONPATH": f"{HERE.parent}:{HERE}", "ABLATE_ENGINE": engine, "OMP_NUM_THREADS": "2"}
+        with (path.parent / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ablate", "run", str(study), "--device", "cpu", "--db", str(path)],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self, target: str, chance: random.Random) -> None:
+        """Kill −9 the launcher, one of its workers, or all. A worker that is not there yet is its launcher's loss."""
+        found = workers(self.process.pid)
+        if target != "worker" or not found:
+            self.process.kill()
+            self.process.wait()
+        victims = {"launcher": [], "worker": found and [chance.choice(found)], "both": found}[target]
+        for worker in victims:
+            Launcher.kill_process(worker)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * 3600)
+def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
+    """A study of 30 runs is killed, and run again, until it is complete; then one more, until a hundred kills are done."""
+    study = tmp_path / "stub.toml"
+    study.write_text(STUDY.format(lrs=LRS, seeds=SEEDS, tokens=64 * STEPS))
+    begun = time.monotonic()
+    assert Command(study, tmp_path / "undisturbed.db", "ablate.launch.engine").process.wait(600) == 0
+    wanted = timeless(content(tmp_path / "undisturbed.db"))
+    assert len(wanted["run"]) == len(LRS) * SEEDS
+    chance, kills, resumed = random.Random(0), collections.Counter[str](), 0
+    for number in range(KILLS):
+        if kills.total() == KILLS:
+            break
+        path = tmp_path / f"{number}.db"
+        kills += killed_until_complete(study, path, chance, KILLS - kills.total())
+        assert timeless(content(path)) == wanted
+        assert points(path) == in_journals(path)
+        assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(30, 30)]
+        assert rows(path, "SELECT name, count(*) FROM metric JOIN series ON id = series_id GROUP BY name ORDER BY name") == [
+            (name, 30 * number) for name, number in sorted(POINTS.items())
+        ]
+        assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+        tries = dict(rows(path, "SELECT status, count(*) FROM attempt GROUP BY status"))
+        ((again,),) = rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete' AND resumed_step > 0")
+        resumed += again
+        left = [file.name for file in path.with_suffix(".checkpoints").glob("*")]
+        print(f"{time.monotonic() - begun:.0f} s: {dict(kills)}, attempts {tries}, {again} resumed, checkpoints left: {left}")
+        assert not left, "a complete run needs no checkpoint"
+    assert kills.total() == KILLS and min(kills.values()) > KILLS / 6
+    assert resumed > KILLS / 10, "a soak in which nothing goes on from a checkpoint proves little"
+
+
+def killed_until_complete(study: Path, path: Path, chance: random.Random, most: int) -> collections.Counter[str]:
+    """Run a study, and again whenever it was killed, until it is complete; how often what was killed."""
+    kills = collections.Counter[str]()
+    run = Command(study, path, "impatient_engine")
+    while (code := run.process.poll()) != 0:
+        if code is not None:
+            assert code in (-signal.SIGKILL, 1), code  # 1: a run whose worker was killed three times
+            run = Command(study, path, "impatient_engine")
+        time.sleep(chance.uniform(0, LONGEST_WAIT))
+        if run.process.poll() is None and kills.total() < most:
+            target = chance.choice(TARGETS)
+            run.kill(target, chance)
+            kills[target] += 1
+    return kills
+
+
+def timeless(found: dict[str, list[tuple]]) -> dict[str, list[tuple]]:
+    """Content without the one series that is a time; but that there is a point stays."""
+    curves = [(*row[:3], None) if row[1] == "tokens_per_second" else row for row in found["metric"]]
+    return {**found, "metric": curves}
+
+
+def points(path: Path) -> dict[tuple[str, str, int], float]:
+    """Every point in the database."""
+    return {(key, name, step): value for key, name, step, value in content(path)["metric"]}
+
+
+def in_journals(path: Path) -> dict[tuple[str, str, int], float]:
+    """Every point that the journals of a database hold: each attempt goes on from the step at which it started."""
+    found: dict[tuple[str, str, int], float] = {}
+    for key, journal in rows(path, "SELECT key, journal FROM attempt JOIN run ON run.id = run_id ORDER BY run_id, n"):
+        file = path.with_suffix(".journals") / journal
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        for line in lines[: -1 if lines and not lines[-1].endswith("\n") else None]:  # a last one that the kill tore
+            event = json.loads(line)
+            if event["event"] == "start":
+                found = {place: value for place, value in found.items() if place[0] != key or place[2] <= event["step"]}
+            for name, values in event.get("series", {}).items():
+                found |= {(key, name, step): value for step, value in zip(event["steps"], values, strict=True)}
+    return found
