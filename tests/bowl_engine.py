@@ -1,7 +1,7 @@
 """An engine without torch for the tests of `ablate.tune`: a run's loss is a bowl over the logarithm of its learning rate.
 
-The bowl's place is said by the topology; above `LIMIT` a run diverges. `FAILS`, a file named by the environment, holds learning
-rates whose runs fail as long as they stand there.
+The bowl's place is said by the topology; above `LIMIT` a run diverges. `FAILS`, a file named by the environment, holds words
+(a learning rate, a topology, or "topology:n_layer:seed") whose runs fail as long as they stand there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resum
     time.sleep(float(os.environ.get("STUB_DELAY", "0")))
     fails = Path(os.environ.get("FAILS", "none"))
     for config, to in zip(configs, emit, strict=True):
-        if fails.exists() and str(config.lr) in fails.read_text().split():
+        words = {str(config.lr), config.topology, f"{config.topology}:{config.n_layer}:{config.seed}"}
+        if fails.exists() and words & set(fails.read_text().split()):
             raise ValueError("the stub was told to fail")
         to("start", step=0, compile_mode="none")
         value = loss(config)

@@ -100,6 +100,19 @@ def test_plain_lines_come_at_a_readable_rate(monkeypatch):
     assert len(lines) == 4  # one a second
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"), [("loss", "held-out loss 2.5"), ("accuracy", "accuracy 0.25"), ("probe_loss@0.4", "probe_loss@0.4 1.75")]
+)
+def test_a_finished_run_is_told_with_the_metric_of_its_study(monkeypatch, metric, said):
+    def act(display, tally, clock):
+        finals = [["loss", 0, 2.5], ["accuracy", 0, 0.25], ["probe_loss", 0.15, 1.5], ["probe_loss", 0.4, 1.75]]
+        tally.begin("a", Running("serial, seed 0", 100, 500, 1e9, metric))
+        tally.see("a", {"event": "final", "values": finals})
+        display.ended(tally.end("a", done=True), "complete")
+
+    assert shown(False, monkeypatch, act).splitlines() == [f"topology 1/40: serial, seed 0 complete, {said}"]
+
+
 def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
     def act(display, tally, clock):
         tally.begin("a", Running("serial, seed 0", 1000, 500, 1e9))

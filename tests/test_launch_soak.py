@@ -16,7 +16,8 @@ import pytest
 from launching import HERE, STUDY, Launcher, content, rows, workers
 
 KILLS = 100
-LONGEST_WAIT = 12.0  # seconds before the next kill; workers are ready after about four
+MOST_LINES = 120  # that the journals grow by before the next kill; a run writes about 90
+EARLY, EARLY_SECONDS = 0.2, 5.0  # the share of kills that wait for no line, and how long they wait at most
 LRS, SEEDS, STEPS = [1e-3, 2e-3, 3e-3], 10, 600  # 30 runs of about two seconds
 POINTS = {"train_loss": 200, "lr": 200, "grad_norm": 200, "tokens_per_second": 200, "loss": 2}  # of every run
 TARGETS = ("launcher", "worker", "both")
@@ -88,12 +89,27 @@ def killed_until_complete(study: Path, path: Path, chance: random.Random, most: 
         if code is not None:
             assert code in (-signal.SIGKILL, 1), code  # 1: a run whose worker was killed three times
             run = Command(study, path, "impatient_engine")
-        time.sleep(chance.uniform(0, LONGEST_WAIT))
+        wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:
             target = chance.choice(TARGETS)
             run.kill(target, chance)
             kills[target] += 1
     return kills
+
+
+def wait_for_a_moment(run: Command, path: Path, chance: random.Random) -> None:
+    """Until the journals have grown by some lines, or for a time that may not suffice for a worker to start."""
+    early = chance.random() < EARLY
+    lines, seconds = chance.randint(1, MOST_LINES), chance.uniform(0, EARLY_SECONDS)
+    begun, before = time.monotonic(), lines_written(path)
+    while run.process.poll() is None:
+        time.sleep(0.02)
+        if time.monotonic() - begun > seconds if early else lines_written(path) >= before + lines:
+            return
+
+
+def lines_written(path: Path) -> int:
+    return sum(file.read_bytes().count(b"\n") for file in path.with_suffix(".journals").glob("*.jsonl"))
 
 
 def timeless(found: dict[str, list[tuple]]) -> dict[str, list[tuple]]:

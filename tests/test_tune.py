@@ -13,6 +13,7 @@ from pathlib import Path
 import bowl_engine
 import matplotlib as mpl
 import pytest
+from command import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import HERE, Launcher, content, launch, rows, wait_for
@@ -288,18 +289,41 @@ def test_a_metric_that_is_to_be_high_is_tuned_to_be_high(tmp_path: Path) -> None
     assert decided(path) == {(SERIAL, "lr"): 1.78e-3, (OTHER, "lr"): 1e-3}
 
 
-def test_a_failed_tuning_run_leaves_its_group_undecided_and_the_others_go_on(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("word", "complete", "failed", "said"),
+    [
+        ("0.00562", 13 + 6, 1, "1 of its 7 tuning runs failed; `ablate run` tries it again"),  # in the refinement of serial alone
+        ("serial", 7 + 6, 5, "5 of its 5 tuning runs failed; `ablate run` tries them again"),
+    ],
+)
+def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
+    tmp_path: Path, monkeypatch, ablate: Run, word: str, complete: int, failed: int, said: str
+) -> None:
     fails, path = tmp_path / "fails", tmp_path / "a.db"
     monkeypatch.setenv("FAILS", str(fails))
-    fails.write_text("0.00562")  # asked for in the refinement of serial alone
+    fails.write_text(word)
     given = study(tmp_path)
     outcome, output = launch(given, path)
-    assert outcome == launcher.Outcome({"complete": 13 + 6, "failed": 1}, 1)
+    assert outcome == launcher.Outcome({"complete": complete, "failed": failed}, 1)
     assert decided(path) == {(OTHER, "lr"): 1e-3}
-    assert "the learning rate of topology=serial cannot be chosen before its tuning runs succeed" in output
+    sentence = f"he learning rate tuned on {SERIAL} is not chosen, and what is to be trained with it is not planned: {said}"
+    assert f"bowl: t{sentence}" in output
+    for command in (["status"], ["status", "bowl"]):
+        assert f"bowl: t{sentence}" in plain(ablate(*command, "--db", str(path)))
+    with store.open(str(path)) as db:
+        assert f"6 of 6 runs are complete. T{sentence}." in report.answer(db, "bowl")
+
     fails.unlink()
     assert launch(given, path)[0] == launcher.Outcome({"complete": 14 + 12}, 0)
-    assert rows(path, "SELECT count(*) FROM attempt") == [(27,)]
+    assert rows(path, "SELECT count(*) FROM attempt") == [(26 + failed,)]
+    assert "not chosen" not in plain(ablate("status", "--db", str(path)))
+
+
+def plain(ended: tuple[int, str, str]) -> str:
+    """What a command that went well printed, as one line."""
+    code, output, _ = ended
+    assert code == 0
+    return " ".join(output.split())
 
 
 EVAL = ("[tune]", "[eval]\ntokens = 4096\n[tune]")
@@ -493,6 +517,27 @@ def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped
         made = tune.advance(given, db, lambda text: None)
     assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"
     assert {run.config.seed for run in made.runs} == {0, 1, 2, 3}
+
+
+def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_it_is_said(
+    tmp_path: Path, monkeypatch, ablate: Run
+) -> None:
+    given, path, fails = study(tmp_path, ("0.01", "1.0"), text=NOISY), tmp_path / "a.db", tmp_path / "fails"
+    monkeypatch.setenv("FAILS", str(fails))
+    fails.write_text("no-attention-skip:1:2")
+    outcome, output = launch(given, path)
+    assert outcome == launcher.Outcome({"complete": 15, "failed": 1}, 1)
+    assert decided(path) == {("topology=serial, n_layer=2", "seeds"): 4}
+    sentence = "ow many seeds n_layer=1 gets is not decided: 1 of its 8 pilot runs failed; `ablate run` tries it again"
+    assert f"bowl: h{sentence}" in output
+    assert f"bowl: h{sentence}" in plain(ablate("status", "--db", str(path)))
+    with store.open(str(path)) as db:
+        assert f"15 of 16 runs are complete and 1 failed. H{sentence}." in report.answer(db, "bowl")
+
+    fails.unlink()
+    assert launch(given, path)[0] == launcher.Outcome({"complete": 16}, 0)
+    assert set(decided(path).values()) == {4} and len(decided(path)) == 2
+    assert "not decided" not in plain(ablate("status", "--db", str(path)))
 
 
 def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:

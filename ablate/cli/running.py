@@ -91,6 +91,7 @@ def status(
 
 def _status(database: Database, study: str | None) -> RenderableType:
     from rich.console import Group
+    from rich.text import Text
 
     from ablate.errors import unknown
     from ablate.launch.status import studies
@@ -100,11 +101,12 @@ def _status(database: Database, study: str | None) -> RenderableType:
         raise unknown("study in the database", study, [one.name for one in studies(database)])
     lines = {one.name: one.survey.counts for one in found}
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
-    parts = [_counts("study", lines, left)]
+    parts: list[RenderableType] = [_counts("study", lines, left)]
     if study is not None:
         parts.append(_counts("cell", _by_cell(database, study)))
     if working := [run for one in found for run in one.working]:
         parts.append(_working(working))
+    parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
     return Group(*parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,6 @@ from ablate.launch import packs, status
 from ablate.launch.devices import Device
 from ablate.plan import Plan
 from ablate.store import Database
-from ablate.store.owners import fallen
 from ablate.store.runs import Claim, Owner, claim
 
 
@@ -36,11 +36,13 @@ class Jobs:
 
         Its runs are of one shape. Those that left a checkpoint together go on together.
         """
-        fallen(self._db, self._owner, self._study_id)  # what the dead wrote is read before their checkpoints are looked for
-        checkpoints = status.checkpoints(self._db, self._study_id)
+
+        @functools.cache
+        def checkpoints() -> dict[str, str]:  # not before `claim` asks: by then it has read what the dead wrote
+            return status.checkpoints(self._db, self._study_id)
 
         def checkpoint(config: RunConfig) -> str | None:
-            return checkpoints.get(config.key) if checkpoints and packs.shape(config) not in self._squeezed else None
+            return checkpoints().get(config.key) if packs.shape(config) not in self._squeezed else None
 
         def limit(first: RunConfig, waiting: int) -> int:
             return waiting if checkpoint(first) else packs.share(waiting, self._size(first, device)[0], idle)

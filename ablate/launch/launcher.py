@@ -196,7 +196,8 @@ class Launcher:
         for claim in job.claims:
             config = claim.config
             label = f"{claim.cell}, seed {config.seed}" + (f", lr {config.lr:g}" if claim.role == "tune" else "")
-            self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, sizes.train_flops(config)))
+            flops, metric = sizes.train_flops(config), self._plan.study.metric
+            self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, flops, metric))
 
     # -- listening ------------------------------------------------------------------------------------------------
 

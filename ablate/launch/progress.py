@@ -14,6 +14,7 @@ from rich import progress
 from rich.console import Console
 from rich.markup import escape
 
+from ablate import metrics
 from ablate.launch.status import Survey
 from ablate.units import count, duration
 
@@ -30,10 +31,11 @@ class Running:
     steps: int  # of the whole schedule
     step_tokens: int
     flops: float  # of the whole run
+    metric: str = "loss"  # the study's
     step: int = 0
     began_at: int = 0  # the step of the checkpoint it resumed from
     loss: float | None = None  # training loss
-    held_out: float | None = None  # held-out loss at the end
+    result: float | None = None  # the metric at the end
     speed: float | None = None  # tokens a second
 
     def see(self, event: Mapping[str, Any]) -> None:
@@ -45,7 +47,8 @@ class Running:
             self.loss = event["series"].get("train_loss", [self.loss])[-1]
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
         elif event["event"] == "final":
-            self.held_out = next((value for name, _, value in event["values"] if name == "loss"), None)
+            wanted = metrics.final(self.metric)
+            self.result = next((value for name, at, value in event["values"] if (name, at) == wanted), None)
 
     @property
     def seconds_left(self) -> float | None:
@@ -146,8 +149,9 @@ class Display:
         self._last_ended = now
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
-        loss = f", held-out loss {run.held_out:.4g}" if status == "complete" and run.held_out is not None else ""
-        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{loss}{why}{facts}")
+        metric = "held-out loss" if run.metric == "loss" else run.metric
+        result = f", {metric} {run.result:.4g}" if status == "complete" and run.result is not None else ""
+        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{result}{why}{facts}")
 
     def refresh(self) -> None:
         """Draw the present state; to be called a few times a second."""

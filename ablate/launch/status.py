@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class StudyStatus:
     survey: Survey
     working: list[Working]
     seconds_left: float | None
+    waiting: list[str]  # see `waiting`
 
 
 def survey(db: Database, study_id: int) -> Survey:
@@ -77,6 +79,50 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     """The study of that name, or all, in the order in which they came."""
     found = _rows(db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name)
     return [_status(db, row.id, row.name) for row in found]
+
+
+def waiting(db: Database, name: str) -> list[str]:
+    """What a study cannot decide, as runs failed that it needs for that: a sentence on each, without its full stop.
+
+    The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells that they are missing.
+    """
+    rates = _rows(db, _FAILED.format(by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"), study=name)
+    pilots = _rows(
+        db, _FAILED.format(by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum"), study=name
+    )
+    two_stage = any(_two_stage(row.toml) for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name))
+    return [
+        f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it is not planned: "
+        f"{_failed(row, 'tuning runs')}"
+        for row in rates
+    ] + [
+        f"how many seeds {row.place or 'the study'} gets is not decided: {_failed(row, 'pilot runs')}"
+        for row in (pilots if two_stage else [])
+    ]
+
+
+_FAILED = """
+SELECT {by} AS place, count(DISTINCT run.id) AS number,
+       count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
+    SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
+    WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
+GROUP BY {by} HAVING failed ORDER BY min(member.ordinal)
+"""
+
+
+def _failed(row: Any, what: str) -> str:
+    them = "it" if row.failed == 1 else "them"
+    return f"{row.failed} of its {row.number} {what} failed; `ablate run` tries {them} again"
+
+
+def _two_stage(toml: str) -> bool:
+    """Whether the number of seeds is found out by a pilot."""
+    try:
+        return isinstance(tomllib.loads(toml).get("seeds"), dict)
+    except tomllib.TOMLDecodeError:
+        return False
 
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:
@@ -101,7 +147,8 @@ def _status(db: Database, study_id: int, name: str) -> StudyStatus:
         left -= (row.flops or 0) * run.step / run.steps
         if run.tokens_per_second and not run.dead:
             speed += run.tokens_per_second * (row.flops or 0) / row.tokens
-    return StudyStatus(name, counted, working, max(0.0, counted.flops_left + left) / speed if speed else None)
+    seconds_left = max(0.0, counted.flops_left + left) / speed if speed else None
+    return StudyStatus(name, counted, working, seconds_left, waiting(db, name))
 
 
 def _last(series: str, what: str) -> str:

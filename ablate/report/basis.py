@@ -77,7 +77,11 @@ def _paired(material: Material) -> str:
 
 
 def state(material: Material) -> str:
-    """How far the study is: "40 of 40 runs are complete", and what is missing."""
+    """How far the study is: "40 of 40 runs are complete", what is missing, and what cannot be decided."""
+    return " ".join([_counted(material), *(f"{sentence(text)}." for text in material.waiting)])
+
+
+def _counted(material: Material) -> str:
     counts = material.compared.drop_duplicates("run")["status"].value_counts()
     total = int(counts.sum())
     if not total:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ablate import analysis, results
+from ablate.launch import status
 from ablate.metrics import parse
 from ablate.plan.check import COMPARABLE
 from ablate.report.words import MetricWords, metric_words
@@ -36,6 +37,7 @@ class Material:
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
+    waiting: list[str]  # decisions that wait for runs that failed
     levels: dict[str, dict[str, str]]  # cell → factor → level
     orders: dict[str, list[str]]  # factor → its levels, baseline first
     db: Database
@@ -106,6 +108,7 @@ def gather(db: Database, study: str) -> Material:
         decisions=results.decisions(study, db),
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
+        waiting=status.waiting(db, study),
         levels=results.levels(study, db),
         orders=results.orders(study, db),
         db=db,

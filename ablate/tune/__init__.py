@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate import launch, metrics, stats
 from ablate.config import RunConfig
+from ablate.launch import status
 from ablate.plan import Decision, Plan, plan
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import Database, decisions
@@ -55,8 +56,8 @@ def run_study(study: Study, db: Database, *, places: Sequence[Device], fail_fast
 
     outcome = launch.run(following(), db, places=places, fail_fast=fail_fast, console=console, then=following)
     if outcome.exit_code < 128:
-        for group in learn(study, db).plan.undecided:
-            say(f"the learning rate of {group.label} cannot be chosen before its tuning runs succeed")
+        for sentence in status.waiting(db, study.name):
+            say(sentence)
     return outcome
 
 
