@@ -121,13 +121,18 @@ def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
     assert all(int(done) <= 2 for done in re.findall(r"stub (\d+)/2:", output)), "a run that is tried again is not done twice"
     tries = attempts(path, stub_engine.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
+    again = re.findall(r"stub: lr=0.51, seed 0 is tried again with (.*)", output)
+    last = "1 of 8 sequences in memory at once, and blocks computed again in the backward pass"
+    assert again == ["2 of 8 sequences in memory at once", last]
     assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [(1 << 20,)]
 
 
 def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
     plan, path = small_plan(tmp_path, [stub_engine.PACK_TOO_LARGE], seeds=5), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 5)
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 5}, 0)
+    outcome, output = launch(plan, path)
+    assert outcome == launcher.Outcome({"complete": 5}, 0)
+    assert output.count("is tried again with 2 runs at a time") == 2
     sizes = rows(path, "SELECT pack_size, status, count(*) FROM attempt GROUP BY pack_size, status ORDER BY min(id)")
     assert sizes == [(5, "oom", 5), (2, "oom", 2), (1, "complete", 5)]
 
@@ -299,8 +304,9 @@ def test_studies_share_runs(tmp_path):
     path = tmp_path / "a.db"
     assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
     text = (tmp_path / "stub.toml").read_text().replace('"stub"', '"other"').replace("[0.001, 0.002]", "[0.002, 0.003]")
-    (tmp_path / "stub.toml").write_text(text)
-    assert launch(make(load(str(tmp_path / "stub.toml"))), path)[0].counts == {"complete": 2}
+    (tmp_path / "stub.toml").write_text(text.replace('metric = "loss"', 'metric = "accuracy"'))
+    outcome, output = launch(make(load(str(tmp_path / "stub.toml"))), path)
+    assert outcome.counts == {"complete": 2} and "other 2/2: lr=0.003, seed 0 complete, accuracy 0.5\n" in output
     assert rows(path, "SELECT count(*) FROM run") == rows(path, "SELECT count(*) FROM attempt") == [(3,)]
 
 

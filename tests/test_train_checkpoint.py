@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
         checkpoint.save(path, state(2))
     loaded = checkpoint.load(path)
     assert loaded and loaded["done"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["job.pt"], "what was half written gives its room back"
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a machine that loses its power leaves cannot be tried here; the order in which things are made durable can."""
+    path, done = tmp_path / "job.pt", []
+    checkpoint.save(path, state(1))
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
+    monkeypatch.setattr(Path, "replace", lambda self, to: (done.append((self.name, to.name)), replace(self, to)))
+    checkpoint.save(path, state(2))
+    assert done == ["job.pt.tmp", ("job.pt", "job.pt.previous"), ("job.pt.tmp", "job.pt"), tmp_path.name]
 
 
 def test_dying_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

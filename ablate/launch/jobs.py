@@ -22,6 +22,14 @@ class Job:
     message: dict[str, Any]  # to the worker: see `ablate.launch.worker`
     squeezed: int  # how often its shape had run out of memory before
 
+    @property
+    def within(self) -> str:
+        """How much of it is in memory at once."""
+        if not (sequences := self.message["micro_batch"]):
+            return f"{len(self.claims)} run{'s' if len(self.claims) > 1 else ''} at a time"
+        again = ", and blocks computed again in the backward pass" if self.message["recompute"] else ""
+        return f"{sequences} of {self.claims[0].config.batch_size} sequences in memory at once{again}"
+
 
 class Jobs:
     """The jobs of a study for one launcher. They become smaller where memory runs out."""

@@ -198,6 +198,8 @@ class Launcher:
             label = f"{claim.cell}, seed {config.seed}" + (f", lr {config.lr:g}" if claim.role == "tune" else "")
             flops, metric = sizes.train_flops(config), self._plan.study.metric
             self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, flops, metric))
+            if job.squeezed and claim.n > 1:
+                self._display.say(f"{self._name}: {label} is tried again with {job.within}")
 
     # -- listening ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,70 @@
+"""What the worker's way to torch tells of failures: memory that ran out, and a device that no longer answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from launching import HERE, launch, rows, small_plan
+from training import run
+
+from ablate import text
+from ablate.launch import engine, launcher
+
+
+def test_what_torch_says_of_memory_that_ran_out() -> None:
+    with pytest.raises(RuntimeError) as real:
+        torch.empty(1 << 60)
+    for error in (
+        real.value,
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        MemoryError(),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    ):
+        assert engine.status(error) == "oom"
+    for other in (RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"), ValueError("out of memory")):
+        assert engine.status(other) == "failed"
+
+
+def test_a_device_is_usable_until_it_no_longer_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.usable("cpu")
+
+    def lost(*_: object, **__: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", lost)
+    assert not engine.usable("cuda:0")
+
+
+SCARCE = """
+import torch
+from ablate.launch.engine import *
+from ablate.launch import engine
+def train(configs, *a, micro_batch, **k):
+    if not 0 < micro_batch * configs[0].n_ctx <= 16:
+        torch.empty(1 << 60)
+    engine.train(configs, *a, micro_batch=micro_batch, **k)
+"""
+
+
+def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real engine on a device that holds two of its eight sequences at once."""
+    (tmp_path / "scarce.py").write_text(SCARCE)
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launcher, "INGEST", 0.05)
+    monkeypatch.setenv("ABLATE_ENGINE", "scarce")
+    plan = small_plan(tmp_path, [1e-2], steps=20)
+    outcome, output = launch(plan, tmp_path / "a.db")
+    assert outcome == launcher.Outcome({"complete": 1}, 0)
+    assert rows(tmp_path / "a.db", "SELECT status FROM attempt ORDER BY n") == [("oom",), ("complete",)]
+    assert "stub 0/1: lr=0.01, seed 0 oom: RuntimeError: " in output
+    assert "stub: lr=0.01, seed 0 is tried again with 2 of 8 sequences in memory at once" in output
+    losses = "SELECT step, value FROM metric JOIN series ON id = series_id WHERE name = 'train_loss'"
+    (whole,) = run(plan.runs[0].config, evaluation=plan.study.evaluation, tokens=text.load(plan.runs[0].config, plan.sources))
+    assert dict(rows(tmp_path / "a.db", losses)) == pytest.approx(whole.series("train_loss"), rel=1e-5)
+    assert len(whole.series("train_loss")) == 20

@@ -1,0 +1,85 @@
+"""Launchers of several hosts on one database: who lives, who is taken over, and how one learns that it was."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+
+from ablate import store
+from ablate.launch import launcher
+from ablate.store.owners import Owner, bury
+
+LEASE = 0.6
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Owner.here
+    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    monkeypatch.setattr(launcher, "INGEST", 0.05)
+    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(launcher, "BEAT", 0.1)
+    monkeypatch.setattr(Owner, "here", lambda db: here(db, lease=LEASE))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Launcher]:
+    """Starts a launcher that believes to be on another host, where nobody here can see whether it lives; it has a run at work."""
+
+    def start(steps: int) -> Launcher:
+        plan, path = small_plan(tmp_path, [1e-3], steps=steps), tmp_path / "a.db"
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda: "elsewhere")
+            far = Launcher(plan, path)
+        wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+        return far
+
+    return start
+
+
+def test_a_launcher_elsewhere_that_lives_keeps_its_runs(tmp_path: Path, elsewhere: Callable[[int], Launcher]) -> None:
+    far = elsewhere(100)  # which takes several leases
+    assert launch(small_plan(tmp_path, [1e-3], steps=100), tmp_path / "a.db")[0].counts == {"complete": 1}
+    assert far.wait() == 0
+    assert rows(tmp_path / "a.db", "SELECT n, status, owner LIKE 'elsewhere:%' FROM attempt") == [(1, "complete", 1)]
+    assert rows(tmp_path / "a.db", "SELECT count(*) FROM metric") == [(2 * 100,)]
+
+
+def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[int], Launcher]
+) -> None:
+    far, path = elsewhere(1000), tmp_path / "a.db"
+    far.kill(signal.SIGSTOP)  # its host hangs; its worker goes on
+    (worker,) = workers(far.pid)
+    monkeypatch.setenv("STUB_DELAY", "0")
+    near = Launcher(small_plan(tmp_path, [1e-3], steps=1000), path)
+    begun = time.monotonic()
+    wait_for(lambda: len(rows(path, "SELECT 1 FROM attempt")) == 2)
+    assert time.monotonic() - begun > LEASE
+    assert near.wait() == 0
+    far.kill(signal.SIGCONT)  # and wakes up: the run is another's
+    assert far.wait() == 0
+    assert not Path(f"/proc/{worker}").exists()
+    tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
+    assert tries == [("dead", 1, f"its launcher on elsewhere gave no sign of life for {LEASE:g} s"), ("complete", 0, None)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 1000,)]
+
+
+def test_a_worker_whose_run_was_taken_over_is_stopped(tmp_path: Path, elsewhere: Callable[[int], Launcher]) -> None:
+    far, path = elsewhere(200), tmp_path / "a.db"
+    (worker,) = workers(far.pid)
+    with store.open(str(path), create=True) as db, db.begin() as connection:
+        bury(connection, 1, "taken over")
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+    assert far.wait() == 0, "the launcher itself goes on, and does again what is left"
+    assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("dead",), ("complete",)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 200,)]
