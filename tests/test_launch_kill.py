@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -67,6 +69,15 @@ def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
     assert rows(path, "SELECT count(*) FROM metric") == [(RUNS * STEPS * SERIES,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(RUNS,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status IN ('running', 'failed')") == [(0,)]
+
+
+def test_a_plan_is_the_same_to_the_byte_in_every_process():
+    """Whatever order sets have there."""
+    code = "import sys; from ablate.plan import plan; from ablate.study import load; print(plan(load(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(HERE.parent / "studies" / "topology.toml")]
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
+    plans = [subprocess.run(command, env=each, capture_output=True, check=True).stdout for each in environments]
+    assert plans[0].count(b"PlannedRun") > 100 and plans[0] == plans[1]
 
 
 def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):

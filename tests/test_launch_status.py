@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from command import Run
 from launching import rows, small_plan
 
 from ablate import store
@@ -14,7 +15,7 @@ from ablate.store.ingest import ingest
 from ablate.store.runs import Owner, claim, register
 
 
-def test_a_run_at_work_and_then_dead(tmp_path):
+def test_a_run_at_work_and_then_dead(tmp_path, ablate: Run):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=2, steps=100), tmp_path / "a.db"
     with store.open(str(path), create=True) as db:
         study_id = register(db, plan)
@@ -38,6 +39,8 @@ def test_a_run_at_work_and_then_dead(tmp_path):
         (study,) = status.studies(db)
         assert [(run.dead, run.seconds_left) for run in study.working] == [(True, None)] and study.seconds_left is None
         assert status.studies(db, "another") == []
+        _, shown, _ = ablate("status", "--db", str(path))
+    assert "gone: its launcher and worker have died" in shown and "cuda:1" not in shown
     assert rows(path, "SELECT status FROM run ORDER BY id") == [("running",), ("planned",), ("planned",), ("planned",)]
 
 
