@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
 import os
 import re
 import signal
-import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,9 +14,7 @@ from launching import HERE, Launcher, launch, rows, small_plan, wait_for, worker
 
 from ablate import journal, store
 from ablate.errors import AblateError
-from ablate.launch import devices, launcher, status
-from ablate.launch.turns import turn
-from ablate.plan import Plan
+from ablate.launch import launcher, status
 from ablate.plan import plan as make
 from ablate.study import load
 
@@ -318,120 +312,3 @@ def test_no_worker_starts(tmp_path, monkeypatch):
     with pytest.raises(AblateError, match="no worker starts on cpu: OSError: libcuda is not what it was"):
         launch(plan, path)
     assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {"planned", "stopped"}, "no run is to blame"
-
-
-def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
-    (tmp_path / "partly.py").write_text(
-        "from stub_engine import *\nimport stub_engine\ndef setup(device, threads, memory):\n"
-        "    assert device != 'cuda:1', 'fell off the bus'\n    return stub_engine.setup(device, threads, memory)\n"
-    )
-    monkeypatch.setenv("ABLATE_ENGINE", "partly")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
-    monkeypatch.setenv("STUB_DELAY", "0.05")
-    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
-    plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
-    outcome, output = launch(plan, path, places=gpus(2))
-    assert outcome == launcher.Outcome({"complete": 8}, 0)
-    assert "cuda:1 is given up, as no worker starts on it: AssertionError: fell off the bus" in output
-
-
-def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, monkeypatch):
-    (tmp_path / "crowded.py").write_text(
-        "from stub_engine import *\nimport stub_engine\nfrom pathlib import Path\ndef setup(device, threads, memory):\n"
-        f"    place = Path({str(tmp_path)!r})\n    assert len(list(place.glob('taken*'))) < 2, 'no room for a third'\n"
-        "    (place / f'taken{os.getpid()}').touch()\n    return stub_engine.setup(device, threads, memory)\n"
-    )
-    monkeypatch.setenv("ABLATE_ENGINE", "crowded")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
-    monkeypatch.setenv("STUB_DELAY", "0.1")
-    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(1))
-    assert outcome == launcher.Outcome({"complete": 12}, 0)
-    assert "given up" not in output
-    assert "cuda:0 has 2 workers left, as one does not start: AssertionError: no room for a third" in output
-
-
-def gpus(n: int) -> list[devices.Device]:
-    return [devices.Device(f"cuda:{k}", 8 << 30, 4) for k in range(n)]
-
-
-SHAPES = """
-[factors]
-lr = [0.001, 0.002]
-n_layer = [1, 2, 3]
-"""
-
-
-def several_shapes(tmp_path: Path, seeds: int = 2) -> Plan:
-    small_plan(tmp_path, [1e-3, 2e-3], seeds=seeds)
-    text = (tmp_path / "stub.toml").read_text().partition("[factors]")[0].replace("n_layer = 1\n", "")
-    (tmp_path / "stub.toml").write_text(text + SHAPES)
-    return make(load(str(tmp_path / "stub.toml")))
-
-
-def worked(log: Path) -> dict[str, list[tuple[float, float, int]]]:
-    """Device → (begun, ended, worker) of its jobs, in order."""
-    jobs: dict[str, list[tuple[float, float, int]]] = {}
-    for line in log.read_text().splitlines():
-        device, pid, begun, ended = line.split()
-        jobs.setdefault(device, []).append((float(begun), float(ended), int(pid)))
-    return {device: sorted(each) for device, each in jobs.items()}
-
-
-def test_workers_of_a_gpu_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setenv("STUB_DELAY", "0.03")
-    monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
-    assert launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(2))[0] == launcher.Outcome({"complete": 12}, 0)
-    for jobs in worked(tmp_path / "log").values():
-        assert all(ended <= begun for (_, ended, _), (begun, _, _) in pairwise(jobs)), "one trains at a time"
-        assert len({pid for _, _, pid in jobs}) > 1, "several make ready"
-
-
-def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
-    monkeypatch.setenv("STUB_DELAY", "0.03")
-    plan = several_shapes(tmp_path)
-    once = {"lr": stub_engine.DIES_ONCE}
-    dying = tuple(
-        dataclasses.replace(run, config=run.config.model_copy(update=once)) if run.config.lr == 1e-3 else run for run in plan.runs
-    )
-    outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", places=gpus(1))
-    assert outcome == launcher.Outcome({"complete": 12}, 0)
-
-
-def test_a_worker_that_waits_for_its_turn_can_be_stopped():
-    holder = tempfile.TemporaryFile()  # noqa: SIM115
-    waiter = os.open(f"/proc/self/fd/{holder.fileno()}", os.O_RDWR)
-    pid = os.fork()
-    if pid == 0:  # locks are a process's own: another one has its turn and keeps it
-        fcntl.lockf(holder, fcntl.LOCK_EX)
-        time.sleep(30)
-        os._exit(0)
-    try:
-        wait_for(lambda: _locked(waiter))
-        asked = iter([False, False, True])
-        with turn(waiter, lambda: next(asked)):
-            assert _locked(waiter), "it goes on without its turn, to record that it was stopped"
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    with turn(waiter, lambda: False):  # the turn of a process ends with it
-        pass
-    os.close(waiter)
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.lockf(file, fcntl.LOCK_UN)
-    return False
-
-
-def test_the_longest_jobs_come_first_where_there_are_several_devices(tmp_path, monkeypatch):
-    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
-    plan, path = several_shapes(tmp_path, seeds=1), tmp_path / "a.db"
-    order = "SELECT n_layer FROM run JOIN attempt ON run_id = run.id ORDER BY attempt.id"
-    launch(plan, path, places=gpus(1))
-    assert rows(path, order) == [(1,), (2,), (3,)] * 2
-    launch(plan, other := tmp_path / "b.db", places=gpus(2))
-    assert rows(other, order) == [(3,), (3,), (2,), (2,), (1,), (1,)]

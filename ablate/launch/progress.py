@@ -19,6 +19,7 @@ from ablate.launch.status import Survey
 from ablate.units import count, duration
 
 ROWS = 8  # runs at work that a terminal shows
+SETTLED = 3.0  # seconds of training before which a rate says nothing: short runs are read whole
 PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
 
@@ -100,10 +101,11 @@ class Tally:
     def seconds_left(self) -> float | None:
         at_work = self.running.values()
         here = self.flops_done + sum(run.flops * (run.step - run.began_at) / run.steps for run in at_work)
-        if not here or self.since is None:
+        elapsed = 0.0 if self.since is None else self.clock() - self.since
+        if not here or elapsed < SETTLED:
             return None
         left = self.flops_left - sum(run.flops * run.step / run.steps for run in at_work)
-        return max(0.0, left) * (self.clock() - self.since) / here
+        return max(0.0, left) * elapsed / here
 
     def __str__(self) -> str:
         parts = [f"{len(self.running)} running"] if self.running else []
