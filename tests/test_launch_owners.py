@@ -12,6 +12,7 @@ import pytest
 from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 
 from ablate import store
+from ablate.journal import read
 from ablate.launch import launcher
 from ablate.store.owners import Owner, bury
 
@@ -79,7 +80,8 @@ def test_a_worker_whose_run_was_taken_over_is_stopped(tmp_path: Path, elsewhere:
     (worker,) = workers(far.pid)
     with store.open(str(path), create=True) as db, db.begin() as connection:
         bury(connection, 1, "taken over")
-    wait_for(lambda: not Path(f"/proc/{worker}").exists())
     assert far.wait() == 0, "the launcher itself goes on, and does again what is left"
+    first, second = (read(tmp_path / "a.journals" / name)[0] for (name,) in rows(path, "SELECT journal FROM attempt ORDER BY n"))
+    assert first[0]["pid"] == worker != second[0]["pid"] and first[-1]["event"] != "end", "it was killed amid its run"
     assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("dead",), ("complete",)]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 200,)]
