@@ -13,6 +13,16 @@ from ablate import text
 from ablate.launch import engine, launcher
 
 
+def test_a_worker_trains_with_the_threads_that_it_records() -> None:
+    """A run's bits depend on them."""
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            assert engine.setup("cpu", threads, 1 << 30)["threads"] == threads == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_torch_says_of_memory_that_ran_out() -> None:
     with pytest.raises(RuntimeError) as real:
         torch.empty(1 << 60)

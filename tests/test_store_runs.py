@@ -169,14 +169,18 @@ def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
     assert [(claim.config.topology, claim.config.seed) for claim in claims] == [("serial", 0), ("serial", 1), ("serial", 2)]
 
 
-def test_a_run_has_one_running_attempt_whatever_the_code_does(db: Database, owner: runs.Owner) -> None:
+@pytest.mark.parametrize("status", ["running", "complete"])
+def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(db: Database, owner: runs.Owner, status: str) -> None:
     study_id = runs.register(db, plan_of())
     (claim,) = runs.claim(db, study_id, owner, 1)
+    if status == "complete":
+        train(claim)
+        ingest(db, claim.attempt_id)
     with pytest.raises(Exception, match="UNIQUE"), db.begin() as connection:
         connection.exec_driver_sql(
             "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-            "VALUES (?, 2, 'running', 'x', 0, 'y', 0, '{}')",
-            (claim.run_id,),
+            "VALUES (?, 2, ?, 'x', 0, 'y', 0, '{}')",
+            (claim.run_id, status),
         )
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from training import after, config, run
 
+from ablate.launch.worker import no_room
 from ablate.train import checkpoint
 
 
@@ -44,6 +46,18 @@ def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert [file.name for file in tmp_path.iterdir()] == ["job.pt"], "what was half written gives its room back"
 
 
+def test_a_full_disk_is_told_from_a_mistake(tmp_path: Path) -> None:
+    """torch turns what the system says into an error of its own."""
+    path = tmp_path / "job.pt"
+    checkpoint.save(path, state(1))
+    (tmp_path / "job.pt.tmp").symlink_to("/dev/full")
+    with pytest.raises((OSError, RuntimeError)) as full:
+        checkpoint.save(path, state(2))
+    assert no_room(full.value) == "No space left on device"
+    assert [file.name for file in tmp_path.iterdir()] == ["job.pt"]
+    assert no_room(RuntimeError("unexpected pos 768 vs 662")) == ""
+
+
 def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a machine that loses its power leaves cannot be tried here; the order in which things are made durable can."""
     path, done = tmp_path / "job.pt", []
@@ -71,6 +85,16 @@ def test_dying_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     loaded = checkpoint.load(path)
     assert loaded and loaded["done"] == 1
+
+
+def test_the_seconds_of_a_run_are_those_of_all_its_attempts(tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    run(config(), checkpoint=path, stop=after(12))
+    saved = checkpoint.load(path)
+    assert saved and saved["seconds"] > 0
+    checkpoint.save(path, {**saved, "seconds": 1000.0})
+    (events,) = run(config(), checkpoint=path, resume=True)
+    assert 1000 < events.finals()["train_seconds", 0] < 1100
 
 
 def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
