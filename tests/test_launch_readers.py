@@ -56,7 +56,9 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
         contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as browser,
         shown.open("w") as out,
         subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "FORCE_COLOR": "1"}) as watch,  # as on a terminal
+        contextlib.ExitStack() as stack,
     ):
+        stack.callback(watch.kill)
         browser.execute("BEGIN")
         seen = browser.execute("SELECT count(*) FROM metric").fetchone()  # and leaves its page open
         looks = [look(path)]
@@ -66,6 +68,7 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
         assert browser.execute("SELECT count(*) FROM metric").fetchone() == seen, "a page is of one moment"
         wait_for(lambda: "stub" in shown.read_text())
         watch.send_signal(signal.SIGINT)
+        watch.wait(20)
     assert watch.returncode == 0 and "Traceback" not in shown.read_text()
     assert looks == sorted(looks) and len(set(looks)) > 2, "they did look while runs ended"
     assert content(path) == content(alone)

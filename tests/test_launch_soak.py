@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,19 @@ EARLY, EARLY_SECONDS = 0.2, 5.0  # the share of kills that wait for no line, and
 LRS, SEEDS, STEPS = [1e-3, 2e-3, 3e-3], 10, 600  # 30 runs of about two seconds
 POINTS = {"train_loss": 200, "lr": 200, "grad_norm": 200, "tokens_per_second": 200, "loss": 2}  # of every run
 TARGETS = ("launcher", "worker", "both")
+PACKED = (
+    "from ablate.launch import packs; packs.capacity = lambda config, device: 4; from ablate.cli import main; main()"  # on a CPU
+)
 
 
 class Command:
     """`ablate run` in a process group of its own, with two workers of one thread each."""
 
-    def __init__(self, study: Path, path: Path, engine: str):
+    def __init__(self, study: Path, path: Path, engine: str, start: Sequence[str] = ("-m", "ablate")):
         environment = {"PYTHONPATH": f"{HERE.parent}:{HERE}", "ABLATE_ENGINE": engine, "OMP_NUM_THREADS": "2"}
         with (path.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ablate", "run", str(study), "--device", "cpu", "--db", str(path)],
+                [sys.executable, *start, "run", str(study), "--device", "cpu", "--db", str(path)],
                 env={**os.environ, **environment},
                 stdout=log,
                 stderr=log,
@@ -81,14 +85,40 @@ def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
     assert resumed > KILLS / 10, "a soak in which nothing goes on from a checkpoint proves little"
 
 
-def killed_until_complete(study: Path, path: Path, chance: random.Random, most: int) -> collections.Counter[str]:
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_kills_of_runs_that_train_together(tmp_path: Path) -> None:
+    """Ten runs, at most four of them in a pack, are those that train alone to what float32 leaves of them after 200 steps."""
+    study, alone, path = tmp_path / "stub.toml", tmp_path / "alone.db", tmp_path / "packed.db"
+    study.write_text(STUDY.format(lrs=LRS[:2], seeds=5, tokens=64 * 200))
+    assert Command(study, alone, "ablate.launch.engine").process.wait(600) == 0
+    kills = killed_until_complete(study, path, random.Random(1), 20, ("-c", PACKED))
+    packs = rows(path, "SELECT pack_size, count(*), sum(resumed_step > 0) FROM attempt GROUP BY pack_size")
+    print(f"{dict(kills)}, packs {packs}")
+    assert sum(resumed for size, _, resumed in packs if size and size > 1) > 5
+    for table, found in timeless(content(path)).items():
+        wanted = timeless(content(alone))[table]
+        if table == "effect":  # it holds a hash of what it rests on
+            continue
+        assert [[item for item in row if not isinstance(item, float)] for row in found] == [
+            [item for item in row if not isinstance(item, float)] for row in wanted
+        ]
+        numbers = [[item for row in each for item in row if isinstance(item, float)] for each in (found, wanted)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=1e-4)
+    assert points(path) == in_journals(path)
+    assert not list(path.with_suffix(".checkpoints").glob("*"))
+
+
+def killed_until_complete(
+    study: Path, path: Path, chance: random.Random, most: int, start: Sequence[str] = ("-m", "ablate")
+) -> collections.Counter[str]:
     """Run a study, and again whenever it was killed, until it is complete; how often what was killed."""
     kills = collections.Counter[str]()
-    run = Command(study, path, "impatient_engine")
+    run = Command(study, path, "impatient_engine", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
             assert code in (-signal.SIGKILL, 1), code  # 1: a run whose worker was killed three times
-            run = Command(study, path, "impatient_engine")
+            run = Command(study, path, "impatient_engine", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:
             target = chance.choice(TARGETS)
