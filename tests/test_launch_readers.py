@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
         looks = [look(path)]
         while os.waitid(os.P_PID, study.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             looks.append(look(path))
+            time.sleep(0.1)
         assert study.wait() == 0
         assert browser.execute("SELECT count(*) FROM metric").fetchone() == seen, "a page is of one moment"
         wait_for(lambda: "stub" in shown.read_text())

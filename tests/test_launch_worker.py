@@ -16,6 +16,7 @@ import stub_engine
 
 from ablate import journal
 from ablate.config import Evaluation, RunConfig
+from ablate.launch.worker import NO_ROOM
 
 HERE = Path(__file__).parent
 
@@ -121,6 +122,19 @@ def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worke
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.BREAKS_DEVICE))
     assert done(process) is None and process.wait(10) == 1
     assert not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
+
+
+def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
+    """The journal has room; torch says of the disk what it likes."""
+    (tmp_path / "crammed.py").write_text(
+        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n"
+        "    try: open('/dev/full', 'wb', buffering=0).write(b'x')\n    except OSError: raise RuntimeError('unexpected pos')\n"
+    )
+    process = worker(ABLATE_ENGINE="crammed", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
+    assert done(process) is None and process.wait(10) == NO_ROOM
+    assert events(path, "start") and not events(path, "end")
+    assert (tmp_path / "stderr").read_text().endswith("No space left on device\n")
 
 
 def test_an_engine_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path, monkeypatch):

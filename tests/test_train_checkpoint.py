@@ -35,6 +35,21 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, left: 
     assert loaded and loaded["done"] == 1
 
 
+@pytest.mark.parametrize("size", [1, 512])
+def test_a_checkpoint_with_lost_blocks_gives_way_to_the_one_before(tmp_path: Path, size: int) -> None:
+    """Wherever zeros stand instead of what was written, no other number is ever loaded."""
+    path = tmp_path / "job.pt"
+    checkpoint.save(path, state(1))
+    checkpoint.save(path, state(2))
+    whole, loaded = path.read_bytes(), set()
+    for place in range(0, len(whole), 97):
+        path.write_bytes(whole[:place] + bytes(len(whole[place : place + size])) + whole[place + size :])
+        found = checkpoint.load(path)
+        assert found and torch.equal(found["step"]["weights"], state(found["done"])["step"]["weights"])
+        loaded.add(found["done"])
+    assert 1 in loaded and loaded <= {1, 2}
+
+
 def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.pt"
     checkpoint.save(path, state(1))

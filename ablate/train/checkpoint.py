@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-NOT_WHOLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError)  # torch.load of a file cut short by a lost machine
+# What a file gives rise to that a lost machine cut short, or whose blocks were lost
+NOT_WHOLE = (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
 
 State = dict[str, Any]  # tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
 
@@ -43,7 +46,9 @@ def load(path: Path) -> State | None:
     for candidate in (path, previous(path)):
         if candidate.exists():
             with candidate.open("rb") as file, suppress(*NOT_WHOLE):
-                return torch.load(file, map_location="cpu", weights_only=True)
+                if zipfile.ZipFile(file).testzip() is None:  # torch takes damaged numbers for numbers
+                    file.seek(0)
+                    return torch.load(file, map_location="cpu", weights_only=True)
     return None
 
 
