@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import time
@@ -73,6 +74,20 @@ def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
     tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
     assert tries == [("dead", 1, f"its launcher on elsewhere gave no sign of life for {LEASE:g} s"), ("complete", 0, None)]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 1000,)]
+
+
+def test_a_clock_that_runs_backwards_delays_no_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[int], Launcher]
+) -> None:
+    far = elsewhere(1000)
+    far.kill(signal.SIGKILL)
+    far.wait()
+    monkeypatch.setenv("STUB_DELAY", "0")
+    hours = itertools.count(time.time(), -3600)
+    monkeypatch.setattr(time, "time", lambda: next(hours))
+    assert launch(small_plan(tmp_path, [1e-3], steps=1000), tmp_path / "a.db")[0].counts == {"complete": 1}
+    monkeypatch.undo()
+    assert rows(tmp_path / "a.db", "SELECT count(*) FROM metric") == [(2 * 1000,)]
 
 
 def test_a_worker_whose_run_was_taken_over_is_stopped(tmp_path: Path, elsewhere: Callable[[int], Launcher]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from store_plans import do_all, execute, fresh, names, plan_of, rows, train
 
@@ -104,6 +104,12 @@ def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> 
             )
 
 
+_BEGUN = [("study", "one", ["serial", "parallel"], 1, (1.0,))]
+_DONE, _LOST = ([("work", 2, status, 2.0)] for status in ("complete", "diverged"))
+
+
+@example(_BEGUN, _DONE, _DONE)  # equal but for their numbers
+@example(_BEGUN, _DONE, _LOST)  # with as many finals
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking would take minutes
 @given(common=_life, left=_life, right=_life)
 def test_merge_is_idempotent_and_commutative_and_loses_nothing(

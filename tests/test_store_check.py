@@ -1,0 +1,46 @@
+"""What `ablate db check` sees though every query goes well: a contradicting index, a journal that is still written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_plans import do_all, execute, fresh, names, plan_of, rows, train
+
+from ablate import store
+from ablate.journal import Journal
+from ablate.store import runs
+from ablate.store.check import check
+from ablate.store.sqlite import Damaged
+
+
+def test_damage_that_no_query_meets_is_told_and_nothing_is_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with fresh(path) as db, runs.Owner.here(db) as owner:
+        do_all(db, runs.register(db, plan_of()), owner)
+    ((key,),) = rows(path, "SELECT key FROM run WHERE id = 1")
+    data = path.read_bytes()
+    assert data.count(key.encode()) == 2, "once in the table, once in its index"
+    path.write_bytes(data.replace(key.encode(), key[::-1].encode(), 1))
+    before = path.read_bytes()
+    with store.open(str(path)) as db:
+        for repair in (False, True):
+            with pytest.raises(Damaged, match="index"):
+                check(db, repair=repair)
+    assert path.read_bytes() == before
+
+
+def test_a_journal_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
+    """A backup was put in the place of a database whose worker still trains."""
+    with fresh(tmp_path / "x.db") as db:
+        study_id = runs.register(db, plan_of())
+        with runs.Owner.here(db) as owner:
+            (claim,) = runs.claim(db, study_id, owner, 1)
+        execute(db.path, "DELETE FROM attempt")
+        execute(db.path, "UPDATE run SET status = 'planned'")
+        train(claim, status=None)
+        with Journal(claim.journal):
+            assert check(db, repair=True) == []
+            assert rows(db.path, "SELECT count(*) FROM attempt") == [(0,)]
+        assert [finding.repair for finding in check(db, repair=True)] == ["ingested"]
+        assert rows(db.path, "SELECT status FROM attempt") == [("dead",)] and names(db.journals) == [claim.journal.name]
