@@ -108,8 +108,9 @@ _BEGUN = [("study", "one", ["serial", "parallel"], 1, (1.0,))]
 _DONE, _LOST = ([("work", 2, status, 2.0)] for status in ("complete", "diverged"))
 
 
-@example(_BEGUN, _DONE, _DONE)  # equal but for their numbers
-@example(_BEGUN, _DONE, _LOST)  # with as many finals
+@example(common=_BEGUN, left=_DONE, right=_DONE)  # equal but for their numbers
+@example(common=_BEGUN, left=_DONE, right=_LOST)  # with as many finals
+@example(common=[*_BEGUN, ("work", 1, None, 2.0)], left=_DONE, right=[])  # one side saw that an attempt of both had died
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking would take minutes
 @given(common=_life, left=_life, right=_life)
 def test_merge_is_idempotent_and_commutative_and_loses_nothing(
