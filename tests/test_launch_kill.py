@@ -106,7 +106,7 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
 def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypatch):
     """The disk is full, say: one clear error, workers stop with a checkpoint, and the next `run` goes on."""
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
-    calls = 0
+    calls, handler = 0, signal.getsignal(signal.SIGINT)
 
     def full(db, attempt_id):
         nonlocal calls
@@ -119,7 +119,7 @@ def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypat
     with pytest.raises(AblateError, match="disk is full"):
         launch(plan, path)
     assert not workers(os.getpid())
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     monkeypatch.setattr(launcher, "ingest", ingest)
     assert launch(plan, path)[0] == launcher.Outcome({"complete": RUNS}, 0)
     assert content(path) == undisturbed[0]

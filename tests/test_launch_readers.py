@@ -36,7 +36,7 @@ def look(path: Path) -> int:
     frame = ablate.load("stub", db=str(path))
     assert frame[frame.status == "complete"].metric.notna().all()
     with store.open(str(path)) as db:
-        report.answer(db, "stub")
+        report.answer(report.gather(db, "stub"))
         _, found = query.run(
             db, "SELECT count(*), sum(EXISTS (SELECT 1 FROM final WHERE final.run_id = runs.run AND name = 'accuracy')) "
             "FROM runs JOIN metric ON run_id = run WHERE status = 'complete' GROUP BY run",

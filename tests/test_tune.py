@@ -311,7 +311,7 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     for command in (["status"], ["status", "bowl"]):
         assert f"bowl: t{sentence}" in plain(ablate(*command, "--db", str(path)))
     with store.open(str(path)) as db:
-        assert f"6 of 6 runs are complete. T{sentence}." in report.answer(db, "bowl")
+        assert f"6 of 6 runs are complete. T{sentence}." in report.answer(report.gather(db, "bowl"))
 
     fails.unlink()
     assert launch(given, path)[0] == launcher.Outcome({"complete": 14 + 12}, 0)
@@ -532,7 +532,7 @@ def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_it_is_
     assert f"bowl: h{sentence}" in output
     assert f"bowl: h{sentence}" in plain(ablate("status", "--db", str(path)))
     with store.open(str(path)) as db:
-        assert f"15 of 16 runs are complete and 1 failed. H{sentence}." in report.answer(db, "bowl")
+        assert f"15 of 16 runs are complete and 1 failed. H{sentence}." in report.answer(report.gather(db, "bowl"))
 
     fails.unlink()
     assert launch(given, path)[0] == launcher.Outcome({"complete": 16}, 0)

@@ -133,8 +133,13 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
         f"WHERE {_OF_STUDY} AND run.status <> 'complete'",
         study=study_id,
     )
-    files = [(row.key, db.checkpoints / Path(row.path).name) for row in rows]  # where the database is now
-    there = [(file.stat().st_mtime, key, str(file)) for key, file in files if file.exists()]
+    there = []
+    for row in rows:
+        file = db.checkpoints / Path(row.path).name  # where the database is now
+        whole = [
+            each.stat().st_mtime for each in db.checkpoints.glob(f"{file.name}*")
+        ]  # be it only the one before, as after a kill
+        there += [(max(whole), row.key, str(file))] if whole else []
     return {key: path for _, key, path in sorted(there)}
 
 
