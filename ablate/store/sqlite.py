@@ -28,8 +28,8 @@ _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs
 def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
     """A driver connection that begins no transaction by itself. `mode`: "ro" reads, "rw" writes, "rwc" also creates."""
     options = f"mode={mode}"
-    if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        options += "&immutable=1"  # a WAL database at rest in a folder where its side files cannot be made
+    if mode == "ro" and _side_files_would_harm(path):
+        options += "&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
@@ -45,6 +45,16 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
     return connection
+
+
+def _side_files_would_harm(path: Path) -> bool:
+    """Whether reading would make a WAL database's side files, which nobody has open, where they cannot be made, or in the
+    way of the database's owner: he could not write into those of somebody else."""
+    return not (
+        (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        or path.with_name(path.name + "-wal").exists()
+        or at_rest(path)
+    )
 
 
 def writer(path: Path) -> Engine:
@@ -122,6 +132,7 @@ class Damaged(AblateError):
 
 
 _MEANING = {
+    sqlite3.SQLITE_READONLY_ROLLBACK: "was left amid a commit by a killed process; who may write it has to open it once",
     sqlite3.SQLITE_BUSY: f"is locked: another process has held it for {BUSY_SECONDS:.0f} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_READONLY: "cannot be written: it, or its folder, is read-only",
@@ -135,8 +146,8 @@ _MEANING = {
 def explain(error: BaseException, path: Path) -> AblateError | None:
     """One line for what the user can put right; None for what is a mistake of ours."""
     driver = getattr(error, "orig", error)
-    code = getattr(driver, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_CORRUPT:
+    code = getattr(driver, "sqlite_errorcode", 0)
+    if code & 0xFF == sqlite3.SQLITE_CORRUPT:
         return Damaged(path, str(driver))
-    meaning = _MEANING.get(code)
+    meaning = _MEANING.get(code) or _MEANING.get(code & 0xFF)
     return AblateError(f"database {path} {meaning} ({driver})") if meaning else None
