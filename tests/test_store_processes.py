@@ -15,7 +15,7 @@ from together import CONTEXT, together
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs
+from ablate.store import runs, sqlite
 from ablate.store.ingest import ingest
 
 # -- creation -----------------------------------------------------------------------------------------------------
@@ -185,6 +185,24 @@ def test_eight_writers_and_two_readers_lose_nothing(tmp_path: Path) -> None:
     assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
     assert names(tmp_path) == ["x.db", "x.journals"]
+
+
+def _on_a_network(mounts: Path, call: Callable[..., Any], *arguments: Any) -> Any:
+    sqlite.MOUNTS = mounts
+    return call(*arguments)
+
+
+def test_without_a_log_nothing_is_lost_either(tmp_path: Path) -> None:
+    """As on a network file system, whose locks work: no promise rests on the journal mode."""
+    path, mounts = tmp_path / "x.db", tmp_path / "mounts"
+    with fresh(path) as db:
+        runs.register(db, plan_of(seeds=range(4)))
+    mounts.write_text(f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    calls = [(mounts, _write_for, str(path), 1.0)] * 3 + [(mounts, _read_for, str(path), 1.0)]
+    *written, reads = together(_on_a_network, calls)
+    assert min(written)[1] > 0 and reads > 0
+    assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 @pytest.mark.slow

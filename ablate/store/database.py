@@ -116,8 +116,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
                     notes += _create_or_upgrade(path)
             if kind := sqlite.network_filesystem(path):
                 notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
-            else:
-                sqlite.set_journal_mode(path, "WAL")
+            sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
         elif (found := _version(path)) is None:
             raise AblateError(f"database {path} is empty: no study has been run in it")
         elif found != migrate.HEAD:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,26 @@ from ablate.errors import AblateError
 
 BUSY_SECONDS = 60.0  # how long a connection waits for another's lock
 
-_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs", "orangefs", "pvfs")
+MOUNTS = Path("/proc/self/mounts")
+
+# Types as Linux names them, by how they begin: over a network, shared by machines, or shared by a machine and its host.
+_NETWORK = (
+    "nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "orangefs", "pvfs", "panfs", "wekafs",
+    "gfs2", "ocfs2", "coda", "ncp", "davfs", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs", "fakeowner", "dvs", "cvfs",
+)  # fmt: skip
+_LOCAL_FUSE = (
+    "mergerfs",
+    "bindfs",
+    "fuse-overlayfs",
+    "gocryptfs",
+    "encfs",
+    "cryfs",
+    "ntfs",
+    "exfat",
+    "zfs",
+    "squashfuse",
+    "lxcfs",
+)
 
 
 def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
@@ -89,19 +109,24 @@ def at_rest(path: Path) -> bool:
 
 
 def network_filesystem(path: Path) -> str | None:
-    """The type of the network file system that `path` is on; None on a local one, or where the system does not tell."""
+    """The type of the network file system that `path` is on; None on a local one, or where the system does not tell.
+
+    One in user space (fuse) counts as such unless it is known to be local: its locks are what its program makes of them.
+    """
     try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    best, kind = "", ""
-    resolved = str(path.resolve())
+    best, kind = Path("/"), ""
+    resolved = path.resolve()
     for line in mounts:
-        _, mount, type_, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+        _, mounted, type_, *_ = line.split(" ")
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mounted))
+        if resolved.is_relative_to(mount) and len(mount.parts) >= len(best.parts):  # the last one lies on top
             best, kind = mount, type_
-    return kind if kind.startswith(_NETWORK) else None
+    user_space, _, program = kind.partition(".")
+    foreign = user_space == "fuse" and not program.startswith(_LOCAL_FUSE)
+    return kind if foreign or kind.startswith(_NETWORK) else None
 
 
 @contextlib.contextmanager
