@@ -172,9 +172,9 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
 
 NETWORK = [
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "beegfs_nodev", "ceph", "glusterfs", "afs", "9p",
-    "orangefs", "pvfs2", "panfs", "wekafs", "gfs2", "ocfs2", "coda", "ncpfs", "davfs", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs",
-    "fakeowner", "dvs", "cvfs", "fuse", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs", "fuse.ceph-fuse",
-    "fuse.juicefs", "fuse.gcsfuse", "fuse.vmhgfs-fuse", "fuse.grpcfuse", "fuse.drive",
+    "orangefs", "pvfs2", "panfs", "wekafs", "gfs2", "ocfs2", "coda", "ncpfs", "davfs", "virtiofs", "vboxsf", "prl_fs",
+    "vmhgfs", "drvfs", "fakeowner", "dvs", "cvfs", "fuse", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs",
+    "fuse.ceph-fuse", "fuse.juicefs", "fuse.gcsfuse", "fuse.vmhgfs-fuse", "fuse.grpcfuse", "fuse.drive",
 ]  # fmt: skip
 LOCAL = [
     "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "f2fs", "bcachefs", "apfs", "autofs", "fuse.mergerfs",
