@@ -22,7 +22,6 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.plan.ladder import solve
-from ablate.report import scaled
 from ablate.scaling import fit, isoflop
 from ablate.scaling.forms import Cost, best_split
 from ablate.scaling.planned import foretell
@@ -173,8 +172,11 @@ def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_ofte
 @pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     db = scale(tmp_path, factor=1.03)
-    report.write(db, "scale", tmp_path / "out")
+    gathered = report.gather(db, "scale")
+    report.write(gathered, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    first = gathered.lead[0]  # the answer to the study's question comes before any other
+    assert first.startswith("parallel differs by an offset") and first in report.answer(gathered)
     for part in (
         "59 runs that completed the schedule, on 2 curves", "1 of 60 runs are left out", "parameters without embeddings and head",
         "Fitted without the largest size", "parallel differs by an offset", "at the points that both have",
@@ -193,7 +195,7 @@ def test_a_study_too_small_for_its_fit_is_told_why(tmp_path: Path) -> None:
     factors = {"topology": TOPOLOGY, "n_layer": {"2": {"n_layer": 2}, "4": {"n_layer": 4}}}
     reached = lambda levels, seed: Outcome(3.0 - 0.1 * int(levels["n_layer"]) + 0.01 * seed)  # noqa: E731
     db = study(tmp_path, factors, reached, toml=FIT, name="scale")
-    report.write(db, "scale", tmp_path / "out")
+    report.write(report.gather(db, "scale"), tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "No curve is fitted: " in text and "needs at least 4 sizes" in text and "this would do" in text
     assert (tmp_path / "out" / "figures" / "scaling-n.svg").is_file()  # the losses are drawn, without a curve
@@ -201,7 +203,7 @@ def test_a_study_too_small_for_its_fit_is_told_why(tmp_path: Path) -> None:
 
 def test_a_study_without_sizes_has_no_scaling_section(tmp_path: Path) -> None:
     db = study(tmp_path, {"topology": TOPOLOGY}, lambda levels, seed: Outcome(1.0 + 0.1 * seed), seeds=3)
-    assert scaled.gather(report.gather(db, "topology")) is None
+    assert report.gather(db, "topology").scaled is None
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,11 +23,16 @@ from ablate.scaling.forms import levels
 from ablate.scaling.study import COUNTS, of_study, resources
 from ablate.scaling.table import ONE
 from ablate.scaling.words import UNTRUSTED, enough
-from ablate.units import count, power
+from ablate.units import count, listed, power
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
 FEWER = 400  # replicates, for what only a table shows
 SYMBOLS = {"alpha": "α", "beta": "β"}
+CLAIMS = {
+    "exponent": "differs in its exponent",
+    "offset": "differs by an offset: exponents are not told apart, the losses are",
+    "not told apart": "is not told apart",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,21 @@ def _losses(material: Material, count: str = "body") -> Losses:
 # -- words ---------------------------------------------------------------------------------------------------------
 
 
+def lead(scaled: Scaled) -> list[str]:
+    """Whether the curves of [fit] differ by an offset or an exponent: two sentences each."""
+    return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
+
+
+def _told(one: Comparison) -> str:
+    apart = [f"{SYMBOLS[key]} by {_apart(test.interval)}" for key, test in one.exponents.items()]
+    apart.append(f"loss by {_gap(one.measured)} at the points of both" if one.measured else f"loss by {_gap(one.gap)}")
+    return f"{_claim(one)} It differs from {one.baseline} in {listed(apart)}."
+
+
+def _claim(one: Comparison) -> str:
+    return f"{one.group} {CLAIMS[one.verdict]}{'' if one.trusted else UNTRUSTED}."
+
+
 def paragraphs(scaled: Scaled) -> list[str]:
     """What was fitted to what, how far it is to be trusted, and how the curves compare."""
     said = [_measured(scaled), *scaled.losses.notes]
@@ -140,11 +161,6 @@ def _interval(one: Interval, digits: int = 3) -> str:
 
 
 def _compared(one: Comparison) -> str:
-    claim = {
-        "exponent": "differs in its exponent",
-        "offset": "differs by an offset: exponents are not told apart, the losses are",
-        "not told apart": "is not told apart",
-    }[one.verdict]
     tests = "; ".join(
         f"{SYMBOLS[key]} by {_change(test)}, with one floor for both by {_change(one.one_floor[key])}"
         for key, test in one.exponents.items()
@@ -154,14 +170,18 @@ def _compared(one: Comparison) -> str:
     crossing = sentence(str(one.crossing)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{_gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
-        f"{one.group} {claim}{'' if one.trusted else UNTRUSTED}. Against {base} its exponents differ thus: {tests}. "
+        f"{_claim(one)} Against {base} its exponents differ thus: {tests}. "
         f"Its loss relative to {base}'s is {at_points}{_gap(one.gap)} by the curves over the measured range, "
         f"{_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. {crossing}."
     )
 
 
 def _change(test: Difference) -> str:
-    return f"{test.interval.value:+.3f} ({test.interval.lo:+.3f} to {test.interval.hi:+.3f}; Holm {p_value(test.p_holm)})"
+    return _apart(test.interval, f"; Holm {p_value(test.p_holm)}")
+
+
+def _apart(one: Interval, rest: str = "") -> str:
+    return _minus(f"{one.value:+.3f} ({one.lo:+.3f} to {one.hi:+.3f}{rest})")
 
 
 def _gap(one: Interval) -> str:
@@ -230,7 +250,7 @@ def _comparisons(scaled: Scaled) -> Table:
 
 def _test(one: Difference) -> tuple[Value, Value]:
     return (
-        Value(_minus(f"{one.interval.value:+.3f} ({one.interval.lo:+.3f} to {one.interval.hi:+.3f})"), one.interval.value),
+        Value(_apart(one.interval), one.interval.value),
         Value(p_digits(one.p_holm), one.p_holm),
     )
 
@@ -291,7 +311,7 @@ def pictures(gallery: Gallery, scaled: Scaled) -> list[Picture]:
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(words.phrase)} over {over}"
-            look = {"x": x, "label": words.axis, "fits": scaled.fits}
+            look: dict[str, Any] = {"x": x, "label": words.axis, "fits": scaled.fits}
             found.append(gallery.hang(f"scaling-{x}", title, _caption(scaled, x), figures.scaling, scaled.frame, **look))
     isoflops = scaled.fitted.isoflops if scaled.fitted else {}
     for number, (name, iso) in enumerate(isoflops.items()):
