@@ -187,7 +187,7 @@ def test_every_kind_of_loss_through_the_report(tmp_path: Path) -> None:
 
     factors = {"topology": {level: {"topology": level} for level in ("serial", "parallel")}}
     with study(tmp_path, factors, outcome, seeds=len(VALUES)) as db:
-        page = report.write(db, "topology", tmp_path / "out").read_text(encoding="utf-8")
+        page = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
     exact = {
         row["seed"]: row["loss"] for row in csv_file(tmp_path / "out" / "tables" / "runs.csv") if row["topology"] == "parallel"
     }
