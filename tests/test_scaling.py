@@ -13,8 +13,8 @@ from scipy.interpolate import Akima1DInterpolator
 
 from ablate import scaling
 from ablate.errors import AblateError
+from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import USUAL
-from ablate.scaling.fit import estimate, limits
 from ablate.scaling.forms import FORMS, Problem, best_split, levels
 from ablate.scaling.groups import meeting
 from ablate.scaling.isoflop import Budget, roughness
@@ -159,6 +159,30 @@ def test_the_largest_budget_can_be_held_out() -> None:
     assert found.held_out is not None and found.held_out.runs == 1 and found.held_out.what.startswith("largest budget (C = ")
     with pytest.raises(AblateError, match="hold_out"):
         scaling.fit(losses(columns, 0.002), hold_out="biggest", rng=rng(), bootstraps=50, **columns)
+
+
+def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None:
+    """As the five of 245 points that Besiroglu et al. 2024 left out, which move β from 0.37 to 0.45."""
+    columns = grid(12, 12)
+    loss = losses(columns, 0.005)
+    away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
+    spoilt = loss.copy()
+    spoilt[away] *= np.linspace(1.15, 1.4, len(away))
+    without = {name: np.delete(column, away) for name, column in columns.items()}
+    found = scaling.fit(spoilt, "nd", rng=rng(), bootstraps=50, **columns)
+    other = scaling.fit(np.delete(loss, away), "nd", rng=rng(), bootstraps=50, **without)
+    (note,) = [note for note in found.notes if "far off" in note]
+    assert note.startswith(f"{len(away)} runs lie far off, farthest at N = 5e+09, D = 2.5e+10 by +39.9%, the others ")
+    assert f"others {other.noise:.2%} off the curve; without them E = {other.constants['E'].value:.4g}" in note
+    assert found.constants["beta"].value != pytest.approx(other.constants["beta"].value, abs=0.02)
+    assert not any("far off" in note for note in other.notes)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001, 0.05])
+def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
+    for seed in range(5):
+        fit = scaling.fit(losses(grid(), noise, seed), "nd", rng=rng(), bootstraps=2, **grid())
+        assert not any("far off" in note for note in fit.notes)
 
 
 def test_repeated_runs_show_that_a_form_does_not_fit() -> None:
@@ -316,6 +340,7 @@ def test_gadre_models_are_fitted_and_their_held_out_miss_stated() -> None:
         assert one.noise == pytest.approx(0.03, abs=0.005)  # about 3%, says the tables' README
         assert 0.15 < one.constants["alpha"].value < 0.4 and 0.2 < one.constants["beta"].value < 0.4
         assert one.held_out is not None and abs(one.held_out.miss) < 0.08 and one.held_out.trusted
+        assert any("far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes)  # one model in all three
     text = "\n".join(found.lines())
     assert "a miss of +" in text and "rpj against c4_original" in text
 

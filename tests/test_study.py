@@ -12,7 +12,7 @@ import pytest
 from ablate import metrics
 from ablate.errors import AblateError
 from ablate.plan import plan
-from ablate.scaling.fit import HELD_OUT
+from ablate.scaling.held_out import HELD_OUT
 from ablate.study import Study, Tune, TwoStage, load, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source

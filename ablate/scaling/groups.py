@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.scaling.fit import Fit, Interval, limits, solve
+from ablate.scaling.bootstrap import Interval, limits, solve
+from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm

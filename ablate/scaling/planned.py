@@ -12,8 +12,8 @@ from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, proposal, usual_constants
-from ablate.scaling.fit import HELD_OUT
 from ablate.scaling.forms import FORMS, Form, level_of, levels
+from ablate.scaling.held_out import HELD_OUT
 from ablate.scaling.isoflop import LEAST_BUDGETS, LEAST_SIZES
 from ablate.scaling.losses import Losses
 from ablate.scaling.solve import Floats
