@@ -162,7 +162,7 @@ def test_the_largest_budget_can_be_held_out() -> None:
 
 
 def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None:
-    """As the five of 245 points that Besiroglu et al. 2024 left out, which move β from 0.37 to 0.45."""
+    """As the five points that Besiroglu et al. 2024 left out of 245, which move β from 0.37 to 0.45."""
     columns = grid(12, 12)
     loss = losses(columns, 0.005)
     away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
@@ -174,7 +174,6 @@ def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None
     (note,) = [note for note in found.notes if "far off" in note]
     assert note.startswith(f"{len(away)} runs lie far off, farthest at N = 5e+09, D = 2.5e+10 by +39.9%, the others ")
     assert f"without them E = {other.constants['E'].value:.4g}" in note
-    assert found.constants["beta"].value != pytest.approx(other.constants["beta"].value, abs=0.02)
     assert not any("far off" in note for note in other.notes)
 
 

@@ -177,10 +177,15 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     for part in (
         "59 runs that completed the schedule, on 2 curves", "1 of 60 runs are left out", "parameters without embeddings and head",
-        "Fitted without the largest size", "parallel differs by an offset", "at the points that both have",
+        "Fitted without the largest size", "parallel and serial differ by an offset", "% higher at the same points",
         "By isoFLOP minima a =", "all parameters", "FLOPs of training without the head's", "L\\(N, D\\) at each budget",
     ):  # fmt: skip
         assert part.replace("\\", "") in text, part
+    first = report.answer(db, "scale").splitlines()[2]
+    assert first.startswith(
+        "parallel and serial differ by an offset, and by no exponent that is told apart: the loss of parallel is "
+    )
+    assert "The curves do not cross within the measured range; " in first and first in text
     for name in ("scaling-n", "scaling-d", "scaling-c", "isoflop-0", "isoflop-1", "frontier-n", "frontier-d", "residuals"):
         assert (tmp_path / "out" / "figures" / f"{name}.svg").is_file() and f"figures/{name}.svg" in text
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "fits.csv").read_text(encoding="utf-8"))))

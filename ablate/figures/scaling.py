@@ -10,6 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from ablate import units
 from ablate.figures import style
@@ -186,9 +187,8 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> Non
         if not thin:
             ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
         ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
-        if index == 0 and (x == "n" or place in (0, len(lines) - 1)) and len(lines) > 1:
-            end = line[x][-1], band.value[-1]
-            ax.annotate(_called(line, part, x), end, (4, -1), textcoords="offset points", fontsize=6, va="center")
+        if index == 0 and len(lines) > 1 and (x != "c" or place in (0, len(lines) - 1)):
+            _called(ax, line, band.value, part, x)
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
             without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
@@ -233,11 +233,22 @@ def _grouping(frame: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
     return name, grids[name]
 
 
-def _called(line: dict[str, np.ndarray], part: pd.DataFrame, x: str) -> str:
-    """The value that a line is at, as it is written beside it."""
-    write = {"size": lambda: units.count(line["n"][0]), "budget": lambda: units.power(float(f"{line['c'].mean():.2g}"))}
-    write |= {"number of tokens": lambda: units.count(line["d"][0])}
-    return write.get(_grouping(part, x)[0], lambda: f"{(line['d'] / line['n']).mean():.2g}")()
+def _called(ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str) -> None:
+    """The value that a line is at, where there is room: over D lines fall to the right, and leave it at their start."""
+    at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
+    place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
+    ax.annotate(
+        _value(line, part, x), place, offset, textcoords="offset points", fontsize=6, va="center", path_effects=halo, zorder=5
+    )
+
+
+def _value(line: dict[str, np.ndarray], part: pd.DataFrame, x: str) -> str:
+    kind = _grouping(part, x)[0]
+    if kind == "budget":
+        return units.power(float(f"{line['c'].mean():.2g}"))
+    if kind in ("size", "number of tokens"):
+        return units.count(float(f"{line['n' if kind == 'size' else 'd'][0]:.2g}"))
+    return f"{(line['d'] / line['n']).mean():.2g}"
 
 
 def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, grids, joint, pictures, probes, record, scaled, tables, tuned
+from ablate.report import answers, basis, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material, gather
 from ablate.report.method import paragraphs
@@ -45,8 +45,12 @@ def write(db: Database, study: str, out: Path) -> Path:
     reported as far as it is. Raises `AblateError` for a study that the database does not know.
     """
     material = gather(db, study)
+    return _write(material, scaled.gather(material), out)
+
+
+def _write(material: Material, scaling: scaled.Scaled | None, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
-    effects, *sections = _sections(material, out / "figures")
+    effects, *sections = _sections(material, scaling, out / "figures")
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
@@ -54,7 +58,7 @@ def write(db: Database, study: str, out: Path) -> Path:
         "study": material.study,
         "effects": effects,
         "state": basis.state(material),
-        "lead": answers.lead(material),
+        "lead": _lead(material, scaling),
         "brief": answers.brief(material),
         "legend": answers.legend(material),
         "families": answers.families(material) + joint.families(material) + answers.changes(material),
@@ -72,7 +76,7 @@ def answer(db: Database, study: str) -> str:
     Of a study with many contrasts a sentence a family.
     """
     material = gather(db, study)
-    lines = [material.study.question, basis.state(material), *answers.lead(material)]
+    lines = [material.study.question, basis.state(material), *_lead(material, scaled.gather(material))]
     short = answers.brief(material)
     lines += [answers.legend(material)] if short else []
     for family in answers.families(material):
@@ -80,6 +84,11 @@ def answer(db: Database, study: str) -> str:
     for family in joint.families(material) + answers.changes(material):
         lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
     return "\n".join([*lines, "", *basis.fairness(material)])
+
+
+def _lead(material: Material, scaling: scaled.Scaled | None) -> list[str]:
+    """What the reader asks first: how the curves of [fit] differ, and which arm has the best mean."""
+    return [*(scaled.lead(scaling) if scaling else []), *answers.lead(material)]
 
 
 def _told(family: answers.Family, short: bool) -> list[str]:
@@ -90,15 +99,16 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     """Write the reports on several studies into folders of `out`, and index.html over them; the path of that page."""
     written = []
     for name in studies:
-        page = write(db, name, out / pictures.slug(name))
         material = gather(db, name)
-        said = basis.state(material), answers.lead(material), answers.verdict(material)
+        scaling = scaled.gather(material)
+        page = _write(material, scaling, out / pictures.slug(name))
+        said = basis.state(material), _lead(material, scaling), answers.verdict(material)
         written.append(Written(name, material.study.question, *said, page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 
 
-def _sections(material: Material, folder: Path) -> list[Section]:
+def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     gallery = pictures.Gallery(folder)
     effects = Section(
@@ -122,7 +132,7 @@ def _sections(material: Material, folder: Path) -> list[Section]:
             paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
             tables=_full(probes.grid(material)),
         ),
-        _scaling(gallery, material),
+        _scaling(gallery, scaling),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
@@ -142,13 +152,12 @@ def _sections(material: Material, folder: Path) -> list[Section]:
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
-def _scaling(gallery: pictures.Gallery, material: Material) -> Section:
-    found = scaled.gather(material)
+def _scaling(gallery: pictures.Gallery, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(
         "scaling", "Scaling",
-        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*scaled.tables(found)),
+        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*fitted.tables(found)),
     )  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,19 +12,18 @@ import pandas as pd
 
 from ablate import figures
 from ablate.errors import AblateError
-from ablate.report.document import Picture, Table, Value
+from ablate.report.document import Picture
 from ablate.report.material import Material
 from ablate.report.pictures import Gallery
-from ablate.report.words import MINUS, p_digits, p_value, plural, sentence
-from ablate.scaling import Comparison, Difference, Fit, HeldOut, Interval, Losses, Minimum, TableFit
+from ablate.report.words import MINUS, p_value, plural, sentence
+from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.forms import levels
-from ablate.scaling.study import COUNTS, of_study, resources
+from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE
 from ablate.scaling.words import UNTRUSTED, enough
-from ablate.units import count, power
+from ablate.units import count, listed, power
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
-FEWER = 400  # replicates, for what only a table shows
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
 
@@ -69,21 +67,46 @@ def gather(material: Material) -> Scaled | None:
     )
     if (not wanted and not grown) or material.good.empty:
         return None
-    losses = _losses(material)
+    found = losses(material)
     if material.study.goal != "min":
-        return Scaled(material, losses, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
+        return Scaled(material, found, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
     try:
-        return Scaled(material, losses, losses.fit(hold_out=str(wanted.get("hold_out", ""))), "")
+        return Scaled(material, found, found.fit(hold_out=str(wanted.get("hold_out", ""))), "")
     except AblateError as error:
-        return Scaled(material, losses, None, f"No curve is fitted: {error}")
+        return Scaled(material, found, None, f"No curve is fitted: {error}")
 
 
-def _losses(material: Material, count: str = "body") -> Losses:
+def losses(material: Material, count: str = "body") -> Losses:
     group = str(material.settings.get("fit", {}).get("group", ""))
     return of_study(material.runs, material.levels, group=group, count=count)
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
+
+
+def lead(scaled: Scaled) -> list[str]:
+    """How each curve differs from the one it is compared with: an offset, an exponent or nothing; and whether they cross."""
+    return [_verdict(one) for one in scaled.fitted.comparisons] if scaled.fitted else []
+
+
+def _verdict(one: Comparison) -> str:
+    apart = [f"{SYMBOLS[key]}, by {_change(test)}" for key, test in one.exponents.items() if test.p_holm <= 1 - one.confidence]
+    claim = {
+        "exponent": f"differ in {listed(apart)}",
+        "offset": "differ by an offset, and by no exponent that is told apart",
+        "not told apart": "are told apart neither by an exponent nor by an offset",
+    }[one.verdict]
+    by, where = (one.measured, "at the same points") if one.measured else (one.gap, "over the measured range")
+    loss = f"the loss of {one.group} is {abs(by.value):.2%} {'lower' if by.value < 0 else 'higher'} {where} ({_ends(by)})"
+    cross = f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}" if one.crossing.inside else "do not cross"
+    return (
+        f"{one.group} and {one.baseline} {claim}: {loss}{'' if one.trusted else UNTRUSTED}. "
+        f"The curves {cross} within the measured range; {one.crossing.share_inside:.0%} of replicates do."
+    )
+
+
+def place(value: float) -> str:
+    return power(float(f"{value:.3g}"))
 
 
 def paragraphs(scaled: Scaled) -> list[str]:
@@ -93,10 +116,10 @@ def paragraphs(scaled: Scaled) -> list[str]:
         return [*said, scaled.refused]
     said += [_fit(scaled, name, one) for name, one in scaled.fits.items()]
     said += [_compared(one) for one in scaled.fitted.comparisons]
-    return [_minus(text) for text in (*said, *scaled.fitted.notes)]
+    return [minus(text) for text in (*said, *scaled.fitted.notes)]
 
 
-def _minus(text: str) -> str:
+def minus(text: str) -> str:
     """Negative numbers with a real minus sign."""
     return re.sub(r"(?<![\w.^-])-(?=\d)", MINUS, text)
 
@@ -117,12 +140,12 @@ def _range(values: np.ndarray, write: object) -> str:
 
 
 def _fit(scaled: Scaled, name: str, one: Fit) -> str:
-    exponents = [f"{SYMBOLS[key]} = {_interval(one.constants[key])}" for key in ("alpha", "beta") if key in one.constants]
+    exponents = [f"{SYMBOLS[key]} = {interval(one.constants[key])}" for key in ("alpha", "beta") if key in one.constants]
     if one.form.columns == ("n", "d"):
-        exponents.append(f"the best size grows as C^a with a = {_interval(one.n_exponent)}")
+        exponents.append(f"the best size grows as C^a with a = {interval(one.n_exponent)}")
     assert scaled.fitted
     iso = scaled.fitted.isoflops.get(name)
-    by_minima = f" By isoFLOP minima a = {_interval(iso.n_exponent)}." if iso else ""
+    by_minima = f" By isoFLOP minima a = {interval(iso.n_exponent)}." if iso else ""
     rest = " ".join(str(note) for note in (one.held_out or "", *one.notes, enough(one)) if note)
     who = "" if name == ONE else f"{name}: "
     return f"{who}{one.form.symbol} = {_equation(one)}; {'; '.join(exponents)}.{by_minima} {rest}".strip()
@@ -135,28 +158,21 @@ def _equation(one: Fit) -> str:
     return " + ".join(terms)
 
 
-def _interval(one: Interval, digits: int = 3) -> str:
+def interval(one: Interval, digits: int = 3) -> str:
     return f"{one.value:.{digits}f} (95% interval {one.lo:.{digits}f} to {one.hi:.{digits}f})"
 
 
 def _compared(one: Comparison) -> str:
-    claim = {
-        "exponent": "differs in its exponent",
-        "offset": "differs by an offset: exponents are not told apart, the losses are",
-        "not told apart": "is not told apart",
-    }[one.verdict]
     tests = "; ".join(
         f"{SYMBOLS[key]} by {_change(test)}, with one floor for both by {_change(one.one_floor[key])}"
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
-    low, high = (power(float(f"{end:.3g}")) for end in (one.low, one.high))
-    crossing = sentence(str(one.crossing)).replace("at ", f"at {axis} = ", 1)
-    at_points = f"{_gap(one.measured)} at the points that both have, " if one.measured else ""
+    crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
     return (
-        f"{one.group} {claim}{'' if one.trusted else UNTRUSTED}. Against {base} its exponents differ thus: {tests}. "
-        f"Its loss relative to {base}'s is {at_points}{_gap(one.gap)} by the curves over the measured range, "
-        f"{_gap(one.gap_low)} at {axis} = {low} and {_gap(one.gap_high)} at {high}. {crossing}."
+        f"{_verdict(one)} The exponents of {one.group} differ from those of {base} thus: {tests}. "
+        f"Its loss relative to {base}'s is, by the curves, {gap(one.gap)} over the measured range, "
+        f"{gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at {place(one.high)}. {crossing}."
     )
 
 
@@ -164,121 +180,12 @@ def _change(test: Difference) -> str:
     return f"{test.interval.value:+.3f} ({test.interval.lo:+.3f} to {test.interval.hi:+.3f}; Holm {p_value(test.p_holm)})"
 
 
-def _gap(one: Interval) -> str:
-    return _minus(f"{one.value:+.2%} ({one.lo:+.2%} to {one.hi:+.2%})")
+def gap(one: Interval) -> str:
+    return f"{minus(f'{one.value:+.2%}')} ({_ends(one)})"
 
 
-# -- tables --------------------------------------------------------------------------------------------------------
-
-
-def tables(scaled: Scaled) -> list[Table]:
-    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled)]
-
-
-def _value(one: Interval, write: str = ".3g") -> Value:
-    return Value(f"{one.value:{write}} ({one.lo:{write}} to {one.hi:{write}})", one.value)
-
-
-def _constants(scaled: Scaled) -> Table:
-    """The constants of the curves, and how well they foretold what was held out."""
-    names = ("E", "A", "alpha", "B", "beta")
-    shown = [name for name in names if any(name in one.constants for one in scaled.fits.values())]
-    rows: list[tuple[str | Value, ...]] = []
-    for name, one in scaled.fits.items():
-        miss = Value("–", None) if one.held_out is None else Value(_miss(one.held_out), one.held_out.miss)
-        constants = [_value(one.constants[key]) for key in shown]
-        rows.append(
-            (name, one.form.symbol, Value(f"{one.runs}", one.runs), *constants, Value(f"{one.noise:.2%}", one.noise), miss)
-        )
-    what = next((one.held_out.what for one in scaled.fits.values() if one.held_out), "what was held out")
-    return Table(
-        "fits",
-        f"Fitted curves, with 95% intervals by bootstrap over runs. The last column: how far the {what} lies from a curve fitted "
-        "without it, and the interval that this curve had for it.",
-        ("curve", "form", "runs", *(SYMBOLS.get(name, name) for name in shown), "off the curve", "held out"),
-        tuple(rows),
-    )
-
-
-def _miss(one: HeldOut) -> str:
-    text = f"{one.miss:+.2%}, expected {one.lo:+.2%} to {one.hi:+.2%}"
-    return _minus(text) + ("" if one.trusted else ": not to be trusted")
-
-
-def _comparisons(scaled: Scaled) -> Table:
-    rows: list[tuple[str | Value, ...]] = []
-    found = scaled.fitted.comparisons if scaled.fitted else ()
-    for one in found:
-        tests = [cell for key in one.exponents for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))]
-        at_points = Value(_gap(one.measured), one.measured.value) if one.measured else Value("–", None)
-        gaps = [at_points, *(Value(_gap(gap), gap.value) for gap in (one.gap, one.gap_low, one.gap_high))]
-        crossing = Value(str(one.crossing), one.crossing.at.value)
-        rows.append(
-            (one.group, one.baseline, one.verdict + ("" if one.trusted else " (not to be trusted)"), *tests, *gaps, crossing)
-        )
-    exponents = [SYMBOLS[key] for key in (found[0].exponents if found else ())]
-    columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
-    return Table(
-        "curves-compared",
-        "Curves against each other: by how much their exponents differ, each with a floor E of its own and with one floor for "
-        "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross.",
-        ("curve", "against", "differs by", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
-         "loss at the same points", "by the curves", "at the low end", "at the high end", "crossing"),
-        tuple(rows),
-    )  # fmt: skip
-
-
-def _test(one: Difference) -> tuple[Value, Value]:
-    return (
-        Value(_minus(f"{one.interval.value:+.3f} ({one.interval.lo:+.3f} to {one.interval.hi:+.3f})"), one.interval.value),
-        Value(p_digits(one.p_holm), one.p_holm),
-    )
-
-
-def _minima(scaled: Scaled) -> Table:
-    isoflops = scaled.fitted.isoflops if scaled.fitted else {}
-    rows = [_minimum(name, minimum) for name, iso in isoflops.items() for minimum in iso.minima]
-    return Table(
-        "isoflop",
-        "The size of lowest loss in each budget, on the Akima interpolation of the losses over log size.",
-        ("curve", "FLOPs", "best N", "best D", "loss", "no minimum"),
-        tuple(rows),
-    )
-
-
-def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
-    none = Value("–", None)
-    best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
-    found = (none, none, none) if one.reason else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
-    return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
-
-
-def _counts(scaled: Scaled) -> Table:
-    """What the exponents would be if N and C were counted otherwise."""
-    rows = []
-    for key, counted in COUNTS.items():
-        for name, alpha, a, by_minima in _recounted(scaled, key):
-            rows.append((name, counted.n, counted.c, alpha, a, by_minima))
-    return Table(
-        "counts",
-        "The exponents by what counts as N and as C: small models have much of their parameters in embeddings and of their FLOPs "
-        "in the head (Porian et al. 2024). Without the head's FLOPs equal budgets are not equal, and have no isoFLOP minima.",
-        ("curve", "N", "C", "α", "a of the best N ∝ C^a, by L(N, D)", "a, by isoFLOP minima"),
-        tuple(rows),
-    )
-
-
-def _recounted(scaled: Scaled, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
-    if scaled.fitted is None:
-        return
-    try:
-        again = scaled.fitted if key == "body" else replace(_losses(scaled.material, key), against={}).fit(bootstraps=FEWER)
-    except AblateError:  # a form that cannot be fitted with this count has no row
-        return
-    for name, one in again.fits.items():
-        iso = again.isoflops.get(name)
-        a = _value(one.n_exponent) if one.form.columns == ("n", "d") else Value("–", None)
-        yield name, _value(one.constants["alpha"]), a, _value(iso.n_exponent) if iso else Value("–", None)
+def _ends(one: Interval) -> str:
+    return minus(f"{one.lo:+.2%} to {one.hi:+.2%}")
 
 
 # -- figures -------------------------------------------------------------------------------------------------------
