@@ -170,6 +170,18 @@ def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_ofte
     assert "No isoFLOP exponents: " in foretell(short)[0]
 
 
+def test_one_curve_needs_no_group_and_has_a_check_of_its_own() -> None:
+    alone = (
+        STUDY.format(seeds=3, epochs=100)
+        .replace('topology = ["serial", "parallel"]', "")
+        .replace('within = ["size", "flops"]', "")
+    )
+    study = parse(alone.replace('group = "topology"', 'hold_out = "largest budget"'), Path("t.toml"))
+    assert study.fit and (study.fit.group, study.fit.hold_out) == ("", "largest budget")
+    (said,) = foretell(plan(study))
+    assert said.startswith("Scaling curve: L(N, D) from 45 runs")
+
+
 @pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     db = scale(tmp_path, factor=1.03)
