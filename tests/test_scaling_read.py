@@ -7,8 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib as mpl
+
+mpl.use("agg")
+
 import numpy as np
 import pytest
+from report_study import svg_only  # noqa: F401
 
 from ablate.cli import main
 from ablate.errors import AblateError
@@ -205,6 +210,17 @@ def test_groups_are_named_by_their_columns_and_compared_with_the_first(write: Wr
     found = read(write(text), n="n", loss="loss", group=["x", "y"])
     assert found.curves == ("a, 1", "a, 1", "a, 2", "b, 1") and found.against == {"a, 2": "a, 1", "b, 1": "a, 1"}
     assert read(write(text), n="n", loss="loss", group=["x"], where=["y=1"]).curves == ("a", "a", "b")
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_a_table_is_drawn(fit: Callable[..., str], write: Write, tmp_path: Path) -> None:
+    path = write("flops,xent\n" + "".join(f"{c:g},{1 + c**-0.1 * 50}\n" for c in np.geomspace(1e18, 1e22, 7)))
+    said = fit("--csv", str(path), "--flops", "flops", "--loss", "xent", "--plot", str(tmp_path / "drawn"))
+    assert said.endswith(f"Figures: {tmp_path / 'drawn'}\n")
+    assert {file.stem for file in (tmp_path / "drawn").iterdir()} == {"scaling-c", "residuals"}
+    assert "xent" in (tmp_path / "drawn" / "scaling-c.svg").read_text(encoding="utf-8")
+    (tmp_path / "file").touch()
+    assert "cannot be written" in fit("--csv", str(path), "--flops", "flops", "--loss", "xent", "--plot", str(tmp_path / "file"))
 
 
 def test_published_exponents_from_the_command_line(fit: Callable[..., str]) -> None:

@@ -257,11 +257,27 @@ def test_lines_of_a_grid(x: str, lines: int) -> None:
     frame = points()
     ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
     drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
-    assert len(drawn) == lines and figures.along(frame) == "budget"
+    assert len(drawn) == lines and figures.at_what(frame, x) == ("each budget" if x == "n" else "each size")
     if x == "c":
         thick = max(drawn, key=lambda line: line.get_linewidth())
         expected = best_split(TRUTH, np.asarray(thick.get_xdata(), float))[2]
         assert np.asarray(thick.get_ydata()) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("x", ["n", "d", "c"])
+def test_where_runs_stand_on_no_grid_a_few_lines_are_drawn_among_them(x: str) -> None:
+    rng = np.random.default_rng(0)
+    n, d = 10 ** rng.uniform(7, 10, 90), 10 ** rng.uniform(9, 11.5, 90)
+    loss = TRUTH[0] + TRUTH[1] * n ** -TRUTH[2] + TRUTH[3] * d ** -TRUTH[4]
+    frame = pd.DataFrame({"n": n, "d": d, "c": 6 * n * d, "loss": loss, "curve": pd.Categorical(["all"] * 90), "held_out": False})
+    ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
+    drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
+    assert len(drawn) == 6 + (x == "c") and figures.at_what(frame, x) == ("some token counts" if x == "n" else "some sizes")
+    at, reached = (np.asarray(values, float) for values in drawn[-1].get_data())
+    largest = np.median(np.sort(d if x == "n" else n)[-15:])  # the last line is among the last sixth of the runs
+    there = {"n": (at, largest), "d": (largest, at), "c": (largest, at / 6 / largest)}[x]
+    assert reached == pytest.approx(TRUTH[0] + TRUTH[1] * there[0] ** -TRUTH[2] + TRUTH[3] * there[1] ** -TRUTH[4], rel=2e-3)
+    assert len(ax.texts) == (2 if x == "c" else 6)
 
 
 def test_minima_and_best_splits_are_marked_where_they_are() -> None:

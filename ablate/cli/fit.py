@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.cli.render import Db, console
+from ablate.cli.render import Db, console, writing
 
 if TYPE_CHECKING:
-    from ablate.scaling import Losses
+    from ablate.scaling import Losses, TableFit
 
 TABLE = "Any table of losses"  # panel of the options that only such a table takes
 
@@ -63,6 +63,10 @@ def fit(
     lowest: Annotated[
         bool, typer.Option("--lowest", help="Of the runs of one point only the best, as of a sweep.", rich_help_panel=TABLE)
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FOLDER", help="Draw the figures into it, as the report does.", show_default=False),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Fit scaling curves with intervals and a held-out check, and compare the curves of a factor's levels."""
@@ -82,8 +86,12 @@ def fit(
             raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
         losses = read(csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest)
     out = console()
-    for line in (losses.measured(), *losses.notes, *losses.fit(form=form, hold_out=hold_out).lines()):
+    found = losses.fit(form=form, hold_out=hold_out)
+    for line in (losses.measured(), *losses.notes, *found.lines()):
         out.print(line, markup=False, soft_wrap=True)
+    if plot:
+        _plot(losses, found, loss or "loss", plot)
+        out.print(f"Figures: {plot}", markup=False, soft_wrap=True)
 
 
 def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | None) -> tuple[Losses, str]:
@@ -104,3 +112,13 @@ def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | 
     wanted = tomllib.loads(row.toml).get("fit", {})
     chosen = group[0] if group else str(wanted.get("group", ""))
     return of_study(runs, levels, group=chosen, count=count), hold_out or str(wanted.get("hold_out", ""))
+
+
+def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
+    """The figures of the report's scaling section, as .svg, .pdf and .png."""
+    from ablate.report.pictures import Gallery
+    from ablate.report.scaled import Scaled, pictures
+    from ablate.report.words import MetricWords
+
+    with writing(folder):
+        pictures(Gallery(folder), Scaled(losses, found, ""), MetricWords(label, "", "min"))

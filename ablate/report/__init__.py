@@ -132,7 +132,7 @@ def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -
             paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
             tables=_full(probes.grid(material)),
         ),
-        _scaling(gallery, scaling),
+        _scaling(gallery, material, scaling),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
@@ -152,12 +152,13 @@ def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
-def _scaling(gallery: pictures.Gallery, found: scaled.Scaled | None) -> Section:
+def _scaling(gallery: pictures.Gallery, material: Material, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(
         "scaling", "Scaling",
-        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*fitted.tables(found)),
+        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found, material.words),
+        tables=_full(*fitted.tables(found, material)),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ablate.errors import AblateError
 from ablate.report.document import Table, Value
+from ablate.report.material import Material
 from ablate.report.scaled import SYMBOLS, Scaled, gap, losses, minus, place
 from ablate.report.words import p_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
@@ -16,8 +17,8 @@ from ablate.units import count, power
 FEWER = 400  # replicates, for what only a table shows
 
 
-def tables(scaled: Scaled) -> list[Table]:
-    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled)]
+def tables(scaled: Scaled, material: Material) -> list[Table]:
+    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, material)]
 
 
 def _value(one: Interval, write: str = ".3g") -> Value:
@@ -98,11 +99,11 @@ def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
 
 
-def _counts(scaled: Scaled) -> Table:
+def _counts(scaled: Scaled, material: Material) -> Table:
     """What the exponents would be if N and C were counted otherwise."""
     rows = []
     for key, counted in COUNTS.items():
-        for name, alpha, a, by_minima in _recounted(scaled, key):
+        for name, alpha, a, by_minima in _recounted(scaled, material, key):
             rows.append((name, counted.n, counted.c, alpha, a, by_minima))
     return Table(
         "counts",
@@ -113,11 +114,11 @@ def _counts(scaled: Scaled) -> Table:
     )
 
 
-def _recounted(scaled: Scaled, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
+def _recounted(scaled: Scaled, material: Material, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
     if scaled.fitted is None:
         return
     try:
-        again = scaled.fitted if key == "body" else replace(losses(scaled.material, key), against={}).fit(bootstraps=FEWER)
+        again = scaled.fitted if key == "body" else replace(losses(material, key), against={}).fit(bootstraps=FEWER)
     except AblateError:  # a form that cannot be fitted with this count has no row
         return
     for name, one in again.fits.items():

@@ -15,11 +15,11 @@ from ablate.errors import AblateError
 from ablate.report.document import Picture
 from ablate.report.material import Material
 from ablate.report.pictures import Gallery
-from ablate.report.words import MINUS, p_value, plural, sentence
+from ablate.report.words import MINUS, MetricWords, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.forms import levels
 from ablate.scaling.study import of_study, resources
-from ablate.scaling.table import ONE
+from ablate.scaling.table import ONE, complete
 from ablate.scaling.words import UNTRUSTED, enough
 from ablate.units import count, listed, power
 
@@ -29,9 +29,8 @@ SYMBOLS = {"alpha": "α", "beta": "β"}
 
 @dataclass(frozen=True)
 class Scaled:
-    """A study's runs with what was fitted to them."""
+    """Runs with what was fitted to them."""
 
-    material: Material
     losses: Losses
     fitted: TableFit | None
     refused: str  # why nothing was fitted
@@ -40,12 +39,13 @@ class Scaled:
     def frame(self) -> pd.DataFrame:
         """One row a run: n, d, c, loss, curve, held_out, residual."""
         names = self.losses.curves if any(self.losses.curves) else (ONE,) * len(self.losses.loss)
-        frame = pd.DataFrame({**self.losses.columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan})
+        columns, _ = complete(*(self.losses.columns.get(name) for name in ("n", "d", "c")))
+        frame = pd.DataFrame({**columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan})
         frame["curve"] = pd.Categorical(names, categories=list(dict.fromkeys(names)), ordered=True)
         for name, one in self.fits.items():
             mine = frame["curve"] == name
-            columns = {column: frame.loc[mine, column].to_numpy() for column in one.form.columns}
-            frame.loc[mine, "residual"] = frame.loc[mine, "loss"] / one.form.loss(one.values, columns) - 1
+            at = {column: frame.loc[mine, column].to_numpy() for column in one.form.columns}
+            frame.loc[mine, "residual"] = frame.loc[mine, "loss"] / one.form.loss(one.values, at) - 1
             if one.held_out is not None:
                 frame.loc[mine, "held_out"] = frame.loc[mine, one.held_out.column] >= one.held_out.from_
         return frame
@@ -69,11 +69,11 @@ def gather(material: Material) -> Scaled | None:
         return None
     found = losses(material)
     if material.study.goal != "min":
-        return Scaled(material, found, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
+        return Scaled(found, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
     try:
-        return Scaled(material, found, found.fit(hold_out=str(wanted.get("hold_out", ""))), "")
+        return Scaled(found, found.fit(hold_out=str(wanted.get("hold_out", ""))), "")
     except AblateError as error:
-        return Scaled(material, found, None, f"No curve is fitted: {error}")
+        return Scaled(found, None, f"No curve is fitted: {error}")
 
 
 def losses(material: Material, count: str = "body") -> Losses:
@@ -191,12 +191,11 @@ def _ends(one: Interval) -> str:
 # -- figures -------------------------------------------------------------------------------------------------------
 
 
-def pictures(gallery: Gallery, scaled: Scaled) -> list[Picture]:
+def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Picture]:
     """The loss over N, D and C; isoFLOP curves; the best split; residuals: those that the runs have points for."""
-    words = scaled.material.words
     found = []
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
-        if len(levels(scaled.frame[x].to_numpy(float))) > 1:
+        if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(words.phrase)} over {over}"
             look = {"x": x, "label": words.axis, "fits": scaled.fits}
             found.append(gallery.hang(f"scaling-{x}", title, _caption(scaled, x), figures.scaling, scaled.frame, **look))
@@ -232,8 +231,13 @@ def _caption(scaled: Scaled, x: str) -> str:
     if one.form.columns != ("n", "d"):
         text += f" Line: {one.form.symbol}, with its 95% interval (bootstrap over runs)."
     elif x == "c":
-        text += " Thick line: the lowest loss of a budget by L(N, D), with its 95% interval; thin lines: L(N, D) at each size."
+        text += " Thick line: the lowest loss of a budget by L(N, D), with its 95% interval; thin lines: L(N, D) at "
+        text += f"{figures.at_what(_alone(scaled), x)}."
     else:
-        at = "each size" if x == "d" else f"each {figures.along(scaled.frame)}"
-        text += f" Lines: L(N, D) at {at}, with its 95% interval (bootstrap over runs)."
+        text += f" Lines: L(N, D) at {figures.at_what(_alone(scaled), x)}, with its 95% interval (bootstrap over runs)."
     return text + (" Hollow: held out from the check; dotted: the fit without them." if scaled.frame["held_out"].any() else "")
+
+
+def _alone(scaled: Scaled) -> pd.DataFrame:
+    """The runs of the first curve, whose lines are named."""
+    return scaled.frame[scaled.frame["curve"] == scaled.order[0]]
