@@ -184,6 +184,19 @@ def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
         assert not any("far off" in note for note in fit.notes)
 
 
+@pytest.mark.parametrize("form", ["nd", "n"])
+def test_what_does_not_fall_has_no_curve(form: str) -> None:
+    columns = {name: column for name, column in grid().items() if name in form}
+    rising = 1 - losses(grid(), 0.0) / 100  # as an accuracy
+    with pytest.raises(AblateError, match=r"the losses do not fall with N( or D)?\. The curves are of a loss"):
+        scaling.fit(rising, form, rng=rng(), bootstraps=10, **columns)
+
+
+def test_a_miss_of_nothing_is_to_be_trusted() -> None:
+    held = scaling.fit(losses(grid(), 0.0), "nd", rng=rng(), bootstraps=20, **grid()).held_out
+    assert held is not None and held.trusted and "a miss of +0.00% (expected within +0.00% to +0.00%)." in str(held)
+
+
 def test_repeated_runs_show_that_a_form_does_not_fit() -> None:
     columns = {name: np.tile(column, 3) for name, column in grid().items()}
     waves = 0.05 * np.sin(3 * np.log(columns["n"]))

@@ -72,6 +72,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         ("# made by savetxt\n# n loss\n1e6 3\n2e6 2.5\n3e6 2\n", [1e6, 2e6, 3e6]),
         ("sep=;\nn;loss\n1e6;3\n2e6;2.5\n3e6;2;;\n", [1e6, 2e6, 3e6]),
         ('"n","what, where, why",loss\n1e6,"two\nlines",3\n2e6,x,2.5\n3e6,x,2\n', [1e6, 2e6, 3e6]),
+        ("  n   loss\n0 1e6   3\n1 2e6 2.5\n2 3e6   2\n", [1e6, 2e6, 3e6]),
         ('n;"a, b, c";loss\n1e6;x;3\n2e6;y;2.5\n3e6;z;2\n', [1e6, 2e6, 3e6]),
     ],
 )
@@ -99,6 +100,23 @@ def test_numbers_as_people_write_them(write: Write, text: str, n: list[float]) -
 def test_what_is_no_table_is_refused(write: Write, text: str, arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(AblateError, match=re.escape(complaint)):
         read(write(text), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "n"),
+    [
+        ("Params (M)", ["70", "1,400", "12000"], [7e7, 1.4e9, 1.2e10]),
+        ("size [in billion parameters]", ["0.07", "1.4", "12"], [7e7, 1.4e9, 1.2e10]),
+        ("FLOPs (1e18)", ["6", "60", "600"], [6e18, 6e19, 6e20]),
+        ("Params (M)", ["70000000", "1400000000", "1e10"], [7e7, 1.4e9, 1e10]),  # the name is not to be believed
+        ("N (body)", ["7e7", "1e9", "1e10"], [7e7, 1e9, 1e10]),
+    ],
+)
+def test_a_unit_in_a_name_counts_and_is_said(write: Write, name: str, cells: list[str], n: list[float]) -> None:
+    path = write(f"{name};loss\n" + "".join(f"{cell};{3 - at / 2}\n" for at, cell in enumerate(cells)))
+    found = read(path, n=name, loss="loss")
+    assert found.columns["n"] == pytest.approx(n)
+    assert any("as its name says" in note for note in found.notes) is (n[0] != float(cells[0]))
 
 
 def test_a_table_as_excel_saves_text_is_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ablate.scaling.held_out import HeldOut, check, chosen_check
 from ablate.scaling.noise import MISFIT, far_off, misfit, repeated_noise, residual_sd
 from ablate.scaling.solve import Floats
 
+FLAT = 1e-6  # an exponent below this is zero
 NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
 
 
@@ -70,7 +71,8 @@ class Fit:
         assert self.form.columns == ("n", "d"), self.form.symbol
 
         def a(constants: Floats) -> Floats:
-            return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
+            with np.errstate(invalid="ignore"):  # a replicate that falls along neither has no best size: NaN
+                return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
 
         lo, hi = limits(a(self.replicates), self.dof, self.confidence)
         return Interval(float(a(self.values)), float(lo), float(hi))
@@ -107,6 +109,7 @@ def fit(
     table, log_loss, lost = clean(loss, columns, chosen)
     demand(chosen, table)
     value, replicates = estimate(chosen, table, log_loss, rng, bootstraps)
+    demand_a_fall(chosen, value)
     dof, lowest = len(log_loss) - len(value), float(np.exp(log_loss.min()))
     lo, hi = limits(replicates, dof, confidence)
     if lo[0] < NO_FLOOR * lowest:
@@ -167,6 +170,15 @@ def clean(loss: Floats, columns: dict[str, Floats], form: Form) -> tuple[dict[st
     return {name: column[keep] for name, column in table.items()}, np.log(values[keep]), int((~keep).sum())
 
 
+def demand_a_fall(form: Form, value: Floats) -> None:
+    """AblateError where the loss falls along none of the form's resources."""
+    if (value[2::2] < FLAT).all():
+        named = " or ".join(name.upper() for name in form.columns)
+        raise AblateError(
+            f"{form.symbol}: the losses do not fall with {named}. The curves are of a loss, which is better where it is lower."
+        )
+
+
 def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     """What a constant at the edge of its range means."""
     notes = []
@@ -174,7 +186,7 @@ def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     if named["E"] < NO_FLOOR * lowest:
         notes.append("The floor E is not told from zero: the losses bend too little to show it.")
     for name in ("alpha", "beta"):
-        if named.get(name, 1.0) < 1e-6:
+        if named.get(name, 1.0) < FLAT:
             notes.append(f"{name} is zero: the loss does not fall along this resource.")
     return tuple(notes)
 

@@ -12,6 +12,7 @@ from ablate.scaling.design import demand
 from ablate.scaling.forms import Form, levels
 from ablate.scaling.solve import Floats
 
+SHOWN = 5e-5  # half the last digit of a miss as it is shown
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
 
 
@@ -32,12 +33,12 @@ class HeldOut:
 
     @property
     def trusted(self) -> bool:
-        return self.lo <= self.miss <= self.hi
+        return self.lo - SHOWN <= self.miss <= self.hi + SHOWN
 
     def __str__(self) -> str:
         text = (
             f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}: predicted {self.predicted:.4f}, "
-            f"reached {self.actual:.4f}, a miss of {self.miss:+.2%} (expected within {self.lo:+.2%} to {self.hi:+.2%})."
+            f"reached {self.actual:.4f}, a miss of {self.miss:+z.2%} (expected within {self.lo:+z.2%} to {self.hi:+z.2%})."
         )
         return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the runs."
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ablate.errors import AblateError, unknown
-from ablate.scaling.cells import Marks, number
+from ablate.scaling.cells import Marks, number, unit_in
 from ablate.scaling.doubts import LOGARITHM, doubts
 from ablate.scaling.losses import Losses
 from ablate.scaling.sheet import Row, Sheet, sheet
@@ -112,10 +112,14 @@ def _meets(cell: str, at: float | None, sign: str, value: str, bound: float | No
 def _numbers(path: Path, table: Sheet, rows: list[Row], wanted: Mapping[str, str]) -> tuple[list[Row], np.ndarray, list[str]]:
     """The rows with a positive number in each column wanted, these numbers [column, row], and notes on the others."""
     numbers = np.array([_column(path, table, rows, name, units=key != "loss") for key, name in wanted.items()])
+    units = [1.0 if key == "loss" else unit_in(name, of) for (key, name), of in zip(wanted.items(), numbers, strict=True)]
+    numbers *= np.array(units)[:, None]
     good = np.isfinite(numbers) & (numbers > 0)
     if not good.all(axis=0).any():
         raise AblateError(f"{path}: no row has a positive number in each of {', '.join(wanted.values())}")
-    notes = [_left_out(rows, fine, name) for name, fine in zip(wanted.values(), good, strict=True) if not fine.all()]
+    counted = zip(wanted.values(), units, strict=True)
+    notes = [f"{name} counts in {unit:g}, as its name says." for name, unit in counted if unit != 1]
+    notes += [_left_out(rows, fine, name) for name, fine in zip(wanted.values(), good, strict=True) if not fine.all()]
     whole = good.all(axis=0)
     return [row for row, fine in zip(rows, whole, strict=True) if fine], numbers[:, whole], notes
 

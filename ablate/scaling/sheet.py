@@ -14,6 +14,7 @@ from ablate.errors import AblateError
 DELIMITERS = ",;\t|"
 LOOKED_AT = 50  # lines that tell what keeps columns apart
 RULE = re.compile(r"[|:+\s-]*-[|:+\s-]*")  # under the names of a Markdown table
+POINT = re.compile(r"[+-]?\d*\.(\d{1,2}|\d{4,})")  # a number with a decimal point, which groups of three digits leave open
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Row:
 class Sheet:
     names: list[str]
     rows: list[Row]
-    comma: bool  # whether columns are apart by semicolons, as where a comma is the decimal mark
+    comma: bool  # whether a comma is the decimal mark: columns are apart by semicolons, and no number has a decimal point
 
 
 def sheet(path: Path) -> Sheet:
@@ -49,12 +50,21 @@ def sheet(path: Path) -> Sheet:
     (_, names), *rest = _parsed(lines, delimiter)
     if twice := [name for name in names if name and names.count(name) > 1]:
         raise AblateError(f"{path}: two columns are called {twice[0]!r}")
+    if _numbered([cells for _, cells in rest], len(names)):
+        names = ["", *names]
     rows = []
     for number, cells in rest:
         if len(cells) < len(names) or any(cells[len(names) :]):
             raise AblateError(f"{path}, line {number}: {len(cells)} values for {len(names)} columns")
         rows.append(Row(number, dict(zip(names, cells, strict=False))))
-    return Sheet(names, rows, delimiter == ";")
+    pointed = any(POINT.fullmatch(cell) for row in rows for cell in row.cells.values())
+    return Sheet(names, rows, delimiter == ";" and not pointed)
+
+
+def _numbered(rows: Sequence[Sequence[str]], names: int) -> bool:
+    """Whether rows begin with their number, a column without a name."""
+    first = [cells[0] for cells in rows if len(cells) == names + 1]
+    return 1 < len(first) == len(rows) and first in ([str(at + start) for at in range(len(rows))] for start in (0, 1))
 
 
 def _text(path: Path) -> str:
