@@ -327,14 +327,19 @@ class Clock:
         return self.now
 
 
-def test_seconds_are_shared_by_a_pack_and_waiting_for_a_turn_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
     monkeypatch.setattr("ablate.train.warm._WARM", OrderedDict())  # no step knows its pace from another test
 
+    def wait(*_: object, **__: object) -> None:
+        clock.now += 1000
+
+    monkeypatch.setattr("ablate.train.warm.Warm.prepare", wait)
+
     @contextlib.contextmanager
     def turn() -> Iterator[None]:
-        clock.now += 1000
+        wait()
         yield
 
     (alone,) = run(config())

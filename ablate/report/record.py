@@ -21,7 +21,7 @@ UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 
 def cost(material: Material) -> Table:
-    """Device time by role and by what became of the attempt."""
+    """Device time, of steps and evaluation, by role and by what became of the attempt."""
     frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
     frame = frame.drop_duplicates("id")
     rows = []

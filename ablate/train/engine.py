@@ -45,14 +45,13 @@ def train(
     `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and `end` (complete,
     diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
     is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
-    tokens_per_second is a member's own; train_seconds, and device_seconds with set-up, are shared out among the members.
+    tokens_per_second is a member's own; train_seconds, of steps alone, and device_seconds, of steps and evaluation, are shared
+    out among the members.
     micro_batch: sequences of a member that are in memory at once, 0 for all. recompute: whether blocks are computed again
     in the backward pass, to save memory. compile: "eager", "block" or "whole", or "auto" for what is done first
-    (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work;
-    the time that this waits counts for nothing.
+    (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work.
     """
     assert len(configs) == len(emit)
-    begun = time.perf_counter()
     cuda = device.startswith("cuda")
     with torch.cuda.device(device) if cuda else nullcontext():
         if cuda:
@@ -60,10 +59,8 @@ def train(
         warm = warm_step(configs, tokens, device, micro_batch, recompute)
         warm.prepare(configs[0].steps, compile, shared=turn is not None)
         evaluator = Evaluator(warm.step, configs, evaluation, tokens)
-        ready = time.perf_counter()
         with turn or nullcontext():
-            begun += time.perf_counter() - ready
-            Training(warm, configs, evaluator, emit, checkpoint, stop, begun).run(resume)
+            Training(warm, configs, evaluator, emit, checkpoint, stop).run(resume)
 
 
 class Training:
@@ -77,11 +74,10 @@ class Training:
         emit: Sequence[Emit],
         checkpoint: Path | None,
         stop: Callable[[], bool],
-        begun: float,
     ):
         self.warm, self.step = warm, warm.step
         self.configs, self.evaluator, self.emit = configs, evaluator, emit
-        self.path, self.stop, self.begun = checkpoint, stop, begun
+        self.path, self.stop, self.begun = checkpoint, stop, time.perf_counter()
         self.steps = configs[0].steps
         points = evaluator.evaluation.points
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
