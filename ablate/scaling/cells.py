@@ -59,7 +59,7 @@ SPACES = re.compile(r"(?<=\d)[\s'’_](?=\d{3}(?!\d))")
 
 
 def unit_in(name: str, values: Iterable[float]) -> float:
-    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says nothing or values are large."""
+    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says none or values are large."""
     match = IN_NAME.search(name)
     if not match or max((value for value in values if math.isfinite(value)), default=0.0) >= COUNTS_IN:
         return 1.0
