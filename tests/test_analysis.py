@@ -195,7 +195,7 @@ def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path)
         assert found.loc[level, "mean"] == pytest.approx(moved.mean())
         assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(tests[-1].confidence_interval(0.95)))
     assert list(found["p_holm"]) == pytest.approx(multipletests([test.pvalue for test in tests], method="holm")[1])
-    answer = report.answer(db, "topology")
+    answer = report.answer(report.gather(db, "topology"))
     assert "topology × norm: do they do more than each by itself?" in answer
     assert "parallel × post is not the sum of its parts: together they change held-out loss by +0.5" in answer
     assert "Not told from the sum of its parts: concat × post; this study can see" in answer

@@ -102,7 +102,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Databas
         )
 
     db = study(folder, TOPOLOGY, outcome, seeds=8, base={"lr": 0.002})
-    yield db, report.write(db, "topology", folder / "out")
+    yield db, report.write(report.gather(db, "topology"), folder / "out")
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
@@ -161,10 +161,11 @@ def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> N
 
 def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Path]) -> None:
     db, _ = finished
-    material = report.gather(db, "topology")
+    gathered = report.gather(db, "topology")
     from ablate.report import record, tables
 
-    sections = report._sections(material, finished[1].parent / "again")
+    material = gathered.material
+    sections = report._sections(gathered, finished[1].parent / "again")
     for table in [table for section in sections for table in section.tables if table.name not in ("levels", "fits")]:
         assert table.sql, table.name
         for statement in table.sql.split(";"):
@@ -196,7 +197,7 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
 
     factors = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
     db = study(tmp_path, factors, outcome, metric="accuracy", goal="max")
-    text = report.answer(db, "topology")
+    text = report.answer(report.gather(db, "topology"))
     assert re.search(r"parallel is better than serial: it raises held-out accuracy by 0\.102\d* \(95% interval", text), text
     assert "Holm" not in text  # one level: nothing to correct
 
@@ -205,7 +206,7 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
 
 
 def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
-    text = report.answer(finished[0], "topology")
+    text = report.answer(report.gather(finished[0], "topology"))
     assert text.startswith(
         "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe lowest mean held"
     )
@@ -297,7 +298,7 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
         return Outcome(points=dict.fromkeys(STEPS, 1.0 + 0.1 * seed))
 
     db = study(tmp_path, factors, outcome, seeds=2, within=[depth], name=name, question=question)
-    path = report.write(db, name, tmp_path / "out")
+    path = report.write(report.gather(db, name), tmp_path / "out")
     found = page(path)
     for hostile in (*HOSTILE[1:], question):
         assert " ".join(hostile.split()) in found.text, hostile
@@ -309,7 +310,7 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert [row["level"] for row in rows] == HOSTILE[1:] * 2
     from ablate.report import record, tables
 
-    material = report.gather(db, name)
+    material = report.gather(db, name).material
     for statement in (tables.cells(material).sql, record.runs(material).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
@@ -394,8 +395,8 @@ def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, w
 
 def write(tmp_path: Path, outcome, factors=TOPOLOGY, **options) -> str:  # type: ignore[no-untyped-def]
     db = study(tmp_path, factors, outcome, **options)
-    text = page(report.write(db, "topology", tmp_path / "out")).text
-    answer = report.answer(db, "topology")
+    text = page(report.write(report.gather(db, "topology"), tmp_path / "out")).text
+    answer = report.answer(report.gather(db, "topology"))
     assert answer.splitlines()[1] in text
     return text
 
@@ -530,6 +531,22 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("svg_only")
+def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
+    depths = {"topology": TOPOLOGY["topology"], "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4, 5, 6)}}
+    falling = {10: 3.0, 20: 2.5, 30: 2.0}
+    db = study(tmp_path, depths, lambda levels, seed: Outcome(points=falling), within=["n_layer"], seeds=2)
+    text = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
+    section = text.split('id="curves"')[1].split("</section>")[0]
+    shown, folded = section.split('<details class="more"><summary>Show ')
+    each = section.count("<figure") // 6
+    assert (
+        shown.count("<figure") == 4 * each
+        and folded.startswith(f"{2 * each} more figures")
+        and folded.count("<figure") == 2 * each
+    )
+
+
+@pytest.mark.usefixtures("svg_only")
 def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
@@ -539,9 +556,9 @@ def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path)
         return Outcome(2.0 + shift[levels["topology"]] + float(rng.normal(0, 0.02)))
 
     db = study(tmp_path, depths, outcome, within=["n_layer"])
-    path = report.write(db, "topology", tmp_path / "out")
+    path = report.write(report.gather(db, "topology"), tmp_path / "out")
     first, below = page(path).text.split("All runs", 1)
-    for text in (report.answer(db, "topology"), first):
+    for text in (report.answer(report.gather(db, "topology")), first):
         assert re.search(
             r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3; 1 more\), though in \d of "
             r"these no contrast tells it from the next\.",
@@ -586,7 +603,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
     assert "8 of 8 runs are complete." in text
     assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
     assert "Held-out loss over the learning rate." in text
-    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").curves
+    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").material.curves
     assert curve["value"].max() < 2  # what was tried is in no learning curve
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))))
     found = {(row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"])) for row in rows}
@@ -649,7 +666,7 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
         tmp_path, depths, lambda levels, seed: Outcome(2.0, finals=[("accuracy", 0, float(rng.uniform()))]),
         within=["n_layer"], seeds=3, **share,
     )  # fmt: skip
-    text = report.answer(db, "topology")
+    text = report.answer(report.gather(db, "topology"))
     assert "In brackets" not in text
     assert "though in 4 of these no contrast tells it from the next" in re.sub(r"in \d of 4 strata", "", text), text
     assert re.search(
@@ -693,4 +710,6 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
         wide, narrow = sizes[-1], sizes[0]
         off = (wide[0] / narrow[0] if quantity == "total" else wide[1] / narrow[1]) - 1
         said = "all parameters" if quantity == "total" else "the parameters without embeddings and head"
-        assert f"the largest difference from a baseline is {words.percent(off)} of {said}" in report.answer(db, "topology")
+        assert f"the largest difference from a baseline is {words.percent(off)} of {said}" in report.answer(
+            report.gather(db, "topology")
+        )

@@ -48,7 +48,7 @@ def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
     ],
 )
 def test_the_answer_says_what_it_rests_on(tmp_path: Path, metric: str, words: str) -> None:
-    answer = report.answer(masked(tmp_path / "a", metric), "topology")
+    answer = report.answer(report.gather(masked(tmp_path / "a", metric), "topology"))
     assert f"Masked models: the answer {words}" in answer
     assert ("A guess is right in 25%" in answer) is (metric == "era_accuracy")
     assert "masked losses at the probe ratios 0.15, 0.4 and 0.8 stand beside it." in answer

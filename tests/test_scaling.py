@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ablate.scaling.design import USUAL
 from ablate.scaling.forms import FORMS, Problem, best_split, levels
 from ablate.scaling.groups import meeting
 from ablate.scaling.isoflop import Budget, roughness
+from ablate.scaling.noise import far_off
 from ablate.scaling.solve import DELTA, Floats, minimise
 
 DATA = Path(__file__).parent / "data" / "scaling"
@@ -177,6 +179,11 @@ def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None
     assert not any("far off" in note for note in other.notes)
 
 
+def test_a_run_less_than_a_hundredth_off_is_not_far() -> None:
+    off = 10 * np.array([1.0] * 30 + [-1.0] * 30 + [90.0, 110.0]) * 1e-5
+    assert far_off(off, 5).tolist() == [False] * 61 + [True]
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.001, 0.05])
 def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
     for seed in range(5):
@@ -194,7 +201,10 @@ def test_what_does_not_fall_has_no_curve(form: str) -> None:
 
 def test_a_miss_of_nothing_is_to_be_trusted() -> None:
     held = scaling.fit(losses(grid(), 0.0), "nd", rng=rng(), bootstraps=20, **grid()).held_out
-    assert held is not None and held.trusted and "a miss of +0.00% (expected within +0.00% to +0.00%)." in str(held)
+    assert held is not None
+    held = replace(held, miss=-1e-9, lo=1e-12, hi=1e-11)
+    assert held.trusted and "a miss of +0.00% (expected within +0.00% to +0.00%)." in str(held)
+    assert not replace(held, miss=1e-3).trusted
 
 
 def test_repeated_runs_show_that_a_form_does_not_fit() -> None:

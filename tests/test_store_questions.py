@@ -144,7 +144,7 @@ def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
 
 @pytest.mark.usefixtures("shared")
 def test_device_seconds_count_a_run_once_that_cells_and_roles_share(db: Database) -> None:
-    from ablate.report import gather
+    from ablate.report.material import gather
     from ablate.report.record import cost
 
     rows = [tuple(row.values()) for row in ask(db, "gpu-seconds", "wiring")]

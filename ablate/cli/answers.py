@@ -32,8 +32,9 @@ def report(
             names = [name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]]
             page = reports.index(database, names, out)
         else:
-            show.print(reports.answer(database, study), markup=False, soft_wrap=True)
-            page = reports.write(database, study, out / slug(study))
+            gathered = reports.gather(database, study)
+            show.print(reports.answer(gathered), markup=False, soft_wrap=True)
+            page = reports.write(gathered, out / slug(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
 """A study's answer as one HTML page, as Markdown, LaTeX and CSV, with every figure as SVG, PDF and PNG.
 
-`write` makes the files, `answer` the lines that the command line prints, `index` a page over several reports.
+`gather` reads and fits what a report says, once; `write` makes the files of it, `answer` the lines that the command line prints.
+`index` is a page over several reports.
 """
 
 from __future__ import annotations
@@ -14,16 +15,30 @@ import jinja2
 
 from ablate import __version__
 from ablate.report import answers, basis, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
+from ablate.report import material as materials
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
-from ablate.report.material import Material, gather
+from ablate.report.material import Material
 from ablate.report.method import paragraphs
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
-__all__ = ["answer", "index", "write"]
+__all__ = ["Gathered", "answer", "gather", "index", "write"]
 
 PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What is known of a study, and the scaling curves of one that grows a model or its budget."""
+
+    material: Material
+    scaled: scaled.Scaled | None
+
+    @property
+    def lead(self) -> list[str]:
+        """What the reader asks first."""
+        return [*(scaled.lead(self.scaled) if self.scaled else []), *answers.lead(self.material)]
 
 
 @dataclass(frozen=True)
@@ -38,19 +53,20 @@ class Written:
     page: Path
 
 
-def write(db: Database, study: str, out: Path) -> Path:
-    """Write the report on `study` into the folder `out` and return the path of its page.
+def gather(db: Database, study: str) -> Gathered:
+    """Read a study, as far as it is, and fit its curves. Raises `AblateError` for one that the database does not know."""
+    material = materials.gather(db, study)
+    return Gathered(material, scaled.gather(material))
 
-    `out` gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png. A study that is not finished is
-    reported as far as it is. Raises `AblateError` for a study that the database does not know.
+
+def write(gathered: Gathered, out: Path) -> Path:
+    """Write a report into the folder `out` and return the path of its page.
+
+    `out` gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
     """
-    material = gather(db, study)
-    return _write(material, scaled.gather(material), out)
-
-
-def _write(material: Material, scaling: scaled.Scaled | None, out: Path) -> Path:
+    material = gathered.material
     out.mkdir(parents=True, exist_ok=True)
-    effects, *sections = _sections(material, scaling, out / "figures")
+    effects, *sections = _sections(gathered, out / "figures")
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
@@ -58,7 +74,7 @@ def _write(material: Material, scaling: scaled.Scaled | None, out: Path) -> Path
         "study": material.study,
         "effects": effects,
         "state": basis.state(material),
-        "lead": _lead(material, scaling),
+        "lead": gathered.lead,
         "brief": answers.brief(material),
         "legend": answers.legend(material),
         "families": answers.families(material) + joint.families(material) + answers.changes(material),
@@ -70,13 +86,13 @@ def _write(material: Material, scaling: scaled.Scaled | None, out: Path) -> Path
     return out / PAGE
 
 
-def answer(db: Database, study: str) -> str:
+def answer(gathered: Gathered) -> str:
     """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on.
 
     Of a study with many contrasts a sentence a family.
     """
-    material = gather(db, study)
-    lines = [material.study.question, basis.state(material), *_lead(material, scaled.gather(material))]
+    material = gathered.material
+    lines = [material.study.question, basis.state(material), *gathered.lead]
     short = answers.brief(material)
     lines += [answers.legend(material)] if short else []
     for family in answers.families(material):
@@ -84,11 +100,6 @@ def answer(db: Database, study: str) -> str:
     for family in joint.families(material) + answers.changes(material):
         lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
     return "\n".join([*lines, "", *basis.fairness(material)])
-
-
-def _lead(material: Material, scaling: scaled.Scaled | None) -> list[str]:
-    """What the reader asks first: how the curves of [fit] differ, and which arm has the best mean."""
-    return [*(scaled.lead(scaling) if scaling else []), *answers.lead(material)]
 
 
 def _told(family: answers.Family, short: bool) -> list[str]:
@@ -99,17 +110,17 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     """Write the reports on several studies into folders of `out`, and index.html over them; the path of that page."""
     written = []
     for name in studies:
-        material = gather(db, name)
-        scaling = scaled.gather(material)
-        page = _write(material, scaling, out / pictures.slug(name))
-        said = basis.state(material), _lead(material, scaling), answers.verdict(material)
-        written.append(Written(name, material.study.question, *said, page.relative_to(out)))
+        gathered = gather(db, name)
+        page = write(gathered, out / pictures.slug(name))
+        said = basis.state(gathered.material), gathered.lead, answers.verdict(gathered.material)
+        written.append(Written(name, gathered.material.study.question, *said, page.relative_to(out)))
     _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
     return out / "index.html"
 
 
-def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -> list[Section]:
+def _sections(gathered: Gathered, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
+    material = gathered.material
     gallery = pictures.Gallery(folder)
     effects = Section(
         "effects",
@@ -125,6 +136,7 @@ def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -
                 tables.levels(material), tables.cells(material), grids.factors(material), grids.main_effects(material)
             ),
         ),
+        _scaling(gallery, material, gathered.scaled),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section(
@@ -132,7 +144,6 @@ def _sections(material: Material, scaling: scaled.Scaled | None, folder: Path) -
             paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
             tables=_full(probes.grid(material)),
         ),
-        _scaling(gallery, material, scaling),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(

@@ -50,6 +50,7 @@ class Picture:
     title: str
     caption: str
     svg: str
+    folded: bool = False  # one of many alike: shown on request
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ablate.errors import AblateError
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.scaled import SYMBOLS, Scaled, gap, losses, minus, place
+from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, place
 from ablate.report.words import p_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
 from ablate.scaling.study import COUNTS
@@ -76,7 +76,7 @@ def _comparisons(scaled: Scaled) -> Table:
 
 def _test(one: Difference) -> tuple[Value, Value]:
     return (
-        Value(minus(f"{one.interval.value:+.3f} ({one.interval.lo:+.3f} to {one.interval.hi:+.3f})"), one.interval.value),
+        Value(change(one.interval), one.interval.value),
         Value(p_digits(one.p_holm), one.p_holm),
     )
 

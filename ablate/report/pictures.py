@@ -21,6 +21,7 @@ from ablate.report.material import Material
 from ablate.report.words import sentence
 from ablate.units import listed
 
+OPEN = 4  # strata whose figures are shown unasked
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
@@ -35,8 +36,18 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         self.names: set[str] = set()
 
-    def hang(self, name: str, title: str, caption: str, draw: Callable[..., Axes], *frames: Any, **options: Any) -> Picture:
-        """`draw(*frames, **options)`, saved as svg, pdf and png."""
+    def hang(
+        self,
+        name: str,
+        title: str,
+        caption: str,
+        draw: Callable[..., Axes],
+        *frames: Any,
+        stratum: int | None = None,
+        **options: Any,
+    ) -> Picture:
+        """`draw(*frames, **options)`, saved as svg, pdf and png. stratum: its number, where each has such a figure."""
+        name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.names, name
         self.names.add(name)
         ax = draw(*frames, **options)
@@ -44,7 +55,8 @@ class Gallery:
         assert isinstance(figure, Figure)
         files = figures.save(figure, self.folder / name)
         plt.close(figure)
-        return Picture(name, title, caption, figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title)))
+        svg = figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title))
+        return Picture(name, title, caption, svg, folded=(stratum or 0) >= OPEN)
 
 
 def effects(gallery: Gallery, material: Material) -> list[Picture]:
@@ -88,12 +100,14 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
             del over["seconds"]
         for x, words in over.items():
             title = f"{sentence(series)} over {words}{at}"
-            pictures.append(gallery.hang(f"curves-{x}-{number}", title, BAND + short, figures.curves, part, x=x, label=label))
+            pictures.append(
+                gallery.hang(f"curves-{x}", title, BAND + short, figures.curves, part, x=x, label=label, stratum=number)
+            )
         apart = _gaps(part, material)
         if comparable and apart.groupby("run")["step"].nunique().max() > 1:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
-            gap = gallery.hang(f"gaps-{number}", title, caption, figures.gaps, apart, label=f"difference in {label}")
+            gap = gallery.hang("gaps", title, caption, figures.gaps, apart, label=f"difference in {label}", stratum=number)
             pictures.insert(len(pictures) - len(over) + 1, gap)
     return pictures
 
@@ -132,7 +146,7 @@ def ordered(gallery: Gallery, material: Material) -> list[Picture]:
         frame = pd.DataFrame({factor: levels, "metric": material.good["metric"], "others": others})
         hue = "others" if frame["others"].nunique() > 1 else None
         title = f"{sentence(words.phrase)} over {factor}"
-        look = {"x": factor, "hue": hue, "label": words.axis}
+        look: dict[str, Any] = {"x": factor, "hue": hue, "label": words.axis}
         pictures.append(gallery.hang(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look))
     return pictures
 
@@ -182,7 +196,7 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
         else:
             caption += "Which arms no other beats in both is not told: their times overlap over seeds with those of others."
         look = {"goal": words.goal, "label": words.axis}
-        pictures.append(gallery.hang(f"pareto-{number}", title, caption, figures.pareto, frame, **look))
+        pictures.append(gallery.hang("pareto", title, caption, figures.pareto, frame, **look, stratum=number))
     return pictures
 
 
@@ -204,7 +218,7 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
             look = {"label": label, "share": name == "token_similarity"}
-            pictures.append(gallery.hang(f"{slug(name)}-{number}", title, caption, figures.blocks, part, **look))
+            pictures.append(gallery.hang(slug(name), title, caption, figures.blocks, part, **look, stratum=number))
     return pictures
 
 
@@ -229,7 +243,7 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
             title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (f" at {stratum}" if stratum else "")
             look = {"x": x, "y": "value", "hue": "arm", "label": label}
             pictures.append(
-                gallery.hang(f"{slug(name)}-{number}", title, caption + lacking(part, x) + MARKS, figures.ordered, part, **look)
+                gallery.hang(slug(name), title, caption + lacking(part, x) + MARKS, figures.ordered, part, **look, stratum=number)
             )
     return pictures
 
@@ -253,7 +267,7 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
             title = "Held-out loss over the position in the context" + (f" at {stratum}" if stratum else "")
             label = "held-out loss (nats per token)"
             caption = f"Each mark is the mean over positions from its own to the next mark's; the axis is logarithmic. {BAND}"
-            pictures.append(gallery.hang(f"positions-{number}", title, caption, figures.positions, part, label=label))
+            pictures.append(gallery.hang("positions", title, caption, figures.positions, part, label=label, stratum=number))
     return pictures
 
 
@@ -278,7 +292,7 @@ def tuning(gallery: Gallery, material: Material) -> list[Picture]:
         title = f"{sentence(material.words.phrase)} over the learning rate" + (f" at {stratum}" if stratum else "")
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
         look = {"hue": "group", "label": material.words.axis, "goal": material.words.goal}
-        pictures.append(gallery.hang(f"tuning-{number}", title, caption, figures.rates, part, rings, **look))
+        pictures.append(gallery.hang("tuning", title, caption, figures.rates, part, rings, **look, stratum=number))
     return pictures
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,11 @@ from ablate.units import count, listed, power
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
 SYMBOLS = {"alpha": "α", "beta": "β"}
+CLAIMS = {
+    "exponent": "differs in its exponent",
+    "offset": "differs by an offset: exponents are not told apart, the losses are",
+    "not told apart": "is not told apart",
+}
 
 
 @dataclass(frozen=True)
@@ -85,24 +91,22 @@ def losses(material: Material, count: str = "body") -> Losses:
 
 
 def lead(scaled: Scaled) -> list[str]:
-    """How each curve differs from the one it is compared with: an offset, an exponent or nothing; and whether they cross."""
-    return [_verdict(one) for one in scaled.fitted.comparisons] if scaled.fitted else []
+    """Whether the curves of [fit] differ by an offset or an exponent, and whether they cross: three sentences each."""
+    return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
-def _verdict(one: Comparison) -> str:
-    apart = [f"{SYMBOLS[key]}, by {_change(test)}" for key, test in one.exponents.items() if test.p_holm <= 1 - one.confidence]
-    claim = {
-        "exponent": f"differ in {listed(apart)}",
-        "offset": "differ by an offset, and by no exponent that is told apart",
-        "not told apart": "are told apart neither by an exponent nor by an offset",
-    }[one.verdict]
-    by, where = (one.measured, "at the same points") if one.measured else (one.gap, "over the measured range")
-    loss = f"the loss of {one.group} is {abs(by.value):.2%} {'lower' if by.value < 0 else 'higher'} {where} ({_ends(by)})"
+def _told(one: Comparison) -> str:
+    apart = [f"{SYMBOLS[key]} by {change(test.interval)}" for key, test in one.exponents.items()]
+    apart.append(f"loss by {gap(one.measured)} at the points of both" if one.measured else f"loss by {gap(one.gap)}")
     cross = f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}" if one.crossing.inside else "do not cross"
     return (
-        f"{one.group} and {one.baseline} {claim}: {loss}{'' if one.trusted else UNTRUSTED}. "
+        f"{_claim(one)} It differs from {one.baseline} in {listed(apart)}. "
         f"The curves {cross} within the measured range; {one.crossing.share_inside:.0%} of replicates do."
     )
+
+
+def _claim(one: Comparison) -> str:
+    return f"{one.group} {CLAIMS[one.verdict]}{'' if one.trusted else UNTRUSTED}."
 
 
 def place(value: float) -> str:
@@ -164,28 +168,29 @@ def interval(one: Interval, digits: int = 3) -> str:
 
 def _compared(one: Comparison) -> str:
     tests = "; ".join(
-        f"{SYMBOLS[key]} by {_change(test)}, with one floor for both by {_change(one.one_floor[key])}"
+        f"{SYMBOLS[key]} by {_tested(test)}, with one floor for both by {_tested(one.one_floor[key])}"
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
     crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
+    at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
-        f"{_verdict(one)} The exponents of {one.group} differ from those of {base} thus: {tests}. "
-        f"Its loss relative to {base}'s is, by the curves, {gap(one.gap)} over the measured range, "
+        f"{_claim(one)} Against {base} its exponents differ thus: {tests}. "
+        f"Its loss relative to {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range, "
         f"{gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at {place(one.high)}. {crossing}."
     )
 
 
-def _change(test: Difference) -> str:
-    return f"{test.interval.value:+.3f} ({test.interval.lo:+.3f} to {test.interval.hi:+.3f}; Holm {p_value(test.p_holm)})"
+def _tested(test: Difference) -> str:
+    return change(test.interval, f"; Holm {p_value(test.p_holm)}")
+
+
+def change(one: Interval, rest: str = "") -> str:
+    return minus(f"{one.value:+.3f} ({one.lo:+.3f} to {one.hi:+.3f}{rest})")
 
 
 def gap(one: Interval) -> str:
-    return f"{minus(f'{one.value:+.2%}')} ({_ends(one)})"
-
-
-def _ends(one: Interval) -> str:
-    return minus(f"{one.lo:+.2%} to {one.hi:+.2%}")
+    return minus(f"{one.value:+.2%} ({one.lo:+.2%} to {one.hi:+.2%})")
 
 
 # -- figures -------------------------------------------------------------------------------------------------------
@@ -197,7 +202,7 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(words.phrase)} over {over}"
-            look = {"x": x, "label": words.axis, "fits": scaled.fits}
+            look: dict[str, Any] = {"x": x, "label": words.axis, "fits": scaled.fits}
             found.append(gallery.hang(f"scaling-{x}", title, _caption(scaled, x), figures.scaling, scaled.frame, **look))
     isoflops = scaled.fitted.isoflops if scaled.fitted else {}
     for number, (name, iso) in enumerate(isoflops.items()):
