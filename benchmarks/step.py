@@ -3,6 +3,7 @@
     python benchmarks/step.py                            # the four sizes, solo and packed
     python benchmarks/step.py --sizes 0.85M --packs 1,8,32 --modes eager,block,whole
     python benchmarks/step.py --levels                   # each topology and position at 10.8M
+    python benchmarks/step.py --profile                  # below each row, what its kernels take
     python benchmarks/step.py --nanogpt ~/nanoGPT        # with the ratio to nanoGPT's model.py and fused AdamW, compiled
     python benchmarks/step.py --nanogpt ~/nanoGPT --processes 8    # and to as many processes of it at once
     python benchmarks/step.py --sizes tiny --device cpu  # whether all of it works
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kernels
 import nanogpt
 import numpy as np
 import torch
@@ -137,12 +139,13 @@ def line(*cells: object) -> None:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of one row: tokens a second of all its runs, seconds until the first step, bytes."""
+    """What was measured of one row: tokens a second of all its runs, seconds until the first step, bytes, kernels."""
 
     mode: str
     rate: float
     set_up: float
     peak: int
+    kernels: str = ""
 
 
 class Bench:
@@ -172,7 +175,13 @@ class Bench:
         ratios = [f"{made.rate / other:.2f}" if other else "" for other in to]
         cells = (f"{made.rate / 1e6:.3f}", f"{flops / 1e12:.1f}", f"{flops / self.top:.1%}", f"{made.set_up:.1f}", memory)
         line(name, runs, made.mode, *cells, *ratios, *[""] * (len(self.ratios) - len(ratios)))
+        if made.kernels:
+            tokens = runs * of.batch_tokens
+            line(name, runs, made.mode, f"{tokens / made.rate * 1e6:.0f} µs a step: {made.kernels}")
         return made.rate
+
+    def kernels(self, step: Callable[[], object]) -> str:
+        return kernels.profile(step) if self.options.profile else ""
 
     def ours(self, name: str, configs: list[RunConfig], to: Sequence[float]) -> None:
         for mode in self.options.modes.split(","):
@@ -180,7 +189,7 @@ class Bench:
             def measure(mode: str = mode) -> Speed:
                 ours = Ours(configs, self.device, mode)
                 rate = ours.tokens_per_second(self.device, self.options.seconds)
-                return Speed(ours.mode, rate, ours.setup, peak_bytes(self.device))
+                return Speed(ours.mode, rate, ours.setup, peak_bytes(self.device), self.kernels(ours.step.replay))
 
             self.row(name, len(configs), mode, configs[0], measure, to)
 
@@ -200,7 +209,8 @@ class Bench:
             model = NanoGPT(self.options.nanogpt, SIZES[size], random_text(SIZES[size]["n_vocab"]).train, self.device)
         model.train(WARM_UP)
         set_up = time.perf_counter() - begun
-        return Speed("compile", model.tokens_per_second(self.options.seconds), set_up, peak_bytes(self.device))
+        rate = model.tokens_per_second(self.options.seconds)
+        return Speed("compile", rate, set_up, peak_bytes(self.device), self.kernels(model.step))
 
     def _at_once(self, size: str, n: int) -> Speed:
         """Processes that begin to be timed together, once all are ready."""
@@ -241,6 +251,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--packs", default="", help="members trained together, e.g. 1,8; by default each size's own")
     parser.add_argument("--modes", default="whole", help="what is compiled: eager, block, whole, auto; several joined by commas")
     parser.add_argument("--levels", action="store_true", help="each topology and position, in place of the packs")
+    parser.add_argument("--profile", action="store_true", help="what the kernels of each row take, by kind; on a GPU")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each is timed")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that a row may take, set-up included")
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT, for the ratio to it")

@@ -80,7 +80,7 @@ def ours(study: Path, device: str, folder: Path) -> dict[str, float]:
 
 def theirs(study: Path, options: argparse.Namespace, folder: Path) -> list[float]:
     """Seconds of each process, one after another."""
-    made = plan(load(study))
+    made = plan(load(str(study)))
     first = made.runs[0].config
     tokens = text.load(first, made.sources)
     np.save(folder / "data.npy", tokens.train)

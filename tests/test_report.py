@@ -697,6 +697,31 @@ def test_words(given: str, said: str) -> None:
     assert given == said
 
 
+def test_a_table_of_positions_is_a_mismatch_of_all_parameters(tmp_path: Path) -> None:
+    positions = {"position": {name: {"position": name} for name in ("rotary", "learned")}}
+    db = study(tmp_path, positions, lambda levels, seed: Outcome(1.0 + seed), seeds=2, base={"n_layer": 1, "d_model": 32})
+    learned, rotary = (size for (size,) in queries.run(db, "SELECT DISTINCT n_params FROM runs ORDER BY position")[1])
+    said = f"the largest difference from a baseline is {words.percent(learned / rotary - 1)} of all parameters."
+    assert said in report.answer(report.gather(db, "topology"))
+
+
+def test_the_answer_says_what_longer_contexts_do_to_the_loss(tmp_path: Path) -> None:
+    rise = {"rotary": 0.5, "alibi": -0.25, "learned": None}
+
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        more, start = rise[levels["position"]], 1.0 + 0.01 * seed
+        longer = [] if more is None else [("loss_at_length", 2.0, start + more / 2), ("loss_at_length", 4.0, start + more)]
+        return Outcome(2.0, finals=[("loss_at_length", 1.0, start), *longer])
+
+    positions = {"position": {name: {"position": name} for name in rise}, "n_layer": {"1": {"n_layer": 1}, "2": {"n_layer": 2}}}
+    db = study(tmp_path, positions, outcome, within=["n_layer"], seeds=3)
+    for depth in (1, 2):
+        assert (
+            f"At n_layer={depth}, with 4 times the context of training the loss on the same targets changes by −0.250 for alibi "
+            "and +0.500 for rotary; not defined for learned."
+        ) in report.answer(report.gather(db, "topology"))
+
+
 def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
     widths = {"width": {"64": {"d_mlp": 64}, "80": {"d_mlp": 80}}}
     for quantity in ("body", "total"):

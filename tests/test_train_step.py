@@ -32,6 +32,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "post", "tie_embeddings": "tied"},
     {"objective": "masked", "dropout": 0.1},
     {"n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "z_loss": 1e-3},
+    {"score": "additive", "position": "t5", "head_combine": "sum", "qkv": "mlp", "norm_kind": "layernorm-scalar"},
 ]
 
 
@@ -54,8 +55,9 @@ def test_packed_equals_solo_over_50_steps_in_float64(variant: dict[str, Any]) ->
             torch.testing.assert_close(members(together)[k][name], parameter, rtol=0, atol=1e-9)
 
 
-def test_packed_equals_solo_to_1e5_in_float32() -> None:
-    configs = [config(seed=seed, lr=1e-3, steps=STEPS) for seed in SEEDS]
+@pytest.mark.parametrize("position", CATALOGUE["position"].names)
+def test_packed_equals_solo_to_1e5_in_float32(position: str) -> None:
+    configs = [config(seed=seed, lr=1e-3, steps=STEPS, position=position) for seed in SEEDS]
     together = go(configs).read(STEPS)[0][:, 0]
     for k, alone in enumerate(configs):
         assert abs(together[:, k] - go([alone]).read(STEPS)[0][:, 0, 0]).max() < 1e-5

@@ -26,18 +26,34 @@ def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
     known to gain is counted in. Loads torch into this process, and sets its threads.
     """
     engine.setup(device.name, device.threads, device.memory)
+    compiles = device.name.startswith("cuda") and warm.can_compile()
+    shared = len({packs.shape(cell.config) for cell in plan.cells}) > 1
     known: dict[str, float] = {}
+    fastest: dict[tuple[int, ...], float] = {}  # of what is alike but for its parts: seconds a token, eagerly
     for cell in plan.cells:
-        shape = packs.shape(cell.config)
+        config, shape = cell.config, packs.shape(cell.config)
         if shape not in known:
-            size = packs.size(cell.config, device, squeezed=0)
+            size = packs.size(config, device, squeezed=0)
             seeds = range(min(len(plan.study.seeds), size.runs))
-            known[shape] = _speed([cell.config.model_copy(update={"seed": seed}) for seed in seeds], plan.sources, device, size)
+            speed = _speed([config.model_copy(update={"seed": seed}) for seed in seeds], plan.sources, device, size)
+            alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, len(seeds))
+            fastest[alike] = min(fastest.get(alike, 1 / speed), 1 / speed)
+            known[shape] = compiled(speed, fastest[alike], len(seeds) * config.tokens, shared=shared) if compiles else speed
         yield cell.label, known[shape]
 
 
+def compiled(speed: float, least: float, tokens: int, *, shared: bool) -> float:
+    """Tokens a second of a job of `tokens`, as it would be compiled, from its speed without.
+
+    A compiler takes away the same time from models of one size, the fastest of which takes `least` seconds a token: what they
+    have in common. It gains nothing where one needs longer than another, which is in attention.
+    """
+    mode = warm.worthwhile(tokens / speed, "eager", shared=shared)
+    return 1 / (1 / speed - (1 - warm.TIME[mode]) * least)
+
+
 def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:
-    """Tokens a second of a pack, all members together, by the last stretch that was timed."""
+    """Tokens a second of a pack without a compiler, all members together, by the last stretch that was timed."""
     shortened = [config.model_copy(update={"steps": min(STEPS, config.steps)}) for config in configs]
     speeds = [0.0]
 
@@ -62,8 +78,4 @@ def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, si
         micro_batch=size.micro_batch,
         recompute=size.recompute,
     )
-    eagerly = speeds[-1] * len(configs)
-    if not (device.name.startswith("cuda") and warm.can_compile()):
-        return eagerly
-    seconds = len(configs) * configs[0].tokens / eagerly
-    return eagerly / warm.TIME[warm.worthwhile(seconds, "eager")]
+    return speeds[-1] * len(configs)

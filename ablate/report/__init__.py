@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
+from ablate.report import answers, basis, contexts, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report import material as materials
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material
@@ -38,7 +38,8 @@ class Gathered:
     @property
     def lead(self) -> list[str]:
         """What the reader asks first."""
-        return [*(scaled.lead(self.scaled) if self.scaled else []), *answers.lead(self.material)]
+        curves = scaled.lead(self.scaled) if self.scaled else []
+        return [*curves, *answers.lead(self.material), *contexts.sentences(self.material)]
 
 
 @dataclass(frozen=True)

@@ -28,22 +28,21 @@ def fairness(material: Material) -> list[str]:
 
 def _matched(material: Material) -> str:
     match = material.settings.get("match") or {}
-    total = match.get("params") == "total"
-    counted, named = ("n_params", "all parameters") if total else ("n_params_body", "parameters without embeddings and head")
-    sizes = material.compared.groupby("cell")[[counted, "flops"]].first().astype(float)
+    body, every = {"n_params_body": "the parameters without embeddings and head"}, {"n_params": "all parameters"}
+    counted = (every if match.get("params") == "total" else {**body, **every}) | {"flops": "the training FLOPs"}
+    sizes = material.compared.groupby("cell")[list(counted)].first().astype(float)
     base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
     ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
-    params, flops = ratios.max(axis=0) if known else (math.nan, math.nan)
-    if not known or not math.isfinite(params):
+    largest = dict(zip(counted.values(), ratios.max(axis=0), strict=True)) if known else {}
+    if not all(map(math.isfinite, largest.values())) or not known:
         left = "sizes are not known"
-    elif max(params, flops) < SAME:
-        left = "every arm has the parameters and the training FLOPs of its baseline"
+    elif apart := [f"{percent(off)} of {name}" for name, off in largest.items() if off >= SAME]:
+        left = f"the largest difference from a baseline is {listed(apart)}"
     else:
-        left = f"the largest difference from a baseline is {percent(params)} of {'' if total else 'the '}{named}" + (
-            f" and {percent(flops)} of the training FLOPs" if flops >= SAME else ""
-        )
+        left = "every arm has the parameters and the training FLOPs of its baseline"
     if match:
+        named = next(iter(counted.values())).removeprefix("the ")
         return f"Matched: {'FLOPs' if match.get('flops') else named}, by {match.get('by', 'd_mlp')}; {left}."
     return f"Matched: nothing but the budget of the study file; {left}."
 

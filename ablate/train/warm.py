@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,10 +20,11 @@ from ablate.text import Tokens
 from ablate.train.step import LOADED, Step
 
 # What of a step is compiled: nothing, each block and what stands before and after them, or all at once. Seconds until the
-# first step, and a step's time as a share of the eager one's. On an H200, torch 2.11, packs of 8: 5.7, 9.5 and 11.7 Mtok/s at 4
-# layers of width 112, 3.2, 6.7 (of 7) and 7.7 at 12 layers of width 64; one run of 4 layers of width 128 5.2 and 9.1.
-SETUP = {"eager": 1.0, "block": 8.0, "whole": 25.0}
-TIME = {"eager": 1.0, "block": 0.55, "whole": 0.50}
+# first step, and a step's time as a share of the eager one's. On an H200, torch 2.11, packs of 8: 5.7, 9.5 to 12 and 11.7 Mtok/s
+# at 4 layers of width 112, 3.2, 7.3 to 8.1 and 7.7 at 12 layers of width 64; one run of 4 layers of width 128 5.2, – and 10.3.
+SETUP = {"eager": 1.0, "block": 8.0, "whole": 30.0}
+TIME = {"eager": 1.0, "block": 0.48, "whole": 0.45}
+FIRST = 15.0  # seconds more, for what a process compiles first: the compiler itself, its helpers, what all shapes have in common
 HIDDEN = 2 / 3  # of a set-up, where workers take turns: it passes while the others train
 MODES = tuple(SETUP)
 
@@ -37,6 +38,8 @@ class Warm:
 
     `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which replaying does not show.
     """
+
+    compiler_begun: ClassVar[bool] = False  # in this process
 
     def __init__(self, step: Step):
         self.step = step
@@ -61,28 +64,33 @@ class Warm:
                 flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
                 self._capture("whole" if flops / 5e14 > LONG and can_compile() else "eager")
             self.seconds += self._eager_pace * steps
-            wanted = worthwhile(self.seconds, self.mode, shared=shared) if can_compile() else self.mode
+            first = not Warm.compiler_begun
+            wanted = worthwhile(self.seconds, self.mode, shared=shared, first=first) if can_compile() else self.mode
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
 
     def _capture(self, mode: str) -> None:
         compiled(self.step, mode)
         capture(self.step)
+        Warm.compiler_begun |= mode != "eager"
         self.mode = mode
         self.peak_bytes = torch.cuda.max_memory_allocated()
         self.pace = timed(self.step)
         self._eager_pace = self._eager_pace or self.pace / TIME[mode]
 
 
-def worthwhile(seconds: float, mode: str, *, shared: bool = False) -> str:
+def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool = False) -> str:
     """The mode to run in when eager steps take `seconds`, those of earlier jobs included, and `mode` is there already.
 
     Counting what was spent before decides as one does between renting and buying: a shape that keeps coming is worth
-    its compiler, though no single job is.
+    its compiler, though no single job is. shared: other workers train meanwhile. first: this process has compiled nothing yet.
     """
     waited = 1 - HIDDEN if shared else 1
-    cost = {other: TIME[other] * seconds + (waited * SETUP[other] if other != mode else 0) for other in MODES}
-    return min(MODES[MODES.index(mode) :], key=lambda other: cost[other])
+
+    def cost(other: str) -> float:
+        return TIME[other] * seconds + (waited * (SETUP[other] + FIRST * first) if other != mode else 0)
+
+    return min(MODES[MODES.index(mode) :], key=cost)
 
 
 def can_compile() -> bool:
