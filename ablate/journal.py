@@ -70,7 +70,7 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
 
 
 def alive(path: Path) -> bool:
-    """Whether a process on this host holds the journal open for writing."""
+    """Whether a process on this host holds the journal open for writing. `OSError` where it may not be looked at."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

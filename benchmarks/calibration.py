@@ -22,8 +22,8 @@ import scipy
 from scipy import stats as st
 
 from ablate import scaling, stats
+from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import USUAL, usual_constants
-from ablate.scaling.fit import estimate, limits
 from ablate.scaling.forms import FORMS, best_split
 from ablate.stats.families import smallest_p
 

@@ -15,8 +15,8 @@ import numpy as np
 import scipy
 from scipy import optimize
 
+from ablate.scaling.bootstrap import estimate
 from ablate.scaling.design import USUAL
-from ablate.scaling.fit import estimate
 from ablate.scaling.forms import FORMS
 from ablate.scaling.solve import DELTA
 

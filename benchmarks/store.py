@@ -1,9 +1,10 @@
 """How fast the results database is, beside raw `sqlite3` doing the same in the same call.
 
-    python benchmarks/store.py [--runs 1000] [--seconds 5] [--folder DIR]
+    python benchmarks/store.py [--runs 1000] [--folder DIR]
 
-Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same size. Optuna's and
-MLflow's own stores are measured where they are installed, on fewer points, for they are slower.
+Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same size: a run, or a pack
+of runs that end together. Optuna's and MLflow's own stores are measured where they are installed, on fewer points, for
+they are slower. Many processes at once: `benchmarks/crowd.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import multiprocessing as mp
 import os
 import platform
 import sqlite3
@@ -30,11 +30,12 @@ from ablate.config import RunConfig
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import runs, schema
-from ablate.store.ingest import INSERT_METRIC, ingest
+from ablate.store.ingest import INSERT_METRIC, ingest_all
 from ablate.study import Study
 
 SERIES = ("loss", "train_loss", "lr", "grad_norm")
 POINTS = 100  # a series and run; 25 times as many in long runs
+PACK = 8  # short runs whose jobs end together
 LINE = 20  # points of each series in a line of a journal
 TOPOLOGIES = ("serial", "parallel", "concat", "double-skip")
 
@@ -85,17 +86,17 @@ def report(name: str, took: Took, points: int, raw: Took | None = None, size: fl
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def batches(n_runs: int, points: int) -> list[list[tuple[int, int, int, float]]]:
-    """The points of each run, as rows of `metric` in the order of its key."""
+def batches(n_runs: int, points: int, pack: int) -> list[list[tuple[int, int, int, float]]]:
+    """The points of each pack of runs, as rows of `metric` in the order of its key."""
     return [
-        [(run, s, step, value(run, s, step)) for s in range(len(SERIES)) for step in range(points)]
-        for run in range(1, n_runs + 1)
+        [(run, s, k, value(run, s, k)) for run in range(first, first + pack) for s in range(len(SERIES)) for k in range(points)]
+        for first in range(1, n_runs + 1, pack)
     ]
 
 
-def write_raw(path: Path, n_runs: int, points: int) -> Took:
-    """Inserts by `sqlite3`, a transaction a run, with the settings that ablate writes with."""
-    rows = batches(n_runs, points)
+def write_raw(path: Path, n_runs: int, points: int, pack: int) -> Took:
+    """Inserts by `sqlite3`, a transaction a pack, with the settings that ablate writes with."""
+    rows = batches(n_runs, points, pack)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -113,9 +114,9 @@ def write_raw(path: Path, n_runs: int, points: int) -> Took:
         return timed(insert)
 
 
-def write_tuples(path: Path, n_runs: int, points: int) -> Took:
+def write_tuples(path: Path, n_runs: int, points: int, pack: int) -> Took:
     """The same inserts on equal terms: tuples that are ready, through `Database.begin`."""
-    rows = batches(n_runs, points)
+    rows = batches(n_runs, points, pack)
     with store.open(str(path), create=True) as db:
 
         def insert() -> None:
@@ -126,7 +127,7 @@ def write_tuples(path: Path, n_runs: int, points: int) -> Took:
         return timed(insert)
 
 
-def write_study(path: Path, n_runs: int, points: int) -> dict[str, Took]:
+def write_study(path: Path, n_runs: int, points: int, pack: int) -> dict[str, Took]:
     """A study from its plan to its last ingested journal: how long each part took."""
     plan = plan_of(n_runs)
     took = {}
@@ -144,21 +145,33 @@ def write_study(path: Path, n_runs: int, points: int) -> dict[str, Took]:
                     writing.append("metrics", steps=list(steps), series=series)
                 writing.append("final", values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]])
                 writing.append("end", status="complete", step=points)
-        took["ingest"] = timed(lambda: [ingest(db, claim.attempt_id) for claim in claims])
-        took["parse"] = timed(lambda: [journal.read(claim.journal) for claim in claims])
+        packs = [[claim.attempt_id for claim in claims[first : first + pack]] for first in range(0, n_runs, pack)]
+
+        def take_in() -> None:
+            for attempts in packs:
+                ingest_all(db, attempts)
+
+        def parse() -> None:
+            for claim in claims:
+                journal.read(claim.journal)
+
+        took["ingest"], took["parse"] = timed(take_in), timed(parse)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (stored,) = connection.execute("SELECT count(*) FROM metric").fetchone()
+        assert stored == n_runs * points * len(SERIES)
     return took
 
 
-def write(folder: Path, n_runs: int, points_each: int) -> float:
-    """Every way of writing in turn, three times over, for other processes come and go. The raw rate, in points a second."""
+def write(folder: Path, n_runs: int, points_each: int, pack: int) -> float:
+    """Every way of writing in turn, five times over, for other processes come and go. The raw rate, in points a second."""
     points = n_runs * len(SERIES) * points_each
     folder.mkdir()
-    print(f"-- {n_runs:,} runs of {len(SERIES) * points_each:,} points, a transaction a run")
+    print(f"-- {n_runs:,} runs of {len(SERIES) * points_each:,} points, {pack} runs a transaction")
     raw, tuples, study = [], [], []
-    for turn in range(3):
-        raw.append(write_raw(folder / f"raw{turn}.db", n_runs, points_each))
-        tuples.append(write_tuples(folder / f"tuples{turn}.db", n_runs, points_each))
-        study.append(write_study(folder / f"study{turn}.db", n_runs, points_each))
+    for turn in range(5):
+        raw.append(write_raw(folder / f"raw{turn}.db", n_runs, points_each, pack))
+        tuples.append(write_tuples(folder / f"tuples{turn}.db", n_runs, points_each, pack))
+        study.append(write_study(folder / f"study{turn}.db", n_runs, points_each, pack))
     least = {name: best([each[name] for each in study]) for name in study[0]}
     plain = best(raw)
     for name in ("register", "claim", "claim of nothing"):
@@ -228,52 +241,6 @@ def read(path: Path) -> None:
         print(f"{name:42s} {best(took).wall:8.3f} s  {len(ours(sql)):,} rows  {beside}", flush=True)
 
 
-# -- many processes -----------------------------------------------------------------------------------------------
-
-
-def _write_for(path: str, seconds: float, acknowledged: Any) -> None:
-    """Journal and ingest as fast as it goes, counting what was acknowledged."""
-    with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
-        with db.read() as connection:
-            study_id = connection.exec_driver_sql("SELECT id FROM study").scalar_one()
-        claim = runs.claim(db, study_id, owner, 1)[0]
-        end, step = time.monotonic() + seconds, 0
-        with Journal(claim.journal) as writing:
-            while time.monotonic() < end:
-                writing.append("metrics", steps=list(range(step, step + 100)), series={"loss": [1.5] * 100})
-                ingest(db, claim.attempt_id)
-                step += 100
-                with acknowledged.get_lock():
-                    acknowledged.value += 100
-
-
-def many(folder: Path, seconds: float, kill: bool) -> None:
-    """Eight writers; with `kill`, each is killed at some moment, and what it had acknowledged must be there."""
-    path = folder / f"many-{kill}.db"
-    with store.open(str(path), create=True) as db:
-        runs.register(db, plan_of(8))
-    context = mp.get_context("spawn")
-    counter = context.Value("q", 0)
-    writers = [context.Process(target=_write_for, args=(str(path), 600 if kill else seconds, counter)) for _ in range(8)]
-    for writer in writers:
-        writer.start()
-    if kill:
-        while counter.value < 20_000:  # until all are well on their way
-            time.sleep(0.05)
-        for writer in writers:
-            time.sleep(0.02)
-            writer.kill()
-    for writer in writers:
-        writer.join()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        (stored,) = connection.execute("SELECT count(*) FROM metric").fetchone()
-        (sound,) = connection.execute("PRAGMA integrity_check").fetchone()
-    errors = 0 if kill else sum(writer.exitcode != 0 for writer in writers)
-    name = "8 writers, killed" if kill else "8 writers"
-    lost = max(0, counter.value - stored)
-    print(f"{name:42s} {stored:,} points stored, {lost} acknowledged ones lost, {errors} errors, integrity {sound}", flush=True)
-
-
 # -- others -------------------------------------------------------------------------------------------------------
 
 
@@ -325,17 +292,15 @@ def raw_of(points: int, rate: float) -> Took:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the parts with eight writers")
     parser.add_argument("--folder", type=Path, help="where the databases are written; a temporary folder without it")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} CPUs, schema {schema.HEAD}")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
-        write(folder / "long", max(1, options.runs // 25) // 4 * 4 or 4, POINTS * 25)
-        raw_rate = write(folder / "short", options.runs, POINTS)
+        write(folder / "long", max(1, options.runs // 25) // 4 * 4 or 4, POINTS * 25, 1)
+        write(folder / "packs", options.runs, POINTS, PACK)
+        raw_rate = write(folder / "short", options.runs, POINTS, 1)
         read(folder / "short" / "study0.db")
-        many(folder, options.seconds, kill=False)
-        many(folder, options.seconds, kill=True)
         for module, measure in (("optuna", optuna_store), ("mlflow", mlflow_store)):
             if importlib.util.find_spec(module):
                 measure(folder, raw_rate)

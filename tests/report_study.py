@@ -18,7 +18,7 @@ from ablate.config import RunConfig
 from ablate.figures import style
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.report import scaled
+from ablate.report import fitted
 from ablate.scaling import Losses
 from ablate.store import Database, ingest, runs
 from ablate.study import Study
@@ -166,4 +166,4 @@ def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Losses, "fit", partialmethod(Losses.fit, bootstraps=60))
-    monkeypatch.setattr(scaled, "FEWER", 60)
+    monkeypatch.setattr(fitted, "FEWER", 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from hostile import NUMBERS, TEXTS, from_shown, markdown_cells, parse_csv, same
-from report_study import Levels, Outcome, study
+from report_study import Levels, Outcome, study, svg_only  # noqa: F401
 from typer.testing import CliRunner
 
 import ablate
-from ablate import formats, results
+from ablate import formats, report, results
 from ablate.cli import app
 from ablate.store import Database
 from ablate.store.questions import QUESTIONS
@@ -176,3 +177,25 @@ def test_all_other_commands_take_the_names(db: Database, tmp_path: Path) -> None
         out = invoke(db, *arguments)
         assert all(line.isprintable() for line in out.split("\n"))
         assert "alert" in out or "日本語" in out
+
+
+@pytest.mark.usefixtures("svg_only")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of sums beyond the largest number
+def test_every_kind_of_loss_through_the_report(tmp_path: Path) -> None:
+    def outcome(levels: Levels, seed: int) -> Outcome:
+        return Outcome(2.0, finals=[("loss", 0, VALUES[seed])] if levels["topology"] == "parallel" else ())
+
+    factors = {"topology": {level: {"topology": level} for level in ("serial", "parallel")}}
+    with study(tmp_path, factors, outcome, seeds=len(VALUES)) as db:
+        page = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
+    exact = {
+        row["seed"]: row["loss"] for row in csv_file(tmp_path / "out" / "tables" / "runs.csv") if row["topology"] == "parallel"
+    }
+    back = [math.nan if exact[seed] is None else float(exact[seed]) for seed in range(len(VALUES))]  # as in the view `runs`
+    assert all(map(same, back, VALUES)), exact
+    cells = re.findall(r'<td[^>]* data-value="([^"]*)"', page)
+    assert [value for value in VALUES if math.isfinite(value) and repr(value) not in cells] == []
+    for file in ("report.md", "tables/runs.tex"):
+        text = (tmp_path / "out" / file).read_text(encoding="utf-8")
+        assert not re.search(r"\d{40}", text), "a number that nobody can read"
+        assert "nan" not in text.lower().replace("\n", " ").split()

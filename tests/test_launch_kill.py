@@ -14,7 +14,7 @@ from launching import HERE, Launcher, content, launch, rows, small_plan, workers
 
 from ablate.errors import AblateError
 from ablate.launch import launcher
-from ablate.store.ingest import ingest
+from ablate.store.ingest import ingest_all
 
 POINTS = 10
 RUNS, STEPS, SERIES = 6, 6, 2
@@ -108,18 +108,18 @@ def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypat
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
     calls, handler = 0, signal.getsignal(signal.SIGINT)
 
-    def full(db, attempt_id):
+    def full(db, attempt_ids):
         nonlocal calls
         calls += 1
         if calls > 3:
             raise AblateError("database cannot grow: the disk is full")
-        return ingest(db, attempt_id)
+        return ingest_all(db, attempt_ids)
 
-    monkeypatch.setattr(launcher, "ingest", full)
+    monkeypatch.setattr(launcher, "ingest_all", full)
     with pytest.raises(AblateError, match="disk is full"):
         launch(plan, path)
     assert not workers(os.getpid())
     assert signal.getsignal(signal.SIGINT) is handler
-    monkeypatch.setattr(launcher, "ingest", ingest)
+    monkeypatch.setattr(launcher, "ingest_all", ingest_all)
     assert launch(plan, path)[0] == launcher.Outcome({"complete": RUNS}, 0)
     assert content(path) == undisturbed[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from scipy.interpolate import Akima1DInterpolator
 
 from ablate import scaling
 from ablate.errors import AblateError
+from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import USUAL
-from ablate.scaling.fit import estimate, limits
 from ablate.scaling.forms import FORMS, Problem, best_split, levels
 from ablate.scaling.groups import meeting
 from ablate.scaling.isoflop import Budget, roughness
+from ablate.scaling.noise import far_off
 from ablate.scaling.solve import DELTA, Floats, minimise
 
 DATA = Path(__file__).parent / "data" / "scaling"
@@ -159,6 +161,50 @@ def test_the_largest_budget_can_be_held_out() -> None:
     assert found.held_out is not None and found.held_out.runs == 1 and found.held_out.what.startswith("largest budget (C = ")
     with pytest.raises(AblateError, match="hold_out"):
         scaling.fit(losses(columns, 0.002), hold_out="biggest", rng=rng(), bootstraps=50, **columns)
+
+
+def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None:
+    """As the five points that Besiroglu et al. 2024 left out of 245, which move β from 0.37 to 0.45."""
+    columns = grid(12, 12)
+    loss = losses(columns, 0.005)
+    away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
+    spoilt = loss.copy()
+    spoilt[away] *= np.linspace(1.15, 1.4, len(away))
+    without = {name: np.delete(column, away) for name, column in columns.items()}
+    found = scaling.fit(spoilt, "nd", rng=rng(), bootstraps=50, **columns)
+    other = scaling.fit(np.delete(loss, away), "nd", rng=rng(), bootstraps=50, **without)
+    (note,) = [note for note in found.notes if "far off" in note]
+    assert note.startswith(f"{len(away)} runs lie far off, farthest at N = 5e+09, D = 2.5e+10 by +39.9%, the others ")
+    assert f"without them E = {other.constants['E'].value:.4g}" in note
+    assert not any("far off" in note for note in other.notes)
+
+
+def test_a_run_less_than_a_hundredth_off_is_not_far() -> None:
+    off = 10 * np.array([1.0] * 30 + [-1.0] * 30 + [90.0, 110.0]) * 1e-5
+    assert far_off(off, 5).tolist() == [False] * 61 + [True]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001, 0.05])
+def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
+    for seed in range(5):
+        fit = scaling.fit(losses(grid(), noise, seed), "nd", rng=rng(), bootstraps=2, **grid())
+        assert not any("far off" in note for note in fit.notes)
+
+
+@pytest.mark.parametrize("form", ["nd", "n"])
+def test_what_does_not_fall_has_no_curve(form: str) -> None:
+    columns = {name: column for name, column in grid().items() if name in form}
+    rising = 1 - losses(grid(), 0.0) / 100  # as an accuracy
+    with pytest.raises(AblateError, match=r"the losses do not fall with N( or D)?\. The curves are of a loss"):
+        scaling.fit(rising, form, rng=rng(), bootstraps=10, **columns)
+
+
+def test_a_miss_of_nothing_is_to_be_trusted() -> None:
+    held = scaling.fit(losses(grid(), 0.0), "nd", rng=rng(), bootstraps=20, **grid()).held_out
+    assert held is not None
+    held = replace(held, miss=-1e-9, lo=1e-12, hi=1e-11)
+    assert held.trusted and "a miss of +0.00% (expected within +0.00% to +0.00%)." in str(held)
+    assert not replace(held, miss=1e-3).trusted
 
 
 def test_repeated_runs_show_that_a_form_does_not_fit() -> None:
@@ -316,6 +362,7 @@ def test_gadre_models_are_fitted_and_their_held_out_miss_stated() -> None:
         assert one.noise == pytest.approx(0.03, abs=0.005)  # about 3%, says the tables' README
         assert 0.15 < one.constants["alpha"].value < 0.4 and 0.2 < one.constants["beta"].value < 0.4
         assert one.held_out is not None and abs(one.held_out.miss) < 0.08 and one.held_out.trusted
+        assert any("far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes)  # one model in all three
     text = "\n".join(found.lines())
     assert "a miss of +" in text and "rpj against c4_original" in text
 

@@ -169,6 +169,18 @@ def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_ofte
     assert "No isoFLOP exponents: " in foretell(short)[0]
 
 
+def test_one_curve_needs_no_group_and_has_a_check_of_its_own() -> None:
+    alone = (
+        STUDY.format(seeds=3, epochs=100)
+        .replace('topology = ["serial", "parallel"]', "")
+        .replace('within = ["size", "flops"]', "")
+    )
+    study = parse(alone.replace('group = "topology"', 'hold_out = "largest budget"'), Path("t.toml"))
+    assert study.fit and (study.fit.group, study.fit.hold_out) == ("", "largest budget")
+    (said,) = foretell(plan(study))
+    assert said.startswith("Scaling curve: L(N, D) from 45 runs")
+
+
 @pytest.mark.usefixtures("few_replicates", "svg_only")
 def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     db = scale(tmp_path, factor=1.03)
@@ -183,6 +195,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
         "By isoFLOP minima a =", "all parameters", "FLOPs of training without the head's", "L\\(N, D\\) at each budget",
     ):  # fmt: skip
         assert part.replace("\\", "") in text, part
+    assert "The curves do not cross within the measured range; " in first
     for name in ("scaling-n", "scaling-d", "scaling-c", "isoflop-0", "isoflop-1", "frontier-n", "frontier-d", "residuals"):
         assert (tmp_path / "out" / "figures" / f"{name}.svg").is_file() and f"figures/{name}.svg" in text
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "fits.csv").read_text(encoding="utf-8"))))
@@ -242,11 +255,27 @@ def test_lines_of_a_grid(x: str, lines: int) -> None:
     frame = points()
     ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
     drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
-    assert len(drawn) == lines and figures.along(frame) == "budget"
+    assert len(drawn) == lines and figures.at_what(frame, x) == ("each budget" if x == "n" else "each size")
     if x == "c":
         thick = max(drawn, key=lambda line: line.get_linewidth())
         expected = best_split(TRUTH, np.asarray(thick.get_xdata(), float))[2]
         assert np.asarray(thick.get_ydata()) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("x", ["n", "d", "c"])
+def test_where_runs_stand_on_no_grid_a_few_lines_are_drawn_among_them(x: str) -> None:
+    rng = np.random.default_rng(0)
+    n, d = 10 ** rng.uniform(7, 10, 90), 10 ** rng.uniform(9, 11.5, 90)
+    loss = TRUTH[0] + TRUTH[1] * n ** -TRUTH[2] + TRUTH[3] * d ** -TRUTH[4]
+    frame = pd.DataFrame({"n": n, "d": d, "c": 6 * n * d, "loss": loss, "curve": pd.Categorical(["all"] * 90), "held_out": False})
+    ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
+    drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
+    assert len(drawn) == 6 + (x == "c") and figures.at_what(frame, x) == ("some token counts" if x == "n" else "some sizes")
+    at, reached = (np.asarray(values, float) for values in drawn[-1].get_data())
+    largest = np.median(np.sort(d if x == "n" else n)[-15:])  # the last line is among the last sixth of the runs
+    there = {"n": (at, largest), "d": (largest, at), "c": (largest, at / 6 / largest)}[x]
+    assert reached == pytest.approx(TRUTH[0] + TRUTH[1] * there[0] ** -TRUTH[2] + TRUTH[3] * there[1] ** -TRUTH[4], rel=2e-3)
+    assert len(ax.texts) == (2 if x == "c" else 6)
 
 
 def test_minima_and_best_splits_are_marked_where_they_are() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from store_plans import execute, fresh, plan_of, rows, train
 
+from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store import Database, runs, schema
 from ablate.store import ingest as module
-from ablate.store.ingest import ingest
+from ablate.store.ingest import ingest, ingest_all
 
 VALUES = [0.0, 1.5, 5e-324, -2.2250738585072014e-308, 1e308, 1.7976931348623157e308, math.inf, -math.inf, 0.1, 2**53 + 0.0]
 
@@ -90,7 +91,7 @@ def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
     assert dict(rows(db.path, "SELECT name, value FROM final")) == {n: float(i) for i, n in enumerate(names)}
 
 
-@pytest.mark.parametrize("points", [1, 39, 40, 41, 80, 1000])
+@pytest.mark.parametrize("points", [1, 9, 10, 49, 50, 51, 61, 100, 1000])
 def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, points: int) -> None:
     with Journal(claim.journal) as journal:
         for first in range(0, points, 7):
@@ -168,3 +169,94 @@ def test_ingester_that_read_the_same_lines_gets_nothing(db: Database, claim: run
     monkeypatch.setattr(module.journal, "read", slow_read)
     assert ingest(db, claim.attempt_id) == []
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
+
+
+# -- several together ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pack(db: Database) -> Iterator[list[runs.Claim]]:
+    with runs.Owner.here(db) as owner:
+        yield runs.claim(db, runs.register(db, plan_of()), owner, 4)
+
+
+def _points(db: Database) -> dict[int, int]:
+    return dict(rows(db.path, "SELECT run_id, count(*) FROM metric GROUP BY run_id"))
+
+
+def test_a_pack_is_one_transaction(db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch) -> None:
+    for claim in pack:
+        train(claim)
+    begun = []
+    begin = Database.begin
+    monkeypatch.setattr(Database, "begin", lambda self: begun.append(1) or begin(self))
+    events = ingest_all(db, [claim.attempt_id for claim in pack])
+    assert {attempt: [event["event"] for event in new] for attempt, new in events.items()} == {
+        claim.attempt_id: ["start", "metrics", "final", "end"] for claim in pack
+    }
+    assert len(begun) == 1
+    assert _points(db) == {claim.run_id: 6 for claim in pack}
+    assert rows(db.path, "SELECT count(*), sum(status = 'complete') FROM attempt") == [(4, 4)]
+    assert ingest_all(db, [claim.attempt_id for claim in pack]) == {claim.attempt_id: [] for claim in pack}
+
+
+SPOILT = {
+    "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', AblateError),
+    "points without steps": (b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n', AssertionError),
+    "text for a number of points": (b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n', Exception),
+    "an event of a later version": (b'{"event": "surprise"}\n', AssertionError),
+    "a line that lacks what it needs": (b'{"event": "end"}\n', KeyError),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_journal_keeps_no_other_out(db: Database, pack: list[runs.Claim], how: str) -> None:
+    line, error = SPOILT[how]
+    for claim in pack:
+        train(claim)
+    pack[1].journal.write_bytes(pack[1].journal.read_bytes() + line)
+    with pytest.raises(error):
+        ingest_all(db, [claim.attempt_id for claim in pack])
+    others = [claim for claim in pack if claim is not pack[1]]
+    assert _points(db) == {claim.run_id: 6 for claim in others}, "of the spoilt one nothing, of the others all"
+    ends = {claim.run_id: ("complete", claim.journal.stat().st_size) for claim in others} | {pack[1].run_id: ("running", 0)}
+    assert {run: tuple(rest) for run, *rest in rows(db.path, "SELECT run_id, status, journal_offset FROM attempt")} == ends
+
+
+def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch) -> None:
+    for claim in pack:
+        train(claim, steps=range(5000))
+    with db.begin() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 60}")  # room for one of the four
+    with pytest.raises(AblateError, match="disk is full"):
+        ingest_all(db, [claim.attempt_id for claim in pack])
+    assert _points(db) == {}
+    with db.begin() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+    ingest_all(db, [claim.attempt_id for claim in pack])
+    assert _points(db) == {claim.run_id: 10_000 for claim in pack}
+
+
+def test_of_a_pack_that_another_reads_too_each_run_is_taken_once(
+    db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for claim in pack:
+        train(claim, status=None)
+    execute(db.path, "CREATE TRIGGER twice BEFORE UPDATE ON metric BEGIN SELECT RAISE(ABORT, 'a point came twice'); END")
+    read = module.journal.read
+
+    def slow_read(path: Path, offset: int) -> object:
+        found = read(path, offset)
+        monkeypatch.setattr(module.journal, "read", read)
+        assert len(ingest(db, pack[2].attempt_id)) == 2  # another process is quicker with one of them
+        return found
+
+    monkeypatch.setattr(module.journal, "read", slow_read)
+    new = ingest_all(db, [claim.attempt_id for claim in pack])
+    assert [len(new[claim.attempt_id]) for claim in pack] == [2, 2, 0, 2]
+    assert _points(db) == {claim.run_id: 6 for claim in pack}
+
+
+def test_no_attempts_are_no_work(db: Database) -> None:
+    assert ingest_all(db, []) == {}

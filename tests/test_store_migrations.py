@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from store_plans import do_all, execute, names, plan_of, rows
+from together import together
 
 from ablate import store
 from ablate.errors import AblateError
@@ -42,6 +45,12 @@ def upgrade():
 """
 
 
+def _knows_a_second(scripts: Path, set: Callable[[object, str, object], None] = setattr) -> None:
+    """Make this a program that knows the made-up second schema."""
+    set(migrate, "SCRIPTS", scripts)
+    set(migrate, "HEAD", "0002")
+
+
 def _filled(path: Path) -> None:
     with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
         study_id = runs.register(db, plan_of())
@@ -65,8 +74,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate.SCRIPTS, scripts)
     (scripts / "versions" / "0002_made_up.py").write_text(MADE_UP)
-    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(migrate, "HEAD", "0002")
+    _knows_a_second(scripts, monkeypatch.setattr)
     return path
 
 
@@ -105,6 +113,38 @@ def test_upgrade_backs_up_first(second: Path) -> None:
     backup = second.parent / copy
     assert rows(backup, "SELECT version_num FROM ablate_version") == [("0001",)]
     assert _numbers(backup) == old
+
+
+def test_without_room_for_the_backup_nothing_is_upgraded(second: Path) -> None:
+    before = second.read_bytes()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, unlimited[1]))
+    try:
+        with pytest.raises(AblateError, match=r"ablate.db (cannot grow|could not be)"):
+            store.open(str(second), create=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert second.read_bytes() == before
+    assert names(second.parent) == ["ablate.db", "ablate.journals"]
+    with store.open(str(second), create=True) as db:  # and when there is
+        assert "upgraded" in db.notes[0]
+
+
+def _upgrade(path: str, scripts: Path) -> tuple[tuple[str, ...], int]:
+    _knows_a_second(scripts)
+    with store.open(path, create=True) as db, db.read() as connection:
+        return db.notes, connection.exec_driver_sql("SELECT count(*) FROM run WHERE window = 0").scalar_one()
+
+
+def test_eight_processes_upgrade_an_old_database_once(second: Path) -> None:
+    before = _numbers(second)
+    seen = together(_upgrade, [(str(second), migrate.SCRIPTS)] * 8)
+    assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
+    assert sum("upgraded from schema 0001" in note for notes, _ in seen for note in notes) == 1
+    backup = "ablate.db.before-0002-from-0001"
+    assert names(second.parent) == ["ablate.db", backup, "ablate.journals"]  # one backup, no lock, no side file
+    assert _numbers(second) == _numbers(second.parent / backup) == before
+    assert rows(second.parent / backup, "SELECT version_num FROM ablate_version") == [("0001",)]
 
 
 def test_reading_an_older_database_is_refused_untouched(second: Path) -> None:

@@ -170,13 +170,58 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
             connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
 
 
-def test_network_file_system_is_recognised_and_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = f"/dev/vda / ext4 rw 0 0\nserver:/home {path.parent} nfs4 rw 0 0\n"
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: mounts)
-    assert sqlite.network_filesystem(path) == "nfs4"
+NETWORK = [
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "beegfs_nodev", "ceph", "glusterfs", "afs", "9p",
+    "orangefs", "pvfs2", "panfs", "wekafs", "gfs2", "ocfs2", "coda", "ncpfs", "davfs", "virtiofs", "vboxsf", "prl_fs",
+    "vmhgfs", "drvfs", "fakeowner", "dvs", "cvfs", "fuse", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs",
+    "fuse.ceph-fuse", "fuse.juicefs", "fuse.gcsfuse", "fuse.vmhgfs-fuse", "fuse.grpcfuse", "fuse.drive",
+]  # fmt: skip
+LOCAL = [
+    "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "f2fs", "bcachefs", "apfs", "autofs", "fuse.mergerfs",
+    "fuse.bindfs", "fuse.ntfs-3g",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NETWORK + LOCAL)
+def test_network_file_system_is_recognised_and_said(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = path.parent / "mounts"
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {path.parent} {kind} rw 0 0\nproc /proc proc rw 0 0\n")
+    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+    assert sqlite.network_filesystem(path) == (kind if kind in NETWORK else None)
     assert sqlite.network_filesystem(Path("/elsewhere/x.db")) is None
+
+
+def test_the_mount_that_counts_is_the_one_on_top(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, mounts = path.parent / "ho me", path.parent / "mounts"
+    spaced = str(home).replace(" ", "\\040")
+    mounts.write_text(
+        f"server:/ / nfs4 rw 0 0\nauto {spaced} autofs rw 0 0\nserver:/a {spaced} lustre rw 0 0\n"
+        f"/dev/b {spaced}/local xfs rw 0 0\n/dev/c {spaced}work xfs rw 0 0\nserver:/d {home.parent}/back\\134slash cifs rw 0 0\n"
+    )
+    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+    found = {
+        name: sqlite.network_filesystem(home.parent / name)
+        for name in ("x.db", "ho me/x.db", "ho me/local/x.db", "ho me/locally/x.db", "ho mework/x.db", "back\\slash/x.db")
+    }
+    assert list(found.values()) == ["nfs4", "lustre", None, "lustre", None, "cifs"]
+    (home / "local").mkdir(parents=True)
+    (home.parent / "link").symlink_to(home / "local")
+    assert sqlite.network_filesystem(home.parent / "link" / "x.db") is None, "where the link leads is local"
+    monkeypatch.setattr(sqlite, "MOUNTS", mounts / "absent")
+    assert sqlite.network_filesystem(path) is None
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_on_a_network_file_system_there_is_no_log(path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the database comes from a local disk, on which its writer was killed."""
+    store.open(str(path), create=True).close()
+    rows(path, f"PRAGMA journal_mode = {mode}")
+    mounts = path.parent / "mounts"
+    mounts.write_text(f"server:/home {path.parent} nfs4 rw 0 0\n")
+    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
     with store.open(str(path), create=True) as db, db.begin() as connection:
-        assert "network file system (nfs4)" in db.notes[0]
+        (note,) = db.notes
+        assert "network file system (nfs4)" in note and "\n" not in note
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
 
 

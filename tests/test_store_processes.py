@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import random
 import time
 from collections.abc import Callable
-from multiprocessing.pool import AsyncResult
 from pathlib import Path
 from typing import Any
 
 import pytest
 from store_plans import execute, fresh, names, plan_of, rows, train
+from together import CONTEXT, together
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs
+from ablate.store import runs, sqlite
 from ablate.store.ingest import ingest
-
-CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pytest", "ablate.store.runs", "ablate.plan", "alembic.command", "sqlalchemy.dialects.sqlite"])
-
-
-def _together(function: Callable[..., Any], arguments: list[tuple[Any, ...]], timeout: float = 60) -> list[Any]:
-    """Call `function` in one process each, at the same moment; their results, or the first error."""
-    with CONTEXT.Pool(len(arguments)) as pool:
-        start = time.time() + 0.5
-        waiting: list[AsyncResult[Any]] = [pool.apply_async(_at, (start, function, each)) for each in arguments]
-        return [each.get(timeout) for each in waiting]
-
-
-def _at(start: float, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    time.sleep(max(0.0, start - time.time()))
-    return function(*arguments)
-
 
 # -- creation -----------------------------------------------------------------------------------------------------
 
@@ -48,7 +30,7 @@ def _create(path: str, name: str) -> int:
 def test_eight_processes_create_at_once(tmp_path: Path) -> None:
     for attempt in range(2):
         path = tmp_path / f"{attempt}.db"
-        pids = _together(_create, [(str(path), f"series {i}") for i in range(8)])
+        pids = together(_create, [(str(path), f"series {i}") for i in range(8)])
         assert len(set(pids)) == 8
         assert rows(path, "SELECT count(*) FROM series") == [(8,)]
         assert rows(path, "SELECT version_num FROM ablate_version") == [("0001",)]
@@ -72,7 +54,7 @@ def test_no_two_claimers_get_the_same_run(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
         study_id = runs.register(db, plan_of(seeds=range(30)))
-    shares = _together(_claim_all, [(str(path), study_id)] * 4)
+    shares = together(_claim_all, [(str(path), study_id)] * 4)
     assert sorted(run for share in shares for run in share) == list(range(1, 61))
     assert sum(bool(share) for share in shares) > 1
     assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(60, 60)]
@@ -124,7 +106,7 @@ def test_concurrent_ingesters_get_every_event_once_between_them(tmp_path: Path) 
     claim = _claimed(path)
     writer = CONTEXT.Process(target=_write_journal, args=(claim.journal, 0.005))
     writer.start()
-    shares = _together(_ingest_until_end, [(str(path), claim.attempt_id)] * 4)
+    shares = together(_ingest_until_end, [(str(path), claim.attempt_id)] * 4)
     writer.join()
     assert sum(shares) == LINES + 2
     _expect_every_point_once(path)
@@ -198,11 +180,29 @@ def test_eight_writers_and_two_readers_lose_nothing(tmp_path: Path) -> None:
         runs.register(db, plan_of(seeds=range(4)))
     calls: list[tuple[Any, ...]] = [(i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)]  # some come, some go
     calls += [(0.0, _read_for, str(path), 3.0)] * 2
-    *written, reads, more = _together(_later, calls)
+    *written, reads, more = together(_later, calls)
     assert len(written) == 8 and min(written)[1] > 0 and reads > 0 and more > 0
     assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
     assert names(tmp_path) == ["x.db", "x.journals"]
+
+
+def _on_a_network(mounts: Path, call: Callable[..., Any], *arguments: Any) -> Any:
+    sqlite.MOUNTS = mounts
+    return call(*arguments)
+
+
+def test_without_a_log_nothing_is_lost_either(tmp_path: Path) -> None:
+    """As on a network file system, whose locks work: no promise rests on the journal mode."""
+    path, mounts = tmp_path / "x.db", tmp_path / "mounts"
+    with fresh(path) as db:
+        runs.register(db, plan_of(seeds=range(4)))
+    mounts.write_text(f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    calls = [(mounts, _write_for, str(path), 1.0)] * 3 + [(mounts, _read_for, str(path), 1.0)]
+    *written, reads = together(_on_a_network, calls)
+    assert min(written)[1] > 0 and reads > 0
+    assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 @pytest.mark.slow
@@ -210,5 +210,5 @@ def test_eight_writers_for_a_minute(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
         runs.register(db, plan_of(seeds=range(4)))
-    written = _together(_write_for, [(str(path), 60.0)] * 8, timeout=120)
+    written = together(_write_for, [(str(path), 60.0)] * 8, timeout=120)
     assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)

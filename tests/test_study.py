@@ -12,7 +12,7 @@ import pytest
 from ablate import metrics
 from ablate.errors import AblateError
 from ablate.plan import plan
-from ablate.scaling.fit import HELD_OUT
+from ablate.scaling.held_out import HELD_OUT
 from ablate.study import Study, Tune, TwoStage, load, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source
@@ -244,7 +244,6 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         ]
     ),
     ("# depth", "\n[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
-    ("# depth", "\n[fit]\nhold_out = 'largest size'", 16, ["fit.group is missing"]),
     ("# depth", "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'", 18, ["fit.hold_out = 'biggest'", "largest size"]),
     ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
     ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),

@@ -68,10 +68,9 @@ def test_what_a_process_compiles_first_has_to_be_worth_more() -> None:
 class Counted(warm.Warm):
     """A warm step whose eager steps take 0.01 s; what it would have captured is listed."""
 
-    def __init__(self) -> None:
-        step = SimpleNamespace(
-            device=torch.device("cuda"), config=config(), model=SimpleNamespace(pack=1), step=None, replay=None
-        )
+    def __init__(self, recompute: bool = False) -> None:
+        model = SimpleNamespace(pack=1, recompute=recompute)
+        step = SimpleNamespace(device=torch.device("cuda"), config=config(), model=model, step=None, replay=None)
         super().__init__(cast("Step", step))
         self.captured: list[str] = []
 
@@ -100,6 +99,15 @@ def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.Monk
     step = Counted()
     step.prepare(1_000_000, "auto")
     assert step.captured == ["eager"]
+
+
+@pytest.mark.parametrize("wanted", ["auto", "whole"])
+def test_blocks_that_are_computed_again_are_compiled_one_by_one(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    plain, again = Counted(), Counted(recompute=True)
+    for step in (plain, again):
+        step.prepare(1_000_000, wanted)
+    assert (plain.captured[-1], again.captured[-1]) == ("whole", "block")
 
 
 def test_an_unknown_mode_names_the_modes() -> None:
@@ -197,7 +205,7 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
 
 
 @cuda
-@pytest.mark.parametrize("mode", warm.MODES)
+@pytest.mark.parametrize("mode", ["eager", "block"])
 def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) -> None:
     packs = [config(n_layer=8, d_model=128, n_ctx=128, batch_tokens=64 * 128, dropout=0.1, lr=1e-3)]
     losses, peaks = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,8 +23,9 @@ app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, c
 def existing(db: str | None) -> Database | None:
     """The database, opened for reading, or None where there is no file yet."""
     name = db or os.environ.get("ABLATE_DB") or "results/ablate.db"
-    if "://" not in name and not Path(name).exists():
-        return None
+    with contextlib.suppress(PermissionError):  # of which `open` has a word to say
+        if "://" not in name and not Path(name).exists():
+            return None
     from ablate import store
 
     return store.open(db)
@@ -146,5 +148,5 @@ def require(db: str | None) -> None:
     from ablate import store
     from ablate.errors import AblateError
 
-    if not store.locate(db).exists():
+    if not store.exists(store.locate(db)):
         raise AblateError(f"database {store.locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.cli.render import Db, console
+from ablate.cli.render import Db, console, writing
 
 if TYPE_CHECKING:
-    from ablate.scaling import Losses
+    from ablate.scaling import Losses, TableFit
 
 TABLE = "Any table of losses"  # panel of the options that only such a table takes
 
@@ -50,13 +50,23 @@ def fit(
     n: Annotated[str, _column("parameters")] = "",
     d: Annotated[str, _column("training tokens")] = "",
     flops: Annotated[str, _column("training FLOPs")] = "",
-    loss: Annotated[str, _column("losses")] = "",
+    loss: Annotated[str, _column("losses; log(COLUMN) of a perplexity")] = "",
     where: Annotated[
         list[str],
         typer.Option(
-            metavar="COLUMN=VALUE", help="Only rows with this value. May be repeated.", show_default=False, rich_help_panel=TABLE
+            metavar="COLUMN=VALUE",
+            help="Only rows with this value; <, >, <=, >= and != too. May be repeated.",
+            show_default=False,
+            rich_help_panel=TABLE,
         ),
     ] = [],  # noqa: B006
+    lowest: Annotated[
+        bool, typer.Option("--lowest", help="Of the runs of one point only the best, as of a sweep.", rich_help_panel=TABLE)
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FOLDER", help="Draw the figures into it, as the report does.", show_default=False),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Fit scaling curves with intervals and a held-out check, and compare the curves of a factor's levels."""
@@ -65,18 +75,23 @@ def fit(
     if (study is None) is (csv is None):
         raise AblateError("give a study, or a table with --csv FILE")
     if csv is None:
-        if given := [name for name, value in {"n": n, "d": d, "flops": flops, "loss": loss, "where": where}.items() if value]:
-            raise AblateError(f"--{given[0]} names a column of a table, and goes with --csv FILE")
+        only = {"n": n, "d": d, "flops": flops, "loss": loss, "where": where, "lowest": lowest}
+        if given := [name for name, value in only.items() if value]:
+            raise AblateError(f"--{given[0]} is for a table, and goes with --csv FILE")
         losses, hold_out = _of_study(str(study), group, hold_out, count, db)
     else:
         from ablate.scaling.read import read
 
         if not loss:
             raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
-        losses = read(csv, loss=loss, n=n, d=d, flops=flops, group=group, where=_pairs(where))
+        losses = read(csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest)
     out = console()
-    for line in (losses.measured(), *losses.notes, *losses.fit(form=form, hold_out=hold_out).lines()):
+    found = losses.fit(form=form, hold_out=hold_out)
+    for line in (losses.measured(), *losses.notes, *found.lines()):
         out.print(line, markup=False, soft_wrap=True)
+    if plot:
+        _plot(losses, found, loss or "loss", plot)
+        out.print(f"Figures: {plot}", markup=False, soft_wrap=True)
 
 
 def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | None) -> tuple[Losses, str]:
@@ -99,10 +114,11 @@ def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | 
     return of_study(runs, levels, group=chosen, count=count), hold_out or str(wanted.get("hold_out", ""))
 
 
-def _pairs(where: list[str]) -> dict[str, str]:
-    from ablate.errors import AblateError
+def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
+    """The figures of the report's scaling section, as .svg, .pdf and .png."""
+    from ablate.report.pictures import Gallery
+    from ablate.report.scaled import Scaled, pictures
+    from ablate.report.words import MetricWords
 
-    for text in where:
-        if "=" not in text:
-            raise AblateError(f"--where {text!r}: COLUMN=VALUE is wanted")
-    return dict(text.split("=", 1) for text in where)
+    with writing(folder):
+        pictures(Gallery(folder), Scaled(losses, found, ""), MetricWords(label, "", "min"))

@@ -5,13 +5,14 @@ Every function takes a tidy frame, draws on `ax` or on a figure of its own, and 
 
 from ablate.figures.compare import effects, heat, ordered
 from ablate.figures.cost import pareto
+from ablate.figures.grid import at_what
 from ablate.figures.rates import rates
-from ablate.figures.scaling import along, frontier, isoflop, residuals, scaling
+from ablate.figures.scaling import frontier, isoflop, residuals, scaling
 from ablate.figures.style import inline, save, theme
 from ablate.figures.training import blocks, curves, gaps, positions
 
 __all__ = [
-    "along",
+    "at_what",
     "blocks",
     "curves",
     "effects",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from ablate import units
 from ablate.figures import style
+from ablate.figures.grid import POINTS, along, called
 from ablate.scaling.fit import Fit
-from ablate.scaling.forms import level_of, levels
+from ablate.scaling.forms import level_of
 from ablate.scaling.isoflop import IsoFlop
 
 AXES = {  # resource → label of the axis, how its ticks are written
@@ -22,7 +24,7 @@ AXES = {  # resource → label of the axis, how its ticks are written
     "d": ("training tokens D", units.count),
     "c": ("training FLOPs C", units.power),
 }
-POINTS = 100  # of a line
+CROWD = 80  # points whose marks are drawn smaller
 OPEN: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9}  # marks of runs that were held out
 
 
@@ -32,8 +34,9 @@ def scaling(
     """The loss over one resource on two log axes, with the fitted curves, and what was held out from a check of them.
 
     frame: one row a run: n, d, c, loss, curve, held_out. fits: curve → its fit. L(N, D) is drawn along the lines of the grid:
-    over N at each budget, ratio or token count, whichever is the fewest; over D and over C at each size; over C also, thick, the
-    lowest loss of a budget. Dotted: a fit without the runs that were held out, which are hollow.
+    over N at each budget, ratio or token count, whichever is the fewest; over D and over C at each size; where runs stand on no
+    grid, at a few token counts or sizes. Over C also, thick, the lowest loss of a budget. Dotted: a fit without the runs that
+    were held out, which are hollow.
     """
     fits = fits or {}
     with style.theme():
@@ -151,11 +154,6 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         return ax
 
 
-def along(frame: pd.DataFrame) -> str:
-    """What the lines of L(N, D) over N are at: "budget", "ratio of tokens to parameters" or "number of tokens"."""
-    return _grouping(frame, "n")[0]
-
-
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -165,8 +163,9 @@ def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line
     ax.plot(part[x], part["loss"], mark, color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
     levels = [level_of(part[column].to_numpy(float)) for column in ("n", "d", "c") if column in part]
     means = part.groupby([*levels])[[x, "loss", "held_out"]].mean()
+    size = 4.0 if len(means) < CROWD else 2.6
     for held_out, group in means.groupby(means["held_out"] > 0.5):
-        drawn = ax.plot(group[x], group["loss"], mark, color=shade, markersize=4, **(OPEN if held_out else {}), zorder=3)[0]
+        drawn = ax.plot(group[x], group["loss"], mark, color=shade, markersize=size, **(OPEN if held_out else {}), zorder=3)[0]
         _, write = AXES[x]
         style.tip(drawn, f"{name}: " + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in group[[x, "loss"]].to_numpy()))
     return Line2D([], [], color=shade, marker=mark, markersize=4, linewidth=1.2)
@@ -179,16 +178,15 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> Non
         band = fitted.best_split(c)[2]
         ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.18, linewidth=0)
         ax.plot(c, band.value, color=shade, linewidth=1.6)
-    lines = list(_lines(fitted, part, x))
+    lines = list(along(fitted, part, x))
     for place, line in enumerate(lines):
         band = fitted.predict(**{name: line[name] for name in fitted.form.columns})
         thin = x == "c" and len(fitted.form.columns) == 2
         if not thin:
             ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
         ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
-        if index == 0 and (x == "n" or place in (0, len(lines) - 1)) and len(lines) > 1:
-            end = line[x][-1], band.value[-1]
-            ax.annotate(_called(line, part, x), end, (4, -1), textcoords="offset points", fontsize=6, va="center")
+        if index == 0 and len(lines) > 1 and (x != "c" or place in (0, len(lines) - 1)):
+            _label(ax, line, band.value, part, x)
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
             without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
@@ -202,42 +200,13 @@ def _last_fitted(fitted: Fit) -> float:
     return float(column[column < fitted.held_out.from_].max())
 
 
-def _lines(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[dict[str, np.ndarray]]:
-    """The lines of the grid along x: the columns at `POINTS` places, between the points by their logarithms."""
-    columns = {name: part[name].to_numpy(float) for name in ("n", "d", "c") if name in part}
-    if len(fitted.form.columns) == 1:
-        groups = np.zeros(len(part), int)
-    elif x == "n":
-        groups = min(
-            (level_of(of) for of in (columns["c"], columns["d"] / columns["n"], columns["d"])), key=lambda one: one.max()
-        )
-    else:
-        groups = level_of(columns["n"])
-    for group in range(groups.max() + 1):
-        mine = groups == group
-        order = np.argsort(columns[x][mine])
-        known = np.log(columns[x][mine][order])
-        if known[-1] - known[0] < 0.05:
-            continue
-        at = np.linspace(known[0], known[-1], POINTS)
-        yield {name: np.exp(np.interp(at, known, np.log(values[mine][order]))) for name, values in columns.items()}
-
-
-def _grouping(frame: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
-    """What tells the lines over x apart, and its value for every run: over N whatever of the grid has the fewest values."""
-    n, d, c = (frame[name].to_numpy(float) for name in ("n", "d", "c"))
-    if x != "n":
-        return "size", n
-    grids = {"budget": c, "ratio of tokens to parameters": d / n, "number of tokens": d}
-    name = min(grids, key=lambda one: len(levels(grids[one])))
-    return name, grids[name]
-
-
-def _called(line: dict[str, np.ndarray], part: pd.DataFrame, x: str) -> str:
-    """The value that a line is at, as it is written beside it."""
-    write = {"size": lambda: units.count(line["n"][0]), "budget": lambda: units.power(float(f"{line['c'].mean():.2g}"))}
-    write |= {"number of tokens": lambda: units.count(line["d"][0])}
-    return write.get(_grouping(part, x)[0], lambda: f"{(line['d'] / line['n']).mean():.2g}")()
+def _label(ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str) -> None:
+    """The value that a line is at, where there is room: over D lines fall to the right, and leave it at their start."""
+    at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
+    place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
+    ax.annotate(
+        called(line, part, x), place, offset, textcoords="offset points", fontsize=6, va="center", path_effects=halo, zorder=5
+    )
 
 
 def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> None:

@@ -23,7 +23,7 @@ from ablate.launch.signals import Signals
 from ablate.launch.worker import NO_ROOM
 from ablate.plan import Plan
 from ablate.store import Database
-from ablate.store.ingest import ingest
+from ablate.store.ingest import ingest_all
 from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
 from ablate.store.schema import ACCEPTED
 
@@ -217,8 +217,7 @@ class Launcher:
 
     def _settle(self, seat: Seat, otherwise: str, why: str) -> None:
         """The seat's job is over: read its journals to their end; runs that have not ended there end as `otherwise`."""
-        for claim in list(seat.claims):
-            self._ingest(seat, claim)
+        self._ingest([seat])
         for claim in list(seat.claims):
             finish(self._db, claim.attempt_id, otherwise, why)
             self._ended(seat, claim, otherwise, why)
@@ -253,16 +252,17 @@ class Launcher:
 
     def _ingest_all(self) -> None:
         begun = time.monotonic()
-        for seat in self._seats:
-            for claim in list(seat.claims):
-                self._ingest(seat, claim)
+        self._ingest(self._seats)
         self._next["ingest"] = time.monotonic() + max(INGEST, 4 * (time.monotonic() - begun))
 
-    def _ingest(self, seat: Seat, claim: Claim) -> None:
-        for event in ingest(self._db, claim.attempt_id):
-            self._tally.see(claim.config.key, event)
-            if event["event"] == "end":
-                self._ended(seat, claim, event["status"], event.get("error") or "")
+    def _ingest(self, seats: Sequence[Seat]) -> None:
+        at_work = {claim.attempt_id: (seat, claim) for seat in seats for claim in seat.claims}
+        for attempt_id, events in ingest_all(self._db, list(at_work)).items():
+            seat, claim = at_work[attempt_id]
+            for event in events:
+                self._tally.see(claim.config.key, event)
+                if event["event"] == "end":
+                    self._ended(seat, claim, event["status"], event.get("error") or "")
 
     def _ended(self, seat: Seat, claim: Claim, how: str, error: str) -> None:
         seat.claims.remove(claim)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, contexts, grids, joint, pictures, probes, record, scaled, tables, tuned
+from ablate.report import answers, basis, contexts, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report import material as materials
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.material import Material
@@ -137,7 +137,7 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
                 tables.levels(material), tables.cells(material), grids.factors(material), grids.main_effects(material)
             ),
         ),
-        _scaling(gallery, gathered.scaled),
+        _scaling(gallery, material, gathered.scaled),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
         Section(
@@ -164,12 +164,13 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
-def _scaling(gallery: pictures.Gallery, found: scaled.Scaled | None) -> Section:
+def _scaling(gallery: pictures.Gallery, material: Material, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(
         "scaling", "Scaling",
-        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found), tables=_full(*scaled.tables(found)),
+        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found, material.words),
+        tables=_full(*fitted.tables(found, material)),
     )  # fmt: skip
 
 

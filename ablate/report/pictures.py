@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from ablate.report.material import Material
 from ablate.report.words import sentence
 from ablate.units import listed
 
+SPAN = 1e100  # largest number that an axis can span
 OPEN = 4  # strata whose figures are shown unasked
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs, which the axis fits."
@@ -50,13 +52,21 @@ class Gallery:
         name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.names, name
         self.names.add(name)
-        ax = draw(*frames, **options)
+        ax = draw(*map(_drawable, frames), **options)
         figure = ax.figure
         assert isinstance(figure, Figure)
         files = figures.save(figure, self.folder / name)
         plt.close(figure)
         svg = figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title))
         return Picture(name, title, caption, svg, folded=(stratum or 0) >= OPEN)
+
+
+def _drawable(frame: Any) -> Any:
+    """A frame whose numbers an axis can span: those beyond are infinite, and drawn as what lies outside."""
+    if not isinstance(frame, pd.DataFrame):
+        return frame
+    floats = frame.select_dtypes("float")
+    return frame.assign(**floats.mask(floats.abs() > SPAN, floats * math.inf))
 
 
 def effects(gallery: Gallery, material: Material) -> list[Picture]:

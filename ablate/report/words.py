@@ -73,12 +73,12 @@ def decimals(scale: float) -> int:
 
 
 def number(value: float, places: int = 4) -> str:
-    """A value with `places` decimals and a real minus sign; "–" for NaN, ∞ as such."""
+    """A value with `places` decimals, from a billion on three digits, and a real minus sign; "–" for NaN, ∞ as such."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
-    return f"{value:.{places}f}".replace("-", MINUS)
+    return (f"{value:.{places}f}" if abs(value) < 1e9 else f"{value:.3g}").replace("-", MINUS)
 
 
 def signed(value: float, places: int = 4) -> str:

@@ -1,9 +1,11 @@
 """Scaling curves: arrays of finished runs → power laws with intervals, isoFLOP exponents, and groups compared."""
 
+from ablate.scaling.bootstrap import Band, Interval
 from ablate.scaling.design import Grid, expected_width, sufficient_grid
-from ablate.scaling.fit import Band, Fit, HeldOut, Interval, fit
+from ablate.scaling.fit import Fit, fit
 from ablate.scaling.forms import FORMS, Form, best_split
 from ablate.scaling.groups import Comparison, Crossing, Difference, compare_groups
+from ablate.scaling.held_out import HeldOut
 from ablate.scaling.isoflop import IsoFlop, Minimum, isoflop
 from ablate.scaling.losses import Losses
 from ablate.scaling.table import TableFit, fit_table

@@ -1,4 +1,4 @@
-"""Fit a scaling curve: constants with bootstrap intervals over runs, and the check on a held-out largest size or budget."""
+"""Fit a scaling curve: constants with their intervals, the check on what was held out, and what there is to be careful about."""
 
 from __future__ import annotations
 
@@ -6,65 +6,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as st
 
 from ablate.errors import AblateError, unknown
+from ablate.scaling.bootstrap import BOOTSTRAPS, Band, Interval, estimate, limits, widened, without_floor
 from ablate.scaling.design import demand
-from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, Problem, best_split, level_of, levels
-from ablate.scaling.solve import Floats, minimise
+from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
+from ablate.scaling.held_out import HeldOut, check, chosen_check
+from ablate.scaling.noise import MISFIT, far_off, misfit, repeated_noise, residual_sd
+from ablate.scaling.solve import Floats
 
-HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
-BOOTSTRAPS = 1000
-ROOM = 80  # runs × extra starts of a replicate: beyond 80 runs, one optimum is what all starts lead to
-MOST_EXTRA = 6
+FLAT = 1e-6  # an exponent below this is zero
 NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
-MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
-
-
-@dataclass(frozen=True)
-class Interval:
-    value: float
-    lo: float
-    hi: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.lo:.4g}, {self.hi:.4g}]"
-
-
-@dataclass(frozen=True)
-class Band:
-    """A curve with its interval at P points; of the curve, not of a single run about it."""
-
-    value: Floats
-    lo: Floats
-    hi: Floats
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The fit without the largest size or budget, against what those runs reached."""
-
-    what: str  # "largest size (N = 6e+06)"
-    runs: int
-    predicted: float  # geometric mean of the predicted losses
-    actual: float  # geometric mean of the losses reached
-    miss: float  # actual / predicted − 1
-    lo: float  # interval of the miss that the fit expected: its own uncertainty and the noise of the runs
-    hi: float
-    column: str  # the resource: "n", "d" or "c"
-    from_: float  # runs from here on were held out
-    values: Floats = field(repr=False, compare=False)  # constants [K] without them
-
-    @property
-    def trusted(self) -> bool:
-        return self.lo <= self.miss <= self.hi
-
-    def __str__(self) -> str:
-        text = (
-            f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}: predicted {self.predicted:.4f}, "
-            f"reached {self.actual:.4f}, a miss of {self.miss:+.2%} (expected within {self.lo:+.2%} to {self.hi:+.2%})."
-        )
-        return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the runs."
 
 
 @dataclass(frozen=True)
@@ -119,7 +71,8 @@ class Fit:
         assert self.form.columns == ("n", "d"), self.form.symbol
 
         def a(constants: Floats) -> Floats:
-            return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
+            with np.errstate(invalid="ignore"):  # a replicate that falls along neither has no best size: NaN
+                return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
 
         lo, hi = limits(a(self.replicates), self.dof, self.confidence)
         return Interval(float(a(self.values)), float(lo), float(hi))
@@ -156,27 +109,27 @@ def fit(
     table, log_loss, lost = clean(loss, columns, chosen)
     demand(chosen, table)
     value, replicates = estimate(chosen, table, log_loss, rng, bootstraps)
-    curve = np.log(chosen.loss(value, table))
-    noise = residual_sd(log_loss - curve, len(value))
-    lo, hi = limits(replicates, len(log_loss) - len(value), confidence)
-    lowest = float(np.exp(log_loss.min()))
+    demand_a_fall(chosen, value)
+    dof, lowest = len(log_loss) - len(value), float(np.exp(log_loss.min()))
+    lo, hi = limits(replicates, dof, confidence)
     if lo[0] < NO_FLOOR * lowest:
-        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), len(log_loss) - len(value), confidence)
-    constants = {name: Interval(*map(float, row)) for name, *row in zip(chosen.constants, value, lo, hi, strict=True)}
-    held_out, notes = None, bounds_reached(chosen, value, lowest)
-    if len(log_loss) < 2 * len(value):
-        notes += (f"{len(log_loss)} runs for {len(value)} constants: a 95% interval holds the truth about 90% of the time.",)
+        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof, confidence)
+    residuals = log_loss - np.log(chosen.loss(value, table))
+    noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
     repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
-    notes += open_ended(chosen, hi) + outside(chosen, value, table)
-    describes = not noise > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
-    notes += () if describes else (misfit(noise, repeats),)
+    usual = residual_sd(residuals[near], len(value))
+    describes = not usual > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
+    notes = bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
+    notes += outside(chosen, value, table) + without_far(chosen, table, log_loss, residuals, near, rng)
+    notes += () if describes else (misfit(usual, repeats),)
+    held_out = None
     try:
         held_out = check(chosen, table, log_loss, what, rng, bootstraps, confidence)
     except AblateError as error:
         notes += (f"No held-out check: {error}",)
     return Fit(
         form=chosen,
-        constants=constants,
+        constants={name: Interval(*map(float, row)) for name, *row in zip(chosen.constants, value, lo, hi, strict=True)},
         runs=len(log_loss),
         lost=lost,
         noise=noise,
@@ -217,134 +170,31 @@ def clean(loss: Floats, columns: dict[str, Floats], form: Form) -> tuple[dict[st
     return {name: column[keep] for name, column in table.items()}, np.log(values[keep]), int((~keep).sum())
 
 
-def estimate(
-    form: Form, columns: dict[str, Floats], log_loss: Floats, rng: np.random.Generator, bootstraps: int
-) -> tuple[Floats, Floats]:
-    """The constants [K], and those of every bootstrap replicate [B, K].
-
-    The replicates are the Bayesian bootstrap's (Rubin 1981): every run is weighed by a standard exponential draw. Resampling runs
-    whole would leave replicates of a small grid without one of its sizes.
-    """
-    problem = Problem.build(form, columns, log_loss)
-    theta, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
-    return problem.constants(theta[None])[0], problem.constants(replicates)
+def demand_a_fall(form: Form, value: Floats) -> None:
+    """AblateError where the loss falls along none of the form's resources."""
+    if (value[2::2] < FLAT).all():
+        named = " or ".join(name.upper() for name in form.columns)
+        raise AblateError(
+            f"{form.symbol}: the losses do not fall with {named}. The curves are of a loss, which is better where it is lower."
+        )
 
 
-def without_floor(form: Form, columns: dict[str, Floats], log_loss: Floats, rng: np.random.Generator, bootstraps: int) -> Floats:
-    """Replicates [B, K] of the constants with the floor E held at zero."""
-    problem = Problem.build(form, columns, log_loss)
-    problem.design.upper[0] = problem.design.lower[0]
-    _, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
-    return problem.constants(replicates)
+def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
+    """What a constant at the edge of its range means."""
+    notes = []
+    named = dict(zip(form.constants, value, strict=True))
+    if named["E"] < NO_FLOOR * lowest:
+        notes.append("The floor E is not told from zero: the losses bend too little to show it.")
+    for name in ("alpha", "beta"):
+        if named.get(name, 1.0) < FLAT:
+            notes.append(f"{name} is zero: the loss does not fall along this resource.")
+    return tuple(notes)
 
 
-def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:
-    """Limits [K] that reach the floor 0 and, for the other constants, also hold the limits of a curve without a floor.
-
-    A floor cannot be below zero, so where it may be zero replicates lean to one side, and so do the exponents that go with them:
-    of a pure power law their percentiles alone held the truth in 86 to 89% of tables.
-    """
-    low, high = limits(replicates, dof, confidence)
-    low, high = np.minimum(lo, low), np.maximum(hi, high)
-    low[0] = 0.0
-    return low, high
-
-
-def solve(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The best θ [K] from a grid of starts, and θ [B, K] of the weighted replicates.
-
-    Replicates start from that best θ; where runs are few, and the robust loss has several hollows, also from some of the grid.
-    """
-    grid = problem.starts(log_loss)
-    runs = len(log_loss)
-    theta, reached = minimise(problem.design, log_loss, np.ones((len(grid), runs)), grid)
-    best = theta[reached.argmin()]
-    copies, lowest = minimise(problem.design, log_loss, weights, np.tile(best, (len(weights), 1)))
-    more = min(ROOM // runs, MOST_EXTRA)
-    for start in grid[np.linspace(0, len(grid) - 1, more).astype(int)]:
-        again, reached = minimise(problem.design, log_loss, weights, np.tile(start, (len(weights), 1)))
-        copies[reached < lowest] = again[reached < lowest]
-        lowest = np.minimum(lowest, reached)
-    return best, copies
-
-
-def limits(replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:
-    """Percentile interval over replicates (axis 0), with dof = runs − constants.
-
-    The percentiles of a bootstrap are a normal's; from few runs they are moved out to those of a t (Hesterberg 2015, The American
-    Statistician 69, 371–386). His further factor √(n/dof) is left out: replicates of this robust fit scatter more than the fit
-    itself, and with it coverage was 98 to 99% instead of 95 to 97%.
-    """
-    tail = st.norm.sf(st.t.isf((1 - confidence) / 2, max(dof, 1)))
-    lo, hi = np.nanquantile(replicates, [tail, 1 - tail], axis=0)
-    return lo, hi
-
-
-def chosen_check(hold_out: str, form: Form, columns: dict[str, Floats]) -> str:
-    """What to hold out: as told, or the largest value of the form's first resource."""
-    what = hold_out or next(what for what, column in HELD_OUT.items() if column == form.columns[0])
-    if what not in HELD_OUT:
-        raise unknown("hold_out", what, HELD_OUT)
-    if HELD_OUT[what] not in columns:
-        raise AblateError(f"hold_out {what!r} needs the column {HELD_OUT[what]}.")
-    return what
-
-
-def check(
-    form: Form,
-    columns: dict[str, Floats],
-    log_loss: Floats,
-    what: str,
-    rng: np.random.Generator,
-    bootstraps: int = BOOTSTRAPS,
-    confidence: float = 0.95,
-) -> HeldOut:
-    """Fit without the largest size or budget, predict it, and set the miss against what the fit expected."""
-    x = columns[HELD_OUT[what]]
-    top = levels(x)[-1]
-    out = x >= top
-    rest = {name: column[~out] for name, column in columns.items()}
-    demand(form, rest, f"without the {what}, ")
-    value, replicates = estimate(form, rest, log_loss[~out], rng, bootstraps)
-    there = {name: column[out] for name, column in columns.items()}
-    predicted = np.log(form.loss(value, there)).mean()
-    copies = np.log(form.loss(replicates, there)).mean(axis=1)
-    residuals = log_loss[~out] - np.log(form.loss(value, rest))
-    widened = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
-    noise = rng.choice(widened, size=(len(copies), int(out.sum()))).mean(axis=1)
-    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
-    actual = log_loss[out].mean()
-    return HeldOut(
-        what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",
-        runs=int(out.sum()),
-        predicted=float(np.exp(predicted)),
-        actual=float(np.exp(actual)),
-        miss=float(np.expm1(actual - predicted)),
-        lo=float(np.expm1(lo)),
-        hi=float(np.expm1(hi)),
-        column=HELD_OUT[what],
-        from_=float(top),
-        values=value,
-    )
-
-
-def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> tuple[float, int]:
-    """The sd of log loss among runs of one cell, cells [V, P], and its degrees of freedom; NaN below five of them."""
-    _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
-    within = log_loss - (np.bincount(member, log_loss) / runs)[member]
-    spare = int((runs - 1).sum())
-    return (float(np.sqrt((within**2).sum() / spare)) if spare >= 5 else float("nan")), spare
-
-
-def misfit(residual: float, noise: float) -> str:
-    return (
-        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}: the form does not describe "
-        "them, and its intervals leave that out."
-    )
-
-
-def residual_sd(residuals: Floats, constants: int) -> float:
-    return float(np.sqrt((residuals**2).sum() / max(len(residuals) - constants, 1)))
+def few(runs: int, constants: int) -> tuple[str, ...]:
+    if runs >= 2 * constants:
+        return ()
+    return (f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of the time.",)
 
 
 def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
@@ -371,13 +221,24 @@ def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str,
     )
 
 
-def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
-    """What a constant at the edge of its range means."""
-    notes = []
-    named = dict(zip(form.constants, value, strict=True))
-    if named["E"] < NO_FLOOR * lowest:
-        notes.append("The floor E is not told from zero: the losses bend too little to show it.")
-    for name in ("alpha", "beta"):
-        if named.get(name, 1.0) < 1e-6:
-            notes.append(f"{name} is zero: the loss does not fall along this resource.")
-    return tuple(notes)
+def without_far(
+    form: Form,
+    columns: dict[str, Floats],
+    log_loss: Floats,
+    residuals: Floats,
+    near: npt.NDArray[np.bool_],
+    rng: np.random.Generator,
+) -> tuple[str, ...]:
+    """Which runs lie far off the curve, all but those near [P], and what would be fitted without them."""
+    count = int((~near).sum())
+    if not count:
+        return ()
+    worst = int(np.abs(residuals).argmax())
+    place = ", ".join(f"{name.upper()} = {columns[name][worst]:.3g}" for name in form.columns)
+    value, _ = estimate(form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0)
+    constants = ", ".join(f"{name} = {one:.4g}" for name, one in zip(form.constants, value, strict=True))
+    one, farthest, them = ("run lies", "", "it") if count == 1 else ("runs lie", "farthest ", "them")
+    return (
+        f"{count} {one} far off, {farthest}at {place} by {np.expm1(residuals[worst]):+.1%}, the others "
+        f"{residual_sd(residuals[near], len(value)):.2%} off the curve; without {them} {constants}.",
+    )

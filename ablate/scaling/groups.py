@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats as st
 
-from ablate.scaling.fit import Fit, Interval, limits, solve
+from ablate.scaling.bootstrap import Interval, limits, solve
+from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
@@ -37,14 +38,15 @@ class Crossing:
     share_inside: float  # of the replicates
 
     def __str__(self) -> str:
+        return self.told("{:.3g}".format)
+
+    def told(self, write: Callable[[float], str]) -> str:
+        """Where, with its interval, and how sure it is; `write` writes a place."""
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
-            text = f"crossing at {self.at.value:.3g}, {'inside' if self.inside else 'outside'} the measured range"
-        ends = (
-            f"{self.at.lo:.3g}" if self.at.lo else "no lower end",
-            f"{self.at.hi:.3g}" if self.at.hi < math.inf else "no upper end",
-        )
+            text = f"crossing at {write(self.at.value)}, {'inside' if self.inside else 'outside'} the measured range"
+        ends = write(self.at.lo) if self.at.lo else "no lower end", write(self.at.hi) if self.at.hi < math.inf else "no upper end"
         interval = " to ".join(ends)
         if self.at.lo == 0 < self.at.hi == math.inf:
             interval = "it may be anywhere, or nowhere"

@@ -13,8 +13,10 @@ import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 
 from ablate.errors import AblateError
-from ablate.scaling.fit import BOOTSTRAPS, Fit, Interval, clean, fit, repeated_noise
+from ablate.scaling.bootstrap import BOOTSTRAPS, Interval
+from ablate.scaling.fit import Fit, clean, fit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
+from ablate.scaling.noise import repeated_noise
 from ablate.scaling.solve import Floats
 
 LEAST_SIZES = 4  # in a budget

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ablate.scaling.fit import BOOTSTRAPS
+from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.solve import Floats
 from ablate.scaling.table import TableFit, fit_table
 

@@ -12,8 +12,8 @@ from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, proposal, usual_constants
-from ablate.scaling.fit import HELD_OUT
 from ablate.scaling.forms import FORMS, Form, level_of, levels
+from ablate.scaling.held_out import HELD_OUT
 from ablate.scaling.isoflop import LEAST_BUDGETS, LEAST_SIZES
 from ablate.scaling.losses import Losses
 from ablate.scaling.solve import Floats
@@ -37,7 +37,11 @@ def foretell(plan: Plan) -> list[str]:
     for name in dict.fromkeys(losses.curves):
         part = {column: values[names == name] for column, values in losses.columns.items()}
         said.setdefault(_curve(FORMS[form], part, plan.study.fit.hold_out), []).append(name)
-    return [f"Scaling curve{'s' if len(of) > 1 else ''} of {listed(of)}: {text}" for text, of in said.items()] + why
+    return [f"Scaling curve{'s' if len(of) > 1 else ''}{_of(of)}: {text}" for text, of in said.items()] + why
+
+
+def _of(names: list[str]) -> str:
+    return f" of {listed(names)}" if any(names) else ""
 
 
 def _planned(plan: Plan) -> Losses:

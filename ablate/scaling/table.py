@@ -9,11 +9,14 @@ import numpy as np
 
 from ablate.errors import AblateError
 from ablate.scaling import words
+from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
-from ablate.scaling.fit import BOOTSTRAPS, MISFIT, Fit, chosen_check, chosen_form, fit, misfit
+from ablate.scaling.fit import Fit, chosen_form, fit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
+from ablate.scaling.held_out import chosen_check
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
+from ablate.scaling.noise import MISFIT, misfit
 from ablate.scaling.solve import Floats
 
 APART = 1.2  # the ratio of neighbouring budgets from which they are no scatter

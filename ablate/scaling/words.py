@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ablate.scaling.bootstrap import Interval
 from ablate.scaling.design import TARGET, sufficient_grid
-from ablate.scaling.fit import Fit, Interval
+from ablate.scaling.fit import Fit
 from ablate.scaling.groups import Comparison
 from ablate.scaling.isoflop import IsoFlop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -135,10 +136,16 @@ def _journals(db: Database, repair: bool) -> Iterator[Finding]:
         attempts = connection.exec_driver_sql("SELECT journal, journal_offset FROM attempt")
         offsets = {row.journal: row.journal_offset for row in attempts}
         keys = {key[:12]: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
+    if db.journals.exists() and not os.access(db.journals, os.R_OK | os.X_OK):
+        yield Finding(f"folder {db.journals} is closed to this user: its journals were not looked at")
+        return
     for path in sorted(db.journals.glob("*.jsonl")):
         if path.name in offsets:
             if path.stat().st_size < offsets[path.name]:
                 yield Finding(f"journal {path.name} is shorter than what was read from it")
+            continue
+        if not os.access(path, os.R_OK):
+            yield Finding(f"journal {path.name} cannot be read by this user")
             continue
         named = _JOURNAL_NAME.fullmatch(path.name)
         run_id = keys.get(named[1]) if named else None
@@ -177,7 +184,7 @@ def _adopt(db: Database, name: str, run_id: int) -> str:
 
 def _locks(db: Database, repair: bool) -> Iterator[Finding]:
     for path in sorted(db.journals.glob("*.owner")):
-        if not journal.alive(path):
-            if repair:
-                path.unlink(missing_ok=True)
-            yield Finding(f"lock file {path.name} of a launcher that is gone", "deleted" if repair else "")
+        if os.access(path, os.R_OK) and not journal.alive(path):
+            yield Finding(
+                f"lock file {path.name} of a launcher that is gone", "deleted" if repair and owners.remove(path) else ""
+            )

@@ -116,8 +116,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
                     notes += _create_or_upgrade(path)
             if kind := sqlite.network_filesystem(path):
                 notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
-            else:
-                sqlite.set_journal_mode(path, "WAL")
+            sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
         elif (found := _version(path)) is None:
             raise AblateError(f"database {path} is empty: no study has been run in it")
         elif found != migrate.HEAD:
@@ -125,7 +124,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
                 f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
             )
     except OSError as error:
-        raise AblateError(f"database {path} cannot be opened: {error}") from error
+        raise _closed(path, error) from error
     except (DBAPIError, sqlite3.Error) as error:
         clear = sqlite.explain(error, path)
         if clear is None:
@@ -134,16 +133,32 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     return Database(path, owned=create, notes=tuple(notes))
 
 
+def exists(path: Path) -> bool:
+    """Whether there is a file; `AblateError` where it may not be looked for."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _closed(path, error) from None
+    return True
+
+
+def _closed(path: Path, error: OSError) -> AblateError:
+    where = f"{error.filename}: " if error.filename and Path(error.filename) != path else ""
+    return AblateError(f"database {path} cannot be opened: {where}{error.strerror}")
+
+
 def _check_place(path: Path, create: bool) -> None:
-    if path.is_dir():
-        raise AblateError(f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}")
-    if not path.exists():
+    if not exists(path):
         if not create:
             raise AblateError(f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise AblateError(f"database {path} cannot be made: folder {path.parent}: {error.strerror}") from None
+    elif path.is_dir():
+        raise AblateError(f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}")
     elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
         raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: no permission")
     if create and not os.access(path.parent, os.W_OK):

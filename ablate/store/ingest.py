@@ -7,7 +7,8 @@ import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,7 @@ KNOWN_SERIES = {  # name → unit, goal
 
 Points = defaultdict[int, list[int | float]]  # series → step, value, step, value, …; SQLite makes NULL of NaN
 
-_TOGETHER = 40  # points that one statement inserts: 2.6 times as fast as one each
+_TOGETHER = (50, 10, 1)  # points that one statement inserts: 50 are 2.6 times as fast as one each
 
 
 def _inserting(n: int) -> str:
@@ -40,8 +41,8 @@ def _inserting(n: int) -> str:
     return f"INSERT INTO metric ({columns}) VALUES {rows} ON CONFLICT ({key}) DO UPDATE SET value = excluded.value"
 
 
-INSERT_METRIC = _inserting(1)
-_INSERT_MANY = _inserting(_TOGETHER)
+_INSERT = {n: _inserting(n) for n in _TOGETHER}
+INSERT_METRIC = _INSERT[1]
 _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
@@ -49,38 +50,92 @@ _INSERT_FINAL = (
 _FROM_START = ("host", "device", "device_name", "threads", "pack_size", "compile_mode", "commit", "dirty")
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What an attempt's journal holds beyond the stored offset."""
+
+    attempt_id: int
+    run_id: int
+    offset: int  # bytes that are in the tables
+    end: int  # where the last whole line ends
+    events: list[Event]
+
+
 def ingest(db: Database, attempt_id: int) -> list[Event]:
     """What the journal of an attempt holds beyond the stored offset, put into the tables and returned.
 
     Nothing, where another process was quicker or the attempt is no longer the one that runs. A `start` at step s
     deletes the run's points beyond s; an `end` decides the attempt's and the run's status. A run that is done again for
-    further finals keeps its accepted attempt and its finals until the new attempt has a result.
+    further finals keeps its accepted attempt and its finals until the new attempt has a result. `AblateError` for a
+    journal that is damaged or cannot be read.
     """
-    with db.read() as connection:
-        found = (
-            _driver(connection)
-            .execute("SELECT run_id, journal, journal_offset FROM attempt WHERE id = ? AND status = 'running'", (attempt_id,))
-            .fetchone()
-        )
-    if found is None:
-        return []
-    run_id, name, offset = found
+    return ingest_all(db, [attempt_id])[attempt_id]
+
+
+def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event]]:
+    """`ingest` of several attempts, such as those of a pack, in one transaction: attempt → what was new.
+
+    A journal that cannot be taken in keeps none of the others out: its error is raised when they are in the tables.
+    """
+    pieces, errors = _unread(db, attempt_ids)
+    new: dict[int, list[Event]] = {attempt_id: [] for attempt_id in attempt_ids}
     try:
-        events, end = journal.read(db.journals / name, offset)
-    except ValueError as error:
-        raise AblateError(f"journal {db.journals / name} is damaged behind byte {offset}: {error}") from None
-    if not events:
-        return []
-    with db.begin() as connection:
-        moved = _driver(connection).execute(
-            "UPDATE attempt SET journal_offset = ? WHERE id = ? AND journal_offset = ? AND status = 'running'",
-            (end, attempt_id, offset),
+        new |= _store(db, pieces)
+    except AblateError:  # of the database, and so of all
+        raise
+    except Exception:  # of one of them
+        for piece in pieces:
+            try:
+                new |= _store(db, [piece])
+            except Exception as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
+    return new
+
+
+def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], list[Exception]]:
+    """What is to be ingested of those attempts that are running, and what is wrong with the journals of the others."""
+    with db.read() as connection:
+        attempts = _driver(connection).execute(
+            "SELECT id, run_id, journal, journal_offset FROM attempt WHERE status = 'running' "
+            f"AND id IN ({', '.join('?' * len(attempt_ids))}) ORDER BY run_id",
+            attempt_ids,
         )
-        if moved.rowcount != 1:
-            return []
-        fresh = _apply(connection, db.series_ids, run_id, attempt_id, events)
-    db.series_ids.update(fresh)
-    return events
+        found = attempts.fetchall()
+    pieces: list[_Piece] = []
+    errors: list[Exception] = []
+    for attempt_id, run_id, name, offset in found:
+        path = db.journals / name
+        try:
+            events, end = journal.read(path, offset)
+        except OSError as error:
+            errors.append(AblateError(f"journal {path} cannot be read: {error.strerror}"))
+        except ValueError as error:
+            errors.append(AblateError(f"journal {path} is damaged behind byte {offset}: {error}"))
+        else:
+            if events:
+                pieces.append(_Piece(attempt_id, run_id, offset, end, events))
+    return pieces, errors
+
+
+def _store(db: Database, pieces: Sequence[_Piece]) -> dict[int, list[Event]]:
+    """Put the pieces into the tables, all or none: attempt → its events, where no other process was quicker."""
+    if not pieces:
+        return {}
+    stored = {}
+    with db.begin() as connection:
+        series = dict(db.series_ids)
+        for piece in pieces:
+            moved = _driver(connection).execute(
+                "UPDATE attempt SET journal_offset = ? WHERE id = ? AND journal_offset = ? AND status = 'running'",
+                (piece.end, piece.attempt_id, piece.offset),
+            )
+            if moved.rowcount == 1:
+                _apply(connection, series, piece)
+                stored[piece.attempt_id] = piece.events
+    db.series_ids.update(series)
+    return stored
 
 
 def _driver(connection: Connection) -> sqlite3.Connection:
@@ -90,18 +145,18 @@ def _driver(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
-def _apply(connection: Connection, known: dict[str, int], run_id: int, attempt_id: int, events: list[Event]) -> dict[str, int]:
-    """Carry out the events, in order; the ids of the series that they name."""
-    driver = _driver(connection)
-    names = dict.fromkeys(name for event in events if event["event"] == "metrics" for name in event["series"])
-    ids = _series_ids(driver, known, names)
+def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> None:
+    """Carry out the events of a piece, in order. `series` learns the ids of those that they name."""
+    driver, run_id, attempt_id = _driver(connection), piece.run_id, piece.attempt_id
     points: Points = defaultdict(list)
-    for event in events:
+    for event in piece.events:
         kind = event["event"]
         if kind == "metrics":
             for name, values in event["series"].items():
                 assert len(values) == len(event["steps"]), f"series {name!r} has not one value a step"
-                points[ids[name]] += chain.from_iterable(zip(event["steps"], values, strict=True))
+                if name not in series:
+                    series[name] = _series_id(driver, name)
+                points[series[name]] += chain.from_iterable(zip(event["steps"], values, strict=True))
         elif kind == "start":
             _insert(driver, run_id, points)
             _start(connection, run_id, attempt_id, event)
@@ -117,32 +172,27 @@ def _apply(connection: Connection, known: dict[str, int], run_id: int, attempt_i
         else:
             raise AssertionError(f"journal event {kind!r}")
     _insert(driver, run_id, points)
-    return ids
 
 
 def _insert(driver: sqlite3.Connection, run_id: int, points: Points) -> None:
     """Insert all, in the table's own order, and forget them."""
     for series in sorted(points):
-        flat = points[series]
-        whole = len(flat) - len(flat) % (2 * _TOGETHER)
-        for statement, first, end, width in ((_INSERT_MANY, 0, whole, 2 * _TOGETHER), (INSERT_METRIC, whole, len(flat), 2)):
+        flat, first = points[series], 0
+        for n, statement in _INSERT.items():
+            end = len(flat) - (len(flat) - first) % (2 * n)
             if first < end:
-                driver.executemany(statement, [(run_id, series, *flat[k : k + width]) for k in range(first, end, width)])
+                driver.executemany(statement, [(run_id, series, *flat[k : k + 2 * n]) for k in range(first, end, 2 * n)])
+            first = end
     points.clear()
 
 
-def _series_ids(driver: sqlite3.Connection, known: dict[str, int], names: Iterable[str]) -> dict[str, int]:
-    ids = {}
-    for name in names:
-        if name not in known:
-            driver.execute(
-                "INSERT INTO series (name, unit, goal) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING",
-                (name, *KNOWN_SERIES.get(name, ("", ""))),
-            )
-            (ids[name],) = driver.execute("SELECT id FROM series WHERE name = ?", (name,)).fetchone()
-        else:
-            ids[name] = known[name]
-    return ids
+def _series_id(driver: sqlite3.Connection, name: str) -> int:
+    driver.execute(
+        "INSERT INTO series (name, unit, goal) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING",
+        (name, *KNOWN_SERIES.get(name, ("", ""))),
+    )
+    (series_id,) = driver.execute("SELECT id FROM series WHERE name = ?", (name,)).fetchone()
+    return int(series_id)
 
 
 def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:

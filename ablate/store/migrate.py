@@ -51,12 +51,18 @@ def upgrade(path: Path) -> None:
 
 
 def backup(path: Path, old: str) -> Path:
-    """A copy of the database beside it, as it was at version `old`."""
+    """A copy of the database beside it, as it was at version `old`. It has its name when it is whole."""
     copy = path.with_name(f"{path.name}.before-{HEAD}-from-{old}")
     number = 1
     while copy.exists():
         number += 1
         copy = copy.with_name(f"{path.name}.before-{HEAD}-from-{old}.{number}")
-    with contextlib.closing(sqlite.connect(path, "ro")) as source, contextlib.closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
+    part = path.with_name(f"{path.name}.backup")
+    part.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(sqlite.connect(path, "ro")) as source, contextlib.closing(sqlite3.connect(part)) as target:
+            source.backup(target)
+        part.rename(copy)
+    finally:
+        part.unlink(missing_ok=True)
     return copy

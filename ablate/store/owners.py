@@ -6,6 +6,7 @@ another host shows its life by a counter that moves; nobody's wall clock is comp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -79,9 +80,16 @@ def heartbeat(db: Database, owner: Owner) -> set[int]:
 
 
 def dead(db: Database, study_id: int | None = None) -> set[int]:
-    """Runs, said to be running, whose launcher and worker on this host are gone. Changes nothing."""
-    here = socket.gethostname()
-    return {row.run_id for row in _running(db, study_id) if _is_local(row, here) and not _is_alive(db, row)}
+    """Runs, said to be running, whose launcher and worker on this host are gone. Changes nothing.
+
+    One whose journal is closed to this user is not known to be dead.
+    """
+    here, found = socket.gethostname(), set()
+    for row in _running(db, study_id):
+        with contextlib.suppress(AblateError):
+            if _is_local(row, here) and not _is_alive(db, row):
+                found.add(row.run_id)
+    return found
 
 
 def running_here(db: Database) -> int:
@@ -111,7 +119,7 @@ def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, st
             if _is_alive(db, row):
                 continue
             reason = _GONE
-            _lock_file(db, row.owner).unlink(missing_ok=True)
+            remove(_lock_file(db, row.owner))
         else:
             beat, since = owner.seen.get(row.id, (None, 0.0))
             if beat != row.heartbeat:
@@ -165,7 +173,22 @@ def _is_local(row: Row[Any], here: str) -> bool:
 
 
 def _is_alive(db: Database, row: Row[Any]) -> bool:
-    return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
+    """`AblateError` where this user may not look."""
+    try:
+        return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
+    except OSError as error:
+        raise AblateError(
+            f"whether run {row.run_id} is still at work cannot be seen: {error.filename}: {error.strerror}"
+        ) from None
+
+
+def remove(lock: Path) -> bool:
+    """Delete the lock file of one who is gone; False where each user may delete his own alone. It is in nobody's way."""
+    try:
+        lock.unlink(missing_ok=True)
+    except PermissionError:
+        return False
+    return True
 
 
 def _lock_file(db: Database, owner: str) -> Path:

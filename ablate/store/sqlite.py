@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,14 +23,33 @@ from ablate.errors import AblateError
 
 BUSY_SECONDS = 60.0  # how long a connection waits for another's lock
 
-_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs", "orangefs", "pvfs")
+MOUNTS = Path("/proc/self/mounts")
+
+# Types as Linux names them, by how they begin: over a network, shared by machines, or shared by a machine and its host.
+_NETWORK = (
+    "nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "orangefs", "pvfs", "panfs", "wekafs",
+    "gfs2", "ocfs2", "coda", "ncp", "davfs", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs", "fakeowner", "dvs", "cvfs",
+)  # fmt: skip
+_LOCAL_FUSE = (
+    "mergerfs",
+    "bindfs",
+    "fuse-overlayfs",
+    "gocryptfs",
+    "encfs",
+    "cryfs",
+    "ntfs",
+    "exfat",
+    "zfs",
+    "squashfuse",
+    "lxcfs",
+)
 
 
 def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
     """A driver connection that begins no transaction by itself. `mode`: "ro" reads, "rw" writes, "rwc" also creates."""
     options = f"mode={mode}"
-    if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        options += "&immutable=1"  # a WAL database at rest in a folder where its side files cannot be made
+    if mode == "ro" and _side_files_would_harm(path):
+        options += "&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
@@ -45,6 +65,16 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
     return connection
+
+
+def _side_files_would_harm(path: Path) -> bool:
+    """Whether reading would make a WAL database's side files, which nobody has open, where they cannot be made, or in the
+    way of the database's owner: he could not write into those of somebody else."""
+    return not (
+        (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        or path.with_name(path.name + "-wal").exists()
+        or at_rest(path)
+    )
 
 
 def writer(path: Path) -> Engine:
@@ -79,19 +109,24 @@ def at_rest(path: Path) -> bool:
 
 
 def network_filesystem(path: Path) -> str | None:
-    """The type of the network file system that `path` is on; None on a local one, or where the system does not tell."""
+    """The type of the network file system that `path` is on; None on a local one, or where the system does not tell.
+
+    One in user space (fuse) counts as such unless it is known to be local: its locks are what its program makes of them.
+    """
     try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    best, kind = "", ""
-    resolved = str(path.resolve())
+    best, kind = Path("/"), ""
+    resolved = path.resolve()
     for line in mounts:
-        _, mount, type_, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+        _, mounted, type_, *_ = line.split(" ")
+        mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mounted))
+        if resolved.is_relative_to(mount) and len(mount.parts) >= len(best.parts):  # the last one lies on top
             best, kind = mount, type_
-    return kind if kind.startswith(_NETWORK) else None
+    user_space, _, program = kind.partition(".")
+    foreign = user_space == "fuse" and not program.startswith(_LOCAL_FUSE)
+    return kind if foreign or kind.startswith(_NETWORK) else None
 
 
 @contextlib.contextmanager
@@ -122,6 +157,7 @@ class Damaged(AblateError):
 
 
 _MEANING = {
+    sqlite3.SQLITE_READONLY_ROLLBACK: "was left amid a commit by a killed process; who may write it has to open it once",
     sqlite3.SQLITE_BUSY: f"is locked: another process has held it for {BUSY_SECONDS:.0f} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_READONLY: "cannot be written: it, or its folder, is read-only",
@@ -135,8 +171,8 @@ _MEANING = {
 def explain(error: BaseException, path: Path) -> AblateError | None:
     """One line for what the user can put right; None for what is a mistake of ours."""
     driver = getattr(error, "orig", error)
-    code = getattr(driver, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_CORRUPT:
+    code = getattr(driver, "sqlite_errorcode", 0)
+    if code & 0xFF == sqlite3.SQLITE_CORRUPT:
         return Damaged(path, str(driver))
-    meaning = _MEANING.get(code)
+    meaning = _MEANING.get(code) or _MEANING.get(code & 0xFF)
     return AblateError(f"database {path} {meaning} ({driver})") if meaning else None

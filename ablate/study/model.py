@@ -45,8 +45,8 @@ class TwoStage:
 class Fit:
     """[fit]: the scaling curves that the report fits."""
 
-    group: str  # a factor: one curve for each of its levels
-    hold_out: str = ""  # the runs that check the fit, a key of `ablate.scaling.fit.HELD_OUT`; "" for none
+    group: str = ""  # a factor: one curve for each of its levels; "" for what is no matter of size or budget
+    hold_out: str = ""  # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
 
 
 @dataclass(frozen=True)

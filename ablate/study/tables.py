@@ -60,7 +60,7 @@ class TuneTable(_Table):
 class FitTable(_Table):
     """The keys of [fit]."""
 
-    group: str = Field(description="the factor whose levels get a scaling curve each")
+    group: str = Field("", description="the factor whose levels get a scaling curve each; by default what is no size or budget")
     hold_out: Held | None = Field(None, description="the runs that check a curve fitted without them")
 
 
@@ -160,7 +160,7 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
     if raw is None:
         return None
     table = _table(source, FitTable, raw, "fit", "[fit]")
-    if table.group not in factors:
+    if table.group and table.group not in factors:
         raise unknown("factor in [fit] group", table.group, factors, source.where("fit", "group"))
     return Fit(table.group, table.hold_out or "")
 

@@ -49,11 +49,15 @@ class Warm:
         self.seconds = 0.0  # of eager steps, or what they would have taken, in all jobs so far
         self._eager_pace = 0.0
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        return MODES[:2] if self.step.model.recompute else MODES
+
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
         """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is done first.
 
         Call it at the job's first step. shared: other workers train meanwhile. A step on a CPU, or on a device without graphs,
-        is run as it is.
+        is run as it is. Blocks that are computed again are compiled one by one: together they still took 92% of the memory.
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
@@ -62,10 +66,11 @@ class Warm:
         if wanted == "auto":
             if not self._eager_pace:
                 flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
-                self._capture("whole" if flops / 5e14 > LONG and can_compile() else "eager")
+                self._capture(self.modes[-1] if flops / 5e14 > LONG and can_compile() else "eager")
             self.seconds += self._eager_pace * steps
             first = not Warm.compiler_begun
             wanted = worthwhile(self.seconds, self.mode, shared=shared, first=first) if can_compile() else self.mode
+        wanted = wanted if wanted in self.modes else self.modes[-1]
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
 

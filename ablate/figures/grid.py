@@ -1,0 +1,84 @@
+"""Along which lines L(N, D) is drawn over one resource: those of the grid that runs stand on, or a few where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from ablate import units
+from ablate.scaling.fit import Fit
+from ablate.scaling.forms import level_of, levels
+
+POINTS = 100  # of a line
+MOST_LINES = 12  # of a grid; runs that need more stand on none
+FEW = 6  # lines that are drawn where there is no grid
+
+Line = dict[str, np.ndarray]  # n, d and c at the points of a line, or the one resource of the form
+
+
+def along(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[Line]:
+    """The lines over x ("n", "d" or "c") through the runs of one curve, at `POINTS` places each."""
+    columns = {name: part[name].to_numpy(float) for name in ("n", "d", "c") if name in part}
+    if len(fitted.form.columns) == 1:
+        yield from _through(columns, np.zeros(len(part), int), x)
+    elif gridless(part, x):
+        yield from _among(fitted, columns, x)
+    else:
+        yield from _through(columns, level_of(_grouping(part, x)[1]), x)
+
+
+def gridless(part: pd.DataFrame, x: str) -> bool:
+    """Whether no resource has so few values that a line at each could be drawn over x."""
+    return len(levels(_grouping(part, x)[1])) > MOST_LINES
+
+
+def at_what(part: pd.DataFrame, x: str) -> str:
+    """What the lines are at: "each budget", "each size", "some sizes"."""
+    if gridless(part, x):
+        return "some token counts" if x == "n" else "some sizes"
+    return f"each {_grouping(part, x)[0]}"
+
+
+def called(line: Line, part: pd.DataFrame, x: str) -> str:
+    """The value that a line is at, as it is written beside it."""
+    kind = "number of tokens" if x == "n" and gridless(part, x) else _grouping(part, x)[0]
+    if kind == "budget":
+        return units.power(float(f"{line['c'].mean():.2g}"))
+    if kind in ("size", "number of tokens"):
+        return units.count(float(f"{line['n' if kind == 'size' else 'd'][0]:.2g}"))
+    return "{:g}".format(float(f"{(line['d'] / line['n']).mean():.2g}"))
+
+
+def _grouping(part: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
+    """What tells the lines over x apart, and its value for every run: over N whatever of the grid has the fewest values."""
+    n, d, c = (part[name].to_numpy(float) for name in ("n", "d", "c"))
+    if x != "n":
+        return "size", n
+    grids = {"budget": c, "ratio of tokens to parameters": d / n, "number of tokens": d}
+    name = min(grids, key=lambda one: len(levels(grids[one])))
+    return name, grids[name]
+
+
+def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
+    """A line through the runs of each group, between them by their logarithms."""
+    for group in range(groups.max() + 1):
+        mine = groups == group
+        order = np.argsort(columns[x][mine])
+        known = np.log(columns[x][mine][order])
+        if known[-1] - known[0] < 0.05:
+            continue
+        at = np.linspace(known[0], known[-1], POINTS)
+        yield {name: np.exp(np.interp(at, known, np.log(values[mine][order]))) for name, values in columns.items()}
+
+
+def _among(fitted: Fit, columns: Line, x: str) -> Iterator[Line]:
+    """A line among each sixth of the runs, by size, or over N by tokens: at the middle of these, as far as the runs reach."""
+    other, k, gamma = "d" if x == "n" else "n", fitted.cost.k, fitted.cost.gamma
+    for mine in np.array_split(np.argsort(columns[other]), FEW):
+        at = np.geomspace(columns[x][mine].min(), columns[x][mine].max(), POINTS)
+        line = {x: at, other: np.full(POINTS, np.median(columns[other][mine]))}
+        if x == "c":
+            line["d"] = at / (k * line["n"] ** gamma)
+        yield {"c": k * line["n"] ** gamma * line["d"]} | line

@@ -1,0 +1,127 @@
+"""The tables of the scaling section: constants, curves compared, isoFLOP minima, and what other counts of N and C would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ablate.errors import AblateError
+from ablate.report.document import Table, Value
+from ablate.report.material import Material
+from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, place
+from ablate.report.words import p_digits
+from ablate.scaling import Difference, HeldOut, Interval, Minimum
+from ablate.scaling.study import COUNTS
+from ablate.units import count, power
+
+FEWER = 400  # replicates, for what only a table shows
+
+
+def tables(scaled: Scaled, material: Material) -> list[Table]:
+    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, material)]
+
+
+def _value(one: Interval, write: str = ".3g") -> Value:
+    return Value(f"{one.value:{write}} ({one.lo:{write}} to {one.hi:{write}})", one.value)
+
+
+def _constants(scaled: Scaled) -> Table:
+    """The constants of the curves, and how well they foretold what was held out."""
+    names = ("E", "A", "alpha", "B", "beta")
+    shown = [name for name in names if any(name in one.constants for one in scaled.fits.values())]
+    rows: list[tuple[str | Value, ...]] = []
+    for name, one in scaled.fits.items():
+        miss = Value("–", None) if one.held_out is None else Value(_miss(one.held_out), one.held_out.miss)
+        constants = [_value(one.constants[key]) for key in shown]
+        rows.append(
+            (name, one.form.symbol, Value(f"{one.runs}", one.runs), *constants, Value(f"{one.noise:.2%}", one.noise), miss)
+        )
+    what = next((one.held_out.what for one in scaled.fits.values() if one.held_out), "what was held out")
+    return Table(
+        "fits",
+        f"Fitted curves, with 95% intervals by bootstrap over runs. The last column: how far the {what} lies from a curve fitted "
+        "without it, and the interval that this curve had for it.",
+        ("curve", "form", "runs", *(SYMBOLS.get(name, name) for name in shown), "off the curve", "held out"),
+        tuple(rows),
+    )
+
+
+def _miss(one: HeldOut) -> str:
+    text = f"{one.miss:+.2%}, expected {one.lo:+.2%} to {one.hi:+.2%}"
+    return minus(text) + ("" if one.trusted else ": not to be trusted")
+
+
+def _comparisons(scaled: Scaled) -> Table:
+    rows: list[tuple[str | Value, ...]] = []
+    found = scaled.fitted.comparisons if scaled.fitted else ()
+    for one in found:
+        tests = [cell for key in one.exponents for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))]
+        at_points = Value(gap(one.measured), one.measured.value) if one.measured else Value("–", None)
+        gaps = [at_points, *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high))]
+        crossing = Value(one.crossing.told(place), one.crossing.at.value)
+        rows.append(
+            (one.group, one.baseline, one.verdict + ("" if one.trusted else " (not to be trusted)"), *tests, *gaps, crossing)
+        )
+    exponents = [SYMBOLS[key] for key in (found[0].exponents if found else ())]
+    columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
+    return Table(
+        "curves-compared",
+        "Curves against each other: by how much their exponents differ, each with a floor E of its own and with one floor for "
+        "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross.",
+        ("curve", "against", "differs by", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
+         "loss at the same points", "by the curves", "at the low end", "at the high end", "crossing"),
+        tuple(rows),
+    )  # fmt: skip
+
+
+def _test(one: Difference) -> tuple[Value, Value]:
+    return (
+        Value(change(one.interval), one.interval.value),
+        Value(p_digits(one.p_holm), one.p_holm),
+    )
+
+
+def _minima(scaled: Scaled) -> Table:
+    isoflops = scaled.fitted.isoflops if scaled.fitted else {}
+    rows = [_minimum(name, minimum) for name, iso in isoflops.items() for minimum in iso.minima]
+    return Table(
+        "isoflop",
+        "The size of lowest loss in each budget, on the Akima interpolation of the losses over log size.",
+        ("curve", "FLOPs", "best N", "best D", "loss", "no minimum"),
+        tuple(rows),
+    )
+
+
+def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
+    none = Value("–", None)
+    best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
+    found = (none, none, none) if one.reason else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
+    return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
+
+
+def _counts(scaled: Scaled, material: Material) -> Table:
+    """What the exponents would be if N and C were counted otherwise."""
+    rows = []
+    for key, counted in COUNTS.items():
+        for name, alpha, a, by_minima in _recounted(scaled, material, key):
+            rows.append((name, counted.n, counted.c, alpha, a, by_minima))
+    return Table(
+        "counts",
+        "The exponents by what counts as N and as C: small models have much of their parameters in embeddings and of their FLOPs "
+        "in the head (Porian et al. 2024). Without the head's FLOPs equal budgets are not equal, and have no isoFLOP minima.",
+        ("curve", "N", "C", "α", "a of the best N ∝ C^a, by L(N, D)", "a, by isoFLOP minima"),
+        tuple(rows),
+    )
+
+
+def _recounted(scaled: Scaled, material: Material, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
+    if scaled.fitted is None:
+        return
+    try:
+        again = scaled.fitted if key == "body" else replace(losses(material, key), against={}).fit(bootstraps=FEWER)
+    except AblateError:  # a form that cannot be fitted with this count has no row
+        return
+    for name, one in again.fits.items():
+        iso = again.isoflops.get(name)
+        a = _value(one.n_exponent) if one.form.columns == ("n", "d") else Value("–", None)
+        yield name, _value(one.constants["alpha"]), a, _value(iso.n_exponent) if iso else Value("–", None)

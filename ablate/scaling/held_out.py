@@ -1,0 +1,91 @@
+"""The check of a fit: without the largest size, token count or budget, does it foretell what those runs reached?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ablate.errors import AblateError, unknown
+from ablate.scaling.bootstrap import BOOTSTRAPS, estimate, limits
+from ablate.scaling.design import demand
+from ablate.scaling.forms import Form, levels
+from ablate.scaling.solve import Floats
+
+SHOWN = 5e-5  # half the last digit of a miss as it is shown
+HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The fit without the largest size or budget, against what those runs reached."""
+
+    what: str  # "largest size (N = 6e+06)"
+    runs: int
+    predicted: float  # geometric mean of the predicted losses
+    actual: float  # geometric mean of the losses reached
+    miss: float  # actual / predicted − 1
+    lo: float  # interval of the miss that the fit expected: its own uncertainty and the noise of the runs
+    hi: float
+    column: str  # the resource: "n", "d" or "c"
+    from_: float  # runs from here on were held out
+    values: Floats = field(repr=False, compare=False)  # constants [K] without them
+
+    @property
+    def trusted(self) -> bool:
+        return self.lo - SHOWN <= self.miss <= self.hi + SHOWN
+
+    def __str__(self) -> str:
+        text = (
+            f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}: predicted {self.predicted:.4f}, "
+            f"reached {self.actual:.4f}, a miss of {self.miss:+z.2%} (expected within {self.lo:+z.2%} to {self.hi:+z.2%})."
+        )
+        return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the runs."
+
+
+def chosen_check(hold_out: str, form: Form, columns: dict[str, Floats]) -> str:
+    """What to hold out: as told, or the largest value of the form's first resource."""
+    what = hold_out or next(what for what, column in HELD_OUT.items() if column == form.columns[0])
+    if what not in HELD_OUT:
+        raise unknown("hold_out", what, HELD_OUT)
+    if HELD_OUT[what] not in columns:
+        raise AblateError(f"hold_out {what!r} needs the column {HELD_OUT[what]}.")
+    return what
+
+
+def check(
+    form: Form,
+    columns: dict[str, Floats],
+    log_loss: Floats,
+    what: str,
+    rng: np.random.Generator,
+    bootstraps: int = BOOTSTRAPS,
+    confidence: float = 0.95,
+) -> HeldOut:
+    """Fit without the largest size or budget, predict it, and set the miss against what the fit expected."""
+    x = columns[HELD_OUT[what]]
+    top = levels(x)[-1]
+    out = x >= top
+    rest = {name: column[~out] for name, column in columns.items()}
+    demand(form, rest, f"without the {what}, ")
+    value, replicates = estimate(form, rest, log_loss[~out], rng, bootstraps)
+    there = {name: column[out] for name, column in columns.items()}
+    predicted = np.log(form.loss(value, there)).mean()
+    copies = np.log(form.loss(replicates, there)).mean(axis=1)
+    residuals = log_loss[~out] - np.log(form.loss(value, rest))
+    widened = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
+    noise = rng.choice(widened, size=(len(copies), int(out.sum()))).mean(axis=1)
+    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
+    actual = log_loss[out].mean()
+    return HeldOut(
+        what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",
+        runs=int(out.sum()),
+        predicted=float(np.exp(predicted)),
+        actual=float(np.exp(actual)),
+        miss=float(np.expm1(actual - predicted)),
+        lo=float(np.expm1(lo)),
+        hi=float(np.expm1(hi)),
+        column=HELD_OUT[what],
+        from_=float(top),
+        values=value,
+    )

@@ -1,0 +1,47 @@
+"""How far runs lie from a curve, and how far from each other: misfit, and the few runs that are far off."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ablate.scaling.solve import Floats
+
+MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
+FAR = 6.0  # times the usual residual (a normal's sd by the median): as good as never by chance
+FAR_AT_LEAST = 0.01  # of the loss; nearer than that no run is far off
+MOST_FAR = 0.1  # of the runs; where more are far off, that is how residuals are spread
+RUNS_A_CONSTANT = 4  # that the usual residual is known from
+
+
+def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> tuple[float, int]:
+    """The sd of log loss among runs of one cell, cells [V, P], and its degrees of freedom; NaN below five of them."""
+    _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
+    within = log_loss - (np.bincount(member, log_loss) / runs)[member]
+    spare = int((runs - 1).sum())
+    return (float(np.sqrt((within**2).sum() / spare)) if spare >= 5 else float("nan")), spare
+
+
+def misfit(residual: float, noise: float) -> str:
+    return (
+        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}: the form does not describe "
+        "them, and its intervals leave that out."
+    )
+
+
+def residual_sd(residuals: Floats, constants: int) -> float:
+    return float(np.sqrt((residuals**2).sum() / max(len(residuals) - constants, 1)))
+
+
+def far_off(residuals: Floats, constants: int) -> npt.NDArray[np.bool_]:
+    """Which of the residuals [P] of log loss stand apart from the others.
+
+    A robust fit goes through about as many runs as it has constants; the usual residual is the median of the others.
+    """
+    size = np.abs(residuals)
+    none = np.zeros(len(size), bool)
+    if len(size) < RUNS_A_CONSTANT * constants:
+        return none
+    usual = 1.4826 * np.median(np.sort(size)[constants:])
+    far = size > max(FAR * usual, FAR_AT_LEAST)
+    return far if far.mean() <= MOST_FAR else none
