@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -407,9 +406,9 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
 def test_plan_names_a_cell_that_falls_off_a_cliff(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from ablate.launch import speed
 
-    def measured(plan: Plan, device: object) -> Iterator[tuple[str, float]]:
-        for cell in plan.cells:
-            yield cell.label, {"parallel": 0.3e6, "double-skip": 0.8e6}.get(cell.levels["topology"], 1e6)
+    def measured(plan: Plan, device: object, done: object) -> dict[str, float]:
+        speeds = {"parallel": 0.3e6, "double-skip": 0.8e6}
+        return {cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}
 
     monkeypatch.setattr(speed, "measure", measured)
     _, out, _ = ablate("plan", QUICKSTART, "--device", "cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,7 +175,9 @@ def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None
     found = scaling.fit(spoilt, "nd", rng=rng(), bootstraps=50, **columns)
     other = scaling.fit(np.delete(loss, away), "nd", rng=rng(), bootstraps=50, **without)
     (note,) = [note for note in found.notes if "far off" in note]
-    assert note.startswith(f"{len(away)} runs lie far off, farthest at N = 5e+09, D = 2.5e+10 by +39.9%, the others ")
+    assert len(away) > 4 and note.startswith(f"{len(away)} runs lie far off, at N = 5e+09, D = 2.5e+10 by +39.9%; at N = ")
+    assert len(re.findall(r"at N = \S+, D = \S+ by \+\d+\.\d%;", note)) == 4
+    assert f"%; and {len(away) - 4} more. The others lie 0." in note
     assert f"without them E = {other.constants['E'].value:.4g}" in note
     assert not any("far off" in note for note in other.notes)
 
@@ -364,7 +367,7 @@ def test_gadre_models_are_fitted_and_their_held_out_miss_stated() -> None:
         assert one.held_out is not None and abs(one.held_out.miss) < 0.08 and one.held_out.trusted
         assert any("far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes)  # one model in all three
     text = "\n".join(found.lines())
-    assert "a miss of +" in text and "rpj against c4_original" in text
+    assert "a miss of +" in text and "Against c4_original, rpj is not told to differ in its exponents" in text
 
 
 def two_groups(constants: Floats, noise: float = 0.003, seed: int = 0, shared: float = 0.0) -> scaling.TableFit:
@@ -384,8 +387,10 @@ def test_equal_curves_are_not_told_apart() -> None:
 
 
 def test_a_factor_on_the_loss_is_an_offset() -> None:
-    (one,) = two_groups(USUAL * [1.03, 1.03, 1, 1.03, 1]).comparisons
+    found = two_groups(USUAL * [1.03, 1.03, 1, 1.03, 1])
+    (one,) = found.comparisons
     assert one.verdict == "offset"
+    assert "Against serial, parallel is not told to differ in its exponents, and differs in loss" in "\n".join(found.lines())
     for gap in (one.gap, one.gap_low, one.gap_high):
         assert gap.lo < 0.03 < gap.hi and gap.value == pytest.approx(0.03, abs=0.01)
     assert one.gap.hi - one.gap.lo < 0.5 * (one.gap_high.hi - one.gap_high.lo)

@@ -119,6 +119,14 @@ def test_a_unit_in_a_name_counts_and_is_said(write: Write, name: str, cells: lis
     assert any("as its name says" in note for note in found.notes) is (n[0] != float(cells[0]))
 
 
+def test_a_unit_that_is_not_believed_is_said(write: Write) -> None:
+    """A trillion tokens in millions is as large as a million tokens in ones."""
+    path = write("Tokens (M)\tloss\n10000\t3\n100000\t2.5\n1000000\t2\n")
+    found = read(path, d="Tokens (M)", loss="loss")
+    assert found.columns["d"].tolist() == [1e4, 1e5, 1e6]
+    assert "Tokens (M) reaches 1e+06: that it counts in 1e+06 is not believed." in found.notes
+
+
 def test_a_table_as_excel_saves_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("n\tloss\n1e6\t3\n2e6\t2\n".encode("utf-16"))
     assert read(tmp_path / "t.txt", n="n", loss="loss").columns["n"].tolist() == [1e6, 2e6]
@@ -150,6 +158,12 @@ def test_rows_are_chosen_by_values(write: Write, where: list[str], kept: list[in
     assert (read(write(text), n="n", loss="loss", where=where).columns["n"] / 1e6).tolist() == kept
 
 
+@pytest.mark.parametrize(("where", "kept"), [("loss<4", [1, 3]), ("loss>4", [2]), ("loss=3,984", [1]), ("loss=3.984", [1])])
+def test_a_condition_reads_a_loss_as_the_fit_does(write: Write, where: str, kept: list[int]) -> None:
+    found = read(write("n\tloss\n1e6\t3,984\n2e6\t4,120\n3e6\t3,500\n"), n="n", loss="loss", where=[where])
+    assert (found.columns["n"] / 1e6).tolist() == kept and found.loss.max() < 5
+
+
 def test_a_condition_that_cannot_be_met_is_refused(write: Write) -> None:
     path = write("n,loss\n1,3\n2,2\n")
     for where, complaint in (
@@ -177,6 +191,14 @@ def test_of_a_sweep_the_lowest_loss_of_each_point_is_fitted(write: Write) -> Non
     found = read(path, n="N", d="D", loss="loss", lowest=True)
     assert sorted(found.loss) == sorted(best[lr == 1e-3])
     assert found.notes == ("Of 48 rows the lowest loss of each of 16 points is taken.",)
+
+
+@pytest.mark.parametrize(("seeds", "asked"), [(5, False), (6, True)])
+def test_one_point_shows_a_sweep_as_it_shows_noise(write: Write, seeds: int, asked: bool) -> None:
+    """From five degrees of freedom on, wherever runs repeat: the rule of a curve's misfit and of isoFLOP noise."""
+    rows = [f"1e6,{3 + 0.2 * seed}" for seed in range(seeds)] + [f"{n}e6,2.5" for n in range(2, 9)]
+    notes = " ".join(read(write("n,loss\n" + "\n".join(rows)), n="n", loss="loss").notes)
+    assert ("Runs of one point differ by" in notes) is asked
 
 
 def test_a_perplexity_is_asked_about_and_its_logarithm_fitted(write: Write) -> None:

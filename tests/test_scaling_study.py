@@ -188,10 +188,12 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     report.write(gathered, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     first = gathered.lead[0]  # the answer to the study's question comes before any other
-    assert first.startswith("parallel differs by an offset") and first in report.answer(gathered)
+    assert first.startswith("parallel is not told to differ in its exponents, and differs in loss. Differences from serial: α ")
+    assert first in report.answer(gathered)
     for part in (
         "59 runs that completed the schedule, on 2 curves", "1 of 60 runs are left out", "parameters without embeddings and head",
-        "Fitted without the largest size", "parallel differs by an offset", "at the points that both have",
+        "Fitted without the largest size", "Differences of its exponents from serial's: α ", "at the points that both have",
+        "offset: the loss differs, the exponents are not told apart",
         "By isoFLOP minima a =", "all parameters", "FLOPs of training without the head's", "L\\(N, D\\) at each budget",
     ):  # fmt: skip
         assert part.replace("\\", "") in text, part

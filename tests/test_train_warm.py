@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,7 +31,9 @@ def rows(step: Step, n: int) -> np.ndarray:
 
 @pytest.fixture
 def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has trained nothing yet."""
     monkeypatch.setattr(warm, "_WARM", type(warm._WARM)())
+    monkeypatch.setattr(warm.Warm, "compiler_begun", False)
 
 
 # -- which mode -----------------------------------------------------------------------------------------------------
@@ -65,49 +68,57 @@ def test_what_a_process_compiles_first_has_to_be_worth_more() -> None:
     assert warm.worthwhile(40, "block", first=True) == "block"
 
 
-class Counted(warm.Warm):
-    """A warm step whose eager steps take 0.01 s; what it would have captured is listed."""
-
-    def __init__(self, recompute: bool = False) -> None:
-        model = SimpleNamespace(pack=1, recompute=recompute)
-        step = SimpleNamespace(device=torch.device("cuda"), config=config(), model=model, step=None, replay=None)
-        super().__init__(cast("Step", step))
-        self.captured: list[str] = []
-
-    def _capture(self, mode: str) -> None:
-        self.captured.append(mode)
-        self.mode, self._eager_pace = mode, 0.01
-        self.step.replay = self._capture
-        warm.Warm.compiler_begun |= mode != "eager"
+Counted = Callable[..., tuple[warm.Warm, list[str]]]
 
 
-def test_a_shape_that_keeps_coming_is_compiled_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of jobs of 10 seconds the fifth is worth the first compilation of a process, and the second any later one."""
+@pytest.fixture
+def counted(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Makes a warm step whose eager steps take 0.01 s, and the list of what it captures."""
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
     monkeypatch.setattr(warm, "can_compile", lambda: True)
-    monkeypatch.setattr(warm.Warm, "compiler_begun", False)
-    first, second = Counted(), Counted()
-    for seen in (["eager"], ["eager"], ["eager"], ["eager"], ["eager", "block"], ["eager", "block"]):
+    monkeypatch.setattr(warm, "compiled", lambda step, mode: step.captured.append(mode))
+    monkeypatch.setattr(warm, "capture", lambda step: setattr(step, "replay", "graph"))
+    monkeypatch.setattr(warm, "timed", lambda step: 0.01 * warm.TIME[step.captured[-1]])
+
+    def make(recompute: bool = False) -> tuple[warm.Warm, list[str]]:
+        model = SimpleNamespace(pack=1, recompute=recompute)
+        step = SimpleNamespace(device=torch.device("cuda"), config=config(), model=model, step=None, replay=None, captured=[])
+        return warm.Warm(cast("Step", step)), step.captured
+
+    return make
+
+
+def test_a_shape_that_keeps_coming_is_compiled_in_the_end(counted: Counted) -> None:
+    """Of jobs of 10 seconds the fifth is worth the first compilation of a process, and the second any later one."""
+    (first, seen), (second, later) = counted(), counted()
+    for captured in (["eager"], ["eager"], ["eager"], ["eager"], ["eager", "block"], ["eager", "block"]):
         first.prepare(1000, "auto")
-        assert first.captured == seen
-    for seen in (["eager"], ["eager", "block"], ["eager", "block"]):
+        assert seen == captured
+    for captured in (["eager"], ["eager", "block"], ["eager", "block"]):
         second.prepare(1000, "auto")
-        assert second.captured == seen
+        assert later == captured
 
 
-def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eager_step_has_not_begun_the_compiler(counted: Counted) -> None:
+    counted()[0].prepare(10, "eager")
+    assert not warm.Warm.compiler_begun
+    counted()[0].prepare(10, "block")
+    assert warm.Warm.compiler_begun
+
+
+def test_nothing_is_compiled_where_there_is_no_compiler(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "can_compile", lambda: False)
-    step = Counted()
+    step, captured = counted()
     step.prepare(1_000_000, "auto")
-    assert step.captured == ["eager"]
+    assert captured == ["eager"]
 
 
 @pytest.mark.parametrize("wanted", ["auto", "whole"])
-def test_blocks_that_are_computed_again_are_compiled_one_by_one(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "can_compile", lambda: True)
-    plain, again = Counted(), Counted(recompute=True)
+def test_blocks_that_are_computed_again_are_compiled_one_by_one(wanted: str, counted: Counted) -> None:
+    (plain, seen), (again, other) = counted(), counted(recompute=True)
     for step in (plain, again):
         step.prepare(1_000_000, wanted)
-    assert (plain.captured[-1], again.captured[-1]) == ("whole", "block")
+    assert (seen[-1], other[-1]) == ("whole", "block")
 
 
 def test_an_unknown_mode_names_the_modes() -> None:

@@ -139,11 +139,10 @@ def _timed(plan: Plan, kind: str) -> Times:
     found = packs.seats(plan, devices.find(kind))
     side_by_side = len(found) if found[0].name == "cpu" else len({seat.name for seat in found})  # workers of a GPU take turns
     tokens = {cell.label: cell.config.tokens for cell in plan.cells}
-    seconds: dict[str, float] = {}
-    with Console(stderr=True).status(f"timing {len(tokens)} models on {found[0].name}") as status:
-        for label, tokens_per_second in speed.measure(plan, found[0]):
-            seconds[label] = tokens[label] / tokens_per_second
-            status.update(f"timing {len(tokens)} models on {found[0].name}: {len(seconds)} done")
+    doing = f"timing {len(tokens)} models on {found[0].name}"
+    with Console(stderr=True).status(doing) as status:
+        speeds = speed.measure(plan, found[0], lambda done: status.update(f"{doing}: {done} done"))
+    seconds = {label: tokens[label] / tokens_per_second for label, tokens_per_second in speeds.items()}
     of = "workers on" if found[0].name == "cpu" else "devices such as"
     many = f"{side_by_side} {of} " if side_by_side > 1 else ""
     return Times(seconds, side_by_side, f"on {many}{found[0].name}, as timed now")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ablate import text
@@ -19,37 +21,63 @@ STEPS = 200  # at most, so that every step is reported
 EVALUATION = Evaluation(points=1, tokens=1)
 
 
-def measure(plan: Plan, device: Device) -> Iterator[tuple[str, float]]:
-    """(cell's label, tokens a second on the device) of every cell, in packs as the launcher would make them.
+@dataclass(frozen=True)
+class Job:
+    """What the models of a shape are trained in, a pack of as many as the launcher would make it of."""
+
+    speed: float  # tokens a second, all members together, without a compiler
+    tokens: int  # of all members
+    alike: tuple[int, ...]  # the same for models that differ only in their parts
+    recompute: bool = False
+
+    def mode(self, *, shared: bool, first: bool) -> str:
+        """What of it a worker would compile; `shared` and `first` as in `warm.worthwhile`."""
+        return warm.possible(warm.worthwhile(self.tokens / self.speed, "eager", shared=shared, first=first), self.recompute)
+
+
+def measure(plan: Plan, device: Device, done: Callable[[int], object]) -> dict[str, float]:
+    """Cell's label → tokens a second on the device, in packs as the launcher would make them.
 
     Cells of one shape are timed once, without a compiler; where their jobs would be long enough to be compiled, what that is
-    known to gain is counted in. Loads torch into this process, and sets its threads.
+    known to gain is counted in. `done` is told how many cells are timed. Loads torch into this process, and sets its threads.
     """
     engine.setup(device.name, device.threads, device.memory)
+    jobs: dict[str, Job] = {}
+    for timed, cell in enumerate(plan.cells, 1):
+        shape = packs.shape(cell.config)
+        if shape not in jobs:
+            jobs[shape] = _job(plan, cell.config, device)
+        done(timed)
     compiles = device.name.startswith("cuda") and warm.can_compile()
-    shared = len({packs.shape(cell.config) for cell in plan.cells}) > 1
-    known: dict[str, float] = {}
-    fastest: dict[tuple[int, ...], float] = {}  # of what is alike but for its parts: seconds a token, eagerly
-    for cell in plan.cells:
-        config, shape = cell.config, packs.shape(cell.config)
-        if shape not in known:
-            size = packs.size(config, device, squeezed=0)
-            seeds = range(min(len(plan.study.seeds), size.runs))
-            speed = _speed([config.model_copy(update={"seed": seed}) for seed in seeds], plan.sources, device, size)
-            alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, len(seeds))
-            fastest[alike] = min(fastest.get(alike, 1 / speed), 1 / speed)
-            known[shape] = compiled(speed, fastest[alike], len(seeds) * config.tokens, shared=shared) if compiles else speed
-        yield cell.label, known[shape]
+    speeds = compiled(jobs) if compiles else {shape: job.speed for shape, job in jobs.items()}
+    return {cell.label: speeds[packs.shape(cell.config)] for cell in plan.cells}
 
 
-def compiled(speed: float, least: float, tokens: int, *, shared: bool) -> float:
-    """Tokens a second of a job of `tokens`, as it would be compiled, from its speed without.
+def compiled(jobs: Mapping[str, Job]) -> dict[str, float]:
+    """Tokens a second of a plan's jobs, shape → job, as they would be compiled, from their speeds without.
 
-    A compiler takes away the same time from models of one size, the fastest of which takes `least` seconds a token: what they
-    have in common. It gains nothing where one needs longer than another, which is in attention.
+    A compiler takes away the same time from models that differ only in their parts: a share of what the fastest of them needs,
+    which they have in common. It gains nothing where one needs longer than another, which is in attention. Starting it is paid
+    for once: it has to be worth that to one of the jobs.
     """
-    mode = warm.worthwhile(tokens / speed, "eager", shared=shared)
-    return 1 / (1 / speed - (1 - warm.TIME[mode]) * least)
+    shared = len(jobs) > 1
+    first = all(job.mode(shared=shared, first=True) == "eager" for job in jobs.values())
+    least: dict[tuple[int, ...], float] = {}  # seconds a token, eagerly
+    for job in jobs.values():
+        least[job.alike] = min(least.get(job.alike, math.inf), 1 / job.speed)
+
+    def speed(job: Job) -> float:
+        return 1 / (1 / job.speed - (1 - warm.TIME[job.mode(shared=shared, first=first)]) * least[job.alike])
+
+    return {shape: speed(job) for shape, job in jobs.items()}
+
+
+def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
+    size = packs.size(config, device, squeezed=0)
+    runs = min(len(plan.study.seeds), size.runs)
+    speed = _speed([config.model_copy(update={"seed": seed}) for seed in range(runs)], plan.sources, device, size)
+    alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, runs)
+    return Job(speed, runs * config.tokens, alike, size.recompute)
 
 
 def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:

@@ -67,8 +67,9 @@ def _comparisons(scaled: Scaled) -> Table:
     return Table(
         "curves-compared",
         "Curves against each other: by how much their exponents differ, each with a floor E of its own and with one floor for "
-        "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross.",
-        ("curve", "against", "differs by", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
+        "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross. "
+        "Verdict offset: the loss differs, the exponents are not told apart.",
+        ("curve", "against", "verdict", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
          "loss at the same points", "by the curves", "at the low end", "at the high end", "crossing"),
         tuple(rows),
     )  # fmt: skip

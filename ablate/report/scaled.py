@@ -21,16 +21,11 @@ from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableF
 from ablate.scaling.forms import levels
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
-from ablate.scaling.words import UNTRUSTED, enough
+from ablate.scaling.words import claim, enough
 from ablate.units import count, listed, power
 
 LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
 SYMBOLS = {"alpha": "α", "beta": "β"}
-CLAIMS = {
-    "exponent": "differs in its exponent",
-    "offset": "differs by an offset: exponents are not told apart, the losses are",
-    "not told apart": "is not told apart",
-}
 
 
 @dataclass(frozen=True)
@@ -91,22 +86,22 @@ def losses(material: Material, count: str = "body") -> Losses:
 
 
 def lead(scaled: Scaled) -> list[str]:
-    """Whether the curves of [fit] differ by an offset or an exponent, and whether they cross: three sentences each."""
+    """Whether the curves of [fit] are told to differ in exponents or in loss, and whether they cross: three sentences each."""
     return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
 def _told(one: Comparison) -> str:
-    apart = [f"{SYMBOLS[key]} by {change(test.interval)}" for key, test in one.exponents.items()]
-    apart.append(f"loss by {gap(one.measured)} at the points of both" if one.measured else f"loss by {gap(one.gap)}")
+    apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
+    apart.append(f"loss {gap(one.measured)} at the points of both" if one.measured else f"loss {gap(one.gap)}")
     cross = f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}" if one.crossing.inside else "do not cross"
     return (
-        f"{_claim(one)} It differs from {one.baseline} in {listed(apart)}. "
+        f"{_claim(one)} Differences from {one.baseline}: {listed(apart)}. "
         f"The curves {cross} within the measured range; {one.crossing.share_inside:.0%} of replicates do."
     )
 
 
 def _claim(one: Comparison) -> str:
-    return f"{one.group} {CLAIMS[one.verdict]}{'' if one.trusted else UNTRUSTED}."
+    return f"{one.group} {claim(one)}."
 
 
 def place(value: float) -> str:
@@ -168,14 +163,14 @@ def interval(one: Interval, digits: int = 3) -> str:
 
 def _compared(one: Comparison) -> str:
     tests = "; ".join(
-        f"{SYMBOLS[key]} by {_tested(test)}, with one floor for both by {_tested(one.one_floor[key])}"
+        f"{SYMBOLS[key]} {_tested(test)}, with one floor for both {_tested(one.one_floor[key])}"
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
     crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
-        f"{_claim(one)} Against {base} its exponents differ thus: {tests}. "
+        f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. "
         f"Its loss relative to {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range, "
         f"{gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at {place(one.high)}. {crossing}."
     )

@@ -43,7 +43,7 @@ def estimate(
     whole would leave replicates of a small grid without one of its sizes.
     """
     problem = Problem.build(form, columns, log_loss)
-    theta, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
+    theta, replicates = replicate(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
     return problem.constants(theta[None])[0], problem.constants(replicates)
 
 
@@ -51,7 +51,7 @@ def without_floor(form: Form, columns: dict[str, Floats], log_loss: Floats, rng:
     """Replicates [B, K] of the constants with the floor E held at zero."""
     problem = Problem.build(form, columns, log_loss)
     problem.design.upper[0] = problem.design.lower[0]
-    _, replicates = solve(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
+    _, replicates = replicate(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
     return problem.constants(replicates)
 
 
@@ -67,7 +67,7 @@ def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int, confidence: fl
     return low, high
 
 
-def solve(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """The best θ [K] from a grid of starts, and θ [B, K] of the weighted replicates.
 
     Replicates start from that best θ; where runs are few, and the robust loss has several hollows, also from some of the grid.

@@ -53,15 +53,15 @@ IN_NAME = re.compile(
     rf"[(\[]\s*(?:in\s+)?(?:({'|'.join(sorted(UNITS, key=len, reverse=True))}){COUNTED}|1e(\d+)|10\^(\d+))\s*[)\]]$",
     re.IGNORECASE,
 )
-COUNTS_IN = 1e6  # numbers below this are counted in the unit that the name of their column gives
+COUNTS_IN = 1e6  # columns that stay below this are counted in the unit that their name gives
 SPREAD = re.compile(r"\s*(?:±|\+/-|\+-).*|\(\d+\)$")  # 2.31 ± 0.02, 2.31(2)
 SPACES = re.compile(r"(?<=\d)[\s'’_](?=\d{3}(?!\d))")
 
 
-def unit_in(name: str, values: Iterable[float]) -> float:
-    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says none or values are large."""
+def unit_in(name: str) -> float:
+    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says none."""
     match = IN_NAME.search(name)
-    if not match or max((value for value in values if math.isfinite(value)), default=0.0) >= COUNTS_IN:
+    if not match:
         return 1.0
     return UNITS[match[1].lower()] if match[1] else 10.0 ** int(match[2] or match[3])
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, level_of
+from ablate.scaling.noise import repeated_noise
 from ablate.scaling.solve import Floats
 
 FEW = 1e5  # no model with fewer parameters, and none trained on fewer tokens, has a place on a scaling curve
@@ -15,7 +16,6 @@ ODD = 30.0  # times more or fewer FLOPs than 6·N·D: beyond what experts, atten
 TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss among runs of one point beyond which they are no seeds of one setting
-SEVERAL = 3  # points with repeated runs
 CHECKPOINTS = 8  # token counts of one size that stand evenly apart
 EVENLY, MOSTLY = 0.02, 0.8  # the largest deviation of their distances, and the share of distances that keep to it
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
@@ -72,13 +72,8 @@ def _perplexity(loss: Floats, name: str) -> Iterator[str]:
 
 def _sweep(loss: Floats, columns: Mapping[str, Floats], curves: Sequence[str], swept: Sequence[str]) -> Iterator[str]:
     """Whether runs of one point differ by more than seeds do."""
-    point = np.stack([*columns.values(), np.unique(curves, return_inverse=True)[1]])
-    _, member, runs = np.unique(point, axis=1, return_inverse=True, return_counts=True)
-    if (runs > 1).sum() < SEVERAL:
-        return
-    log_loss = np.log(loss)
-    within = log_loss - (np.bincount(member, log_loss) / runs)[member]
-    spread = float(np.sqrt((within**2).sum() / (runs - 1).sum()))
+    points = [np.unique(values, return_inverse=True)[1] for values in (*columns.values(), np.array(curves))]
+    spread = repeated_noise(np.stack(points), np.log(loss))
     if spread > SWEPT:
         of = f" of {', '.join(swept)}" if swept else ""
         yield (

@@ -16,6 +16,7 @@ from ablate.scaling.noise import MISFIT, far_off, misfit, repeated_noise, residu
 from ablate.scaling.solve import Floats
 
 FLAT = 1e-6  # an exponent below this is zero
+NAMED = 4  # of the runs that lie far off
 NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
 
 
@@ -116,7 +117,7 @@ def fit(
         lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof, confidence)
     residuals = log_loss - np.log(chosen.loss(value, table))
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
-    repeats, _ = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
+    repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
     usual = residual_sd(residuals[near], len(value))
     describes = not usual > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
     notes = bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
@@ -233,12 +234,14 @@ def without_far(
     count = int((~near).sum())
     if not count:
         return ()
-    worst = int(np.abs(residuals).argmax())
-    place = ", ".join(f"{name.upper()} = {columns[name][worst]:.3g}" for name in form.columns)
+    farthest = np.abs(residuals).argsort()[::-1][: min(count, NAMED)]
+    places = [", ".join(f"{name.upper()} = {columns[name][at]:.3g}" for name in form.columns) for at in farthest]
+    named = "; ".join(f"at {place} by {np.expm1(residuals[at]):+.1%}" for place, at in zip(places, farthest, strict=True))
     value, _ = estimate(form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0)
     constants = ", ".join(f"{name} = {one:.4g}" for name, one in zip(form.constants, value, strict=True))
-    one, farthest, them = ("run lies", "", "it") if count == 1 else ("runs lie", "farthest ", "them")
+    one, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
+    more = f"; and {count - NAMED} more" if count > NAMED else ""
     return (
-        f"{count} {one} far off, {farthest}at {place} by {np.expm1(residuals[worst]):+.1%}, the others "
-        f"{residual_sd(residuals[near], len(value)):.2%} off the curve; without {them} {constants}.",
+        f"{count} {one} far off, {named}{more}. The others lie {residual_sd(residuals[near], len(value)):.2%} off the curve; "
+        f"without {them} {constants}.",
     )

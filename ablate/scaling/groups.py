@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.scaling.bootstrap import Interval, limits, solve
+from ablate.scaling.bootstrap import Interval, limits, replicate
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
@@ -182,7 +182,7 @@ def one_floor(fit: Fit, base: Fit, at: list[int], rng: np.random.Generator) -> t
     weights = rng.exponential(size=(len(fit.replicates), base.runs))
     paired = same_points(fit.columns, base.columns, fit.form.columns)
     other = weights if paired else rng.exponential(size=(len(fit.replicates), fit.runs))
-    theta, copies = solve(problem, log_loss, np.concatenate([weights, other], axis=1))
+    theta, copies = replicate(problem, log_loss, np.concatenate([weights, other], axis=1))
     both = np.concatenate([theta[None], copies])
     apart = problem.constants(both, 1)[:, at] - problem.constants(both, 0)[:, at]
     return apart[0], apart[1:]

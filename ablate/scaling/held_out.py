@@ -73,8 +73,8 @@ def check(
     predicted = np.log(form.loss(value, there)).mean()
     copies = np.log(form.loss(replicates, there)).mean(axis=1)
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
-    widened = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
-    noise = rng.choice(widened, size=(len(copies), int(out.sum()))).mean(axis=1)
+    inflated = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
+    noise = rng.choice(inflated, size=(len(copies), int(out.sum()))).mean(axis=1)
     lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
     actual = log_loss[out].mean()
     return HeldOut(

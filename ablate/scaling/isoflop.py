@@ -174,7 +174,7 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
 
 def run_noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]) -> tuple[float, str]:
     """The sd of log loss from run to run, and what it was taken from."""
-    repeats, _ = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
+    repeats = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
     if np.isfinite(repeats):
         return repeats, "repeated runs"
     off = [roughness(budget.sizes, budget.losses) for budget in budgets if len(budget.sizes) >= LEAST_SIZES]

@@ -14,12 +14,12 @@ MOST_FAR = 0.1  # of the runs; where more are far off, that is how residuals are
 RUNS_A_CONSTANT = 4  # that the usual residual is known from
 
 
-def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> tuple[float, int]:
-    """The sd of log loss among runs of one cell, cells [V, P], and its degrees of freedom; NaN below five of them."""
+def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
+    """The sd of log loss among runs of one cell, cells [V, P]; NaN below five degrees of freedom."""
     _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
     within = log_loss - (np.bincount(member, log_loss) / runs)[member]
-    spare = int((runs - 1).sum())
-    return (float(np.sqrt((within**2).sum() / spare)) if spare >= 5 else float("nan")), spare
+    spare = (runs - 1).sum()
+    return float(np.sqrt((within**2).sum() / spare)) if spare >= 5 else float("nan")
 
 
 def misfit(residual: float, noise: float) -> str:

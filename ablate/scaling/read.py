@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ablate.errors import AblateError, unknown
-from ablate.scaling.cells import Marks, number, unit_in
+from ablate.scaling.cells import COUNTS_IN, Marks, number, unit_in
 from ablate.scaling.doubts import LOGARITHM, doubts
 from ablate.scaling.losses import Losses
 from ablate.scaling.sheet import Row, Sheet, sheet
@@ -45,7 +45,7 @@ def read(
     named = {"loss": logarithm[1] if logarithm else loss, "n": n, "d": d, "c": flops}
     wanted = {key: " ".join(name.split()) for key, name in named.items() if name}
     _check(path, table, wanted, group)
-    rows, notes = _once(_chosen(path, table, where), [*wanted.values(), *group], lowest)
+    rows, notes = _once(_chosen(path, table, where, wanted["loss"]), [*wanted.values(), *group], lowest)
     rows, numbers, left_out = _numbers(path, table, rows, wanted)
     reached, columns = _loss(path, numbers[0], wanted["loss"], bool(logarithm)), numbers[1:]
     notes += left_out
@@ -79,7 +79,12 @@ def _check(path: Path, table: Sheet, wanted: Mapping[str, str], group: Sequence[
         raise AblateError(f"{path}: one column cannot be two things; got {', '.join(wanted.values())}")
 
 
-def _chosen(path: Path, table: Sheet, where: Sequence[str]) -> list[Row]:
+def _marks(table: Sheet, name: str, loss: str) -> Marks:
+    """What commas and points mean in a column, whatever reads it; in the loss a comma is rather decimal."""
+    return Marks.of((row.cells[name] for row in table.rows), comma=table.comma, small=name == loss)
+
+
+def _chosen(path: Path, table: Sheet, where: Sequence[str], loss: str) -> list[Row]:
     """The rows that meet every condition."""
     rows = table.rows
     for text in where:
@@ -89,7 +94,7 @@ def _chosen(path: Path, table: Sheet, where: Sequence[str]) -> list[Row]:
         name, sign, value = match[1], match[2], match[3]
         if name not in table.names:
             raise unknown("column", name, table.names, str(path))
-        marks = Marks.of((row.cells[name] for row in table.rows), comma=table.comma, small=False)
+        marks = _marks(table, name, loss)
         bound = number(value, NEITHER, units=True)
         if sign in COMPARE and (bound is None or math.isnan(bound)):
             raise AblateError(f"--where {text!r}: {value!r} is no number")
@@ -111,23 +116,28 @@ def _meets(cell: str, at: float | None, sign: str, value: str, bound: float | No
 
 def _numbers(path: Path, table: Sheet, rows: list[Row], wanted: Mapping[str, str]) -> tuple[list[Row], np.ndarray, list[str]]:
     """The rows with a positive number in each column wanted, these numbers [column, row], and notes on the others."""
-    numbers = np.array([_column(path, table, rows, name, units=key != "loss") for key, name in wanted.items()])
-    units = [1.0 if key == "loss" else unit_in(name, of) for (key, name), of in zip(wanted.items(), numbers, strict=True)]
-    numbers *= np.array(units)[:, None]
+    numbers = np.array([_column(path, table, rows, name, wanted["loss"]) for name in wanted.values()])
+    units = np.array([1.0 if key == "loss" else unit_in(name) for key, name in wanted.items()])
+    reached = numbers.max(axis=1, where=np.isfinite(numbers), initial=0.0)
+    numbers *= np.where(reached < COUNTS_IN, units, 1.0)[:, None]
     good = np.isfinite(numbers) & (numbers > 0)
     if not good.all(axis=0).any():
         raise AblateError(f"{path}: no row has a positive number in each of {', '.join(wanted.values())}")
-    counted = zip(wanted.values(), units, strict=True)
-    notes = [f"{name} counts in {unit:g}, as its name says." for name, unit in counted if unit != 1]
+    notes = [_unit(*of) for of in zip(wanted.values(), units, reached, strict=True) if of[1] != 1]
     notes += [_left_out(rows, fine, name) for name, fine in zip(wanted.values(), good, strict=True) if not fine.all()]
     whole = good.all(axis=0)
     return [row for row, fine in zip(rows, whole, strict=True) if fine], numbers[:, whole], notes
 
 
-def _column(path: Path, table: Sheet, rows: Sequence[Row], name: str, *, units: bool) -> list[float]:
+def _unit(name: str, unit: float, reached: float) -> str:
+    if reached < COUNTS_IN:
+        return f"{name} counts in {unit:g}, as its name says."
+    return f"{name} reaches {reached:.4g}: that it counts in {unit:g} is not believed."
+
+
+def _column(path: Path, table: Sheet, rows: Sequence[Row], name: str, loss: str) -> list[float]:
     """The cells of a column as numbers, NaN where they say that there is none."""
-    marks = Marks.of((row.cells[name] for row in table.rows), comma=table.comma, small=not units)
-    out = []
+    marks, units, out = _marks(table, name, loss), name != loss, []
     for row in rows:
         value = number(row.cells[name], marks, units=units)
         if value is None:

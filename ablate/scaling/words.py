@@ -8,6 +8,11 @@ from ablate.scaling.fit import Fit
 from ablate.scaling.groups import Comparison
 from ablate.scaling.isoflop import IsoFlop
 
+CLAIMS = {
+    "exponent": "differs in its exponent",
+    "offset": "is not told to differ in its exponents, and differs in loss",
+    "not told apart": "is not told apart",
+}
 UNTRUSTED = ", but a curve does not describe its runs or missed what was held out: not to be trusted"
 
 
@@ -52,8 +57,13 @@ def percent(one: Interval) -> str:
     return f"{one.value:+.2%} [{one.lo:+.2%}, {one.hi:+.2%}]"
 
 
+def claim(one: Comparison) -> str:
+    """What the group of a comparison does against its baseline, to follow its name."""
+    return CLAIMS[one.verdict] + ("" if one.trusted else UNTRUSTED)
+
+
 def comparison_lines(one: Comparison) -> list[str]:
-    out = [f"{one.group} against {one.baseline}: {one.verdict}{'' if one.trusted else UNTRUSTED}"]
+    out = [f"Against {one.baseline}, {one.group} {claim(one)}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
         out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
     places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))

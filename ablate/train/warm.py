@@ -49,28 +49,25 @@ class Warm:
         self.seconds = 0.0  # of eager steps, or what they would have taken, in all jobs so far
         self._eager_pace = 0.0
 
-    @property
-    def modes(self) -> tuple[str, ...]:
-        return MODES[:2] if self.step.model.recompute else MODES
-
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
         """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is done first.
 
         Call it at the job's first step. shared: other workers train meanwhile. A step on a CPU, or on a device without graphs,
-        is run as it is. Blocks that are computed again are compiled one by one: together they still took 92% of the memory.
+        is run as it is.
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
         if self.step.device.type != "cuda":
             return
+        recompute = self.step.model.recompute
         if wanted == "auto":
             if not self._eager_pace:
                 flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
-                self._capture(self.modes[-1] if flops / 5e14 > LONG and can_compile() else "eager")
+                self._capture(possible("whole", recompute) if flops / 5e14 > LONG and can_compile() else "eager")
             self.seconds += self._eager_pace * steps
             first = not Warm.compiler_begun
             wanted = worthwhile(self.seconds, self.mode, shared=shared, first=first) if can_compile() else self.mode
-        wanted = wanted if wanted in self.modes else self.modes[-1]
+        wanted = possible(wanted, recompute)
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
 
@@ -96,6 +93,11 @@ def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool =
         return TIME[other] * seconds + (waited * (SETUP[other] + FIRST * first) if other != mode else 0)
 
     return min(MODES[MODES.index(mode) :], key=cost)
+
+
+def possible(mode: str, recompute: bool) -> str:
+    """The mode; blocks that are computed again are compiled one by one instead: together they still took 92% of the memory."""
+    return "block" if recompute and mode == "whole" else mode
 
 
 def can_compile() -> bool:
