@@ -149,7 +149,7 @@ def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
     monkeypatch.setattr(launcher, "INGEST", 1000.0)  # the journals of both are read when both are written
-    with monkeypatch.context() as patch, pytest.raises(AblateError, match="damaged behind byte .* 'surprise' is unknown"):
+    with monkeypatch.context() as patch, pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"):
         patch.setenv("ABLATE_ENGINE", "spoils")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
         launch(plan, path, console=Console(file=out, width=200))
