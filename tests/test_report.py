@@ -531,22 +531,6 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("svg_only")
-def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
-    depths = {"topology": TOPOLOGY["topology"], "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4, 5, 6)}}
-    falling = {10: 3.0, 20: 2.5, 30: 2.0}
-    db = study(tmp_path, depths, lambda levels, seed: Outcome(points=falling), within=["n_layer"], seeds=2)
-    text = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
-    section = text.split('id="curves"')[1].split("</section>")[0]
-    shown, folded = section.split('<details class="more"><summary>Show ')
-    each = section.count("<figure") // 6
-    assert (
-        shown.count("<figure") == 4 * each
-        and folded.startswith(f"{2 * each} more figures")
-        and folded.count("<figure") == 2 * each
-    )
-
-
-@pytest.mark.usefixtures("svg_only")
 def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
@@ -703,23 +687,6 @@ def test_a_table_of_positions_is_a_mismatch_of_all_parameters(tmp_path: Path) ->
     learned, rotary = (size for (size,) in queries.run(db, "SELECT DISTINCT n_params FROM runs ORDER BY position")[1])
     said = f"the largest difference from a baseline is {words.percent(learned / rotary - 1)} of all parameters."
     assert said in report.answer(report.gather(db, "topology"))
-
-
-def test_the_answer_says_what_longer_contexts_do_to_the_loss(tmp_path: Path) -> None:
-    rise = {"rotary": 0.5, "alibi": -0.25, "learned": None}
-
-    def outcome(levels: dict[str, str], seed: int) -> Outcome:
-        more, start = rise[levels["position"]], 1.0 + 0.01 * seed
-        longer = [] if more is None else [("loss_at_length", 2.0, start + more / 2), ("loss_at_length", 4.0, start + more)]
-        return Outcome(2.0, finals=[("loss_at_length", 1.0, start), *longer])
-
-    positions = {"position": {name: {"position": name} for name in rise}, "n_layer": {"1": {"n_layer": 1}, "2": {"n_layer": 2}}}
-    db = study(tmp_path, positions, outcome, within=["n_layer"], seeds=3)
-    for depth in (1, 2):
-        assert (
-            f"At n_layer={depth}, with 4 times the context of training the loss on the same targets changes by −0.250 for alibi "
-            "and +0.500 for rotary; not defined for learned."
-        ) in report.answer(report.gather(db, "topology"))
 
 
 def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import math
+
+from ablate import stats
 from ablate.report.material import Material
 from ablate.report.words import decimals, signed
+from ablate.stats import Effect
 from ablate.units import listed
 
 
 def sentences(material: Material) -> list[str]:
-    """A sentence a stratum: the change from the context of training to the longest, arm by arm, the least first."""
-    finals = material.finals[material.finals["name"] == "loss_at_length"].dropna(subset=["value"])
-    if finals.empty or finals["at"].max() <= 1:
-        return []
+    """A sentence a stratum: the change from the context of training to the longest, run by run, the least first."""
+    finals = material.finals[material.finals["name"] == "loss_at_length"]
+    losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
     longest = finals["at"].max()
-    means = finals.groupby(["cell", "at"])["value"].mean().unstack()
-    digits = decimals(float(finals.groupby(["cell", "at"])["value"].std().median()))
+    if 1.0 not in losses or not longest > 1:
+        return []
+    changes = losses[longest] - losses[1.0]
+    defined = set(finals.loc[finals["at"] == longest, "cell"])
     said = []
     for stratum in material.strata:
         arms = material.arms[material.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
-        there = means.loc[[cell for cell in arms.index if cell in means.index]]
-        changes = (there[longest] - there[1.0]).dropna().sort_values()
-        if changes.empty:
-            continue
+        measured = [cell for cell in arms.index if cell in losses.index]
+        effects = {arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined}
+        told = [_told(arm, one) for arm, one in sorted(effects.items(), key=lambda item: item[1].mean) if one.n]
+        lacking = [arms[cell] for cell in measured if cell not in defined]
+        beyond = f"; not defined for {listed(lacking)}" if lacking else ""
         at = f"At {stratum}, with" if stratum else "With"
-        told = [f"{signed(change, digits)} for {arms[cell]}" for cell, change in changes.items()]
-        beyond = [arms[cell] for cell in there.index if cell not in changes.index]
-        lacking = f"; not defined for {listed(beyond)}" if beyond else ""
-        said.append(
-            f"{at} {longest:g} times the context of training the loss on the same targets changes by {listed(told)}{lacking}."
-        )
+        if told:
+            said.append(
+                f"{at} {longest:g} times the context of training the loss on the same targets changes by {listed(told)}{beyond}."
+            )
     return said
+
+
+def _told(arm: str, change: Effect) -> str:
+    digits = decimals((change.hi - change.lo) / 2)
+    interval = "" if math.isnan(change.lo) else f" ({signed(change.lo, digits)} to {signed(change.hi, digits)})"
+    over = f", over {change.n} of {change.n + change.lost} seeds" if change.lost else ""
+    return f"{signed(change.mean, digits)}{interval} for {arm}{over}"

@@ -1,0 +1,65 @@
+"""What a report says of several strata, and of contexts that are longer than that of training."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from report_study import Outcome, study, svg_only  # noqa: F401
+from scipy import stats
+
+from ablate import report
+from ablate.report import contexts
+from ablate.report.words import decimals, signed
+
+WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
+DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
+    depths = {"topology": WIRINGS, "n_layer": DEPTHS}
+    falling = {10: 3.0, 20: 2.5, 30: 2.0}
+    db = study(tmp_path, depths, lambda levels, seed: Outcome(points=falling), within=["n_layer"], seeds=2)
+    text = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
+    section = text.split('id="curves"')[1].split("</section>")[0]
+    shown, folded = section.split('<details class="more"><summary>Show ')
+    each = section.count("<figure") // 6
+    assert (
+        shown.count("<figure") == 4 * each
+        and folded.startswith(f"{2 * each} more figures")
+        and folded.count("<figure") == 2 * each
+    )
+
+
+RISES = {"rotary": (0.5, 0.7, 0.3), "alibi": (-0.25, -0.2, -0.31), "t5": (0.1, math.nan, 0.1), "none": (math.nan,) * 3}
+
+
+def lengths(position: str, seed: int) -> list[tuple[str, float, float]]:
+    start = 1.0 + 0.3 * seed
+    longer = {2.0: RISES[position][seed] / 2, 4.0: RISES[position][seed]} if position in RISES else {}
+    return [("loss_at_length", 1.0, start), *(("loss_at_length", at, start + rise) for at, rise in longer.items())]
+
+
+def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        return Outcome(2.0, finals=lengths(levels["position"], seed))
+
+    positions = {"position": {name: {"position": name} for name in (*RISES, "learned")}}
+    db = study(tmp_path, positions | {"n_layer": {n: DEPTHS[n] for n in "12"}}, outcome, within=["n_layer"], seeds=3)
+    text = report.answer(report.gather(db, "topology"))
+    for name in ("rotary", "alibi"):
+        found = stats.ttest_1samp(RISES[name], 0)
+        low, high = found.confidence_interval()
+        digits = decimals((high - low) / 2)
+        mean = sum(RISES[name]) / 3
+        assert text.count(f"{signed(mean, digits)} ({signed(low, digits)} to {signed(high, digits)}) for {name}") == 2
+    assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
+    assert text.count("; not defined for learned.") == 2 and "At n_layer=2, with 4 times the context of training" in text
+
+
+def test_without_the_context_of_training_no_change_is_told(tmp_path: Path) -> None:
+    finals = [("loss_at_length", 2.0, 1.0), ("loss_at_length", 4.0, 2.0)]
+    db = study(tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2)
+    assert contexts.sentences(report.gather(db, "topology").material) == []
