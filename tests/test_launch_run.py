@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import stub_engine
 from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
@@ -136,6 +138,25 @@ def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, m
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 4)
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
     assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
+
+
+def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_is_done_again(tmp_path, monkeypatch):
+    (tmp_path / "spoils.py").write_text(
+        "from stub_engine import *\nimport stub_engine\n"
+        "def train(configs, *a, emit, **k):\n"
+        "    stub_engine.train(configs[:1], *a, emit=emit[:1], **k)\n    emit[1]('surprise')\n"
+    )
+    plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
+    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
+    monkeypatch.setattr(launcher, "INGEST", 1000.0)  # the journals of both are read when both are written
+    with monkeypatch.context() as patch, pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"):
+        patch.setenv("ABLATE_ENGINE", "spoils")
+        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+        launch(plan, path, console=Console(file=out, width=200))
+    assert "stub 1/2: lr=0.001, seed 0 complete, held-out loss 0." in out.getvalue()
+    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    (_, first), (dead, why), (_, second) = rows(path, "SELECT status, error FROM attempt ORDER BY id")
+    assert (first, dead, second) == (None, "dead", None) and "event 'surprise' is unknown" in why
 
 
 def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):

@@ -416,6 +416,16 @@ def test_confounds_name_unequal_parameters_and_a_shared_learning_rate(study) -> 
     assert made.confounds == ()
 
 
+def test_flops_that_equal_parameters_hide_are_named(study) -> None:
+    """Heads of twice the width have attention of twice the FLOPs; the MLP gives up the parameters."""
+    text = 'seeds = 2\n[base]\ntokens = "1M"\nlr = 1e-3\n[factors]\nd_head = [32, 64]\n[match]\nparams = "body"\nby = "d_mlp"\n'
+    made = plan(study(text))
+    (found,) = [one for one in made.confounds if one.kind != "learning rate"]
+    base, wide = (sizes.train_flops(cell.config) for cell in made.cells)
+    assert (found.kind, found.cell) == ("FLOPs", "d_head=64") and f"{wide / base - 1:+.1%} training FLOPs" in found.text
+    assert wide > 1.01 * base
+
+
 # -- identity ------------------------------------------------------------------------------------------------------------------
 
 

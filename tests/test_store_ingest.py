@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command import Run
 from store_plans import execute, fresh, plan_of, rows, train
 
 from ablate.errors import AblateError
 from ablate.journal import Journal
-from ablate.store import Database, runs, schema
+from ablate.store import Database, owners, runs, schema
 from ablate.store import ingest as module
-from ablate.store.ingest import ingest, ingest_all
+from ablate.store.ingest import Spoilt, ingest, ingest_all
 
 VALUES = [0.0, 1.5, 5e-324, -2.2250738585072014e-308, 1e308, 1.7976931348623157e308, math.inf, -math.inf, 0.1, 2**53 + 0.0]
 
@@ -200,30 +202,79 @@ def test_a_pack_is_one_transaction(db: Database, pack: list[runs.Claim], monkeyp
     assert ingest_all(db, [claim.attempt_id for claim in pack]) == {claim.attempt_id: [] for claim in pack}
 
 
-SPOILT = {
-    "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', AblateError),
-    "points without steps": (b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n', AssertionError),
-    "text for a number of points": (b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n', Exception),
-    "an event of a later version": (b'{"event": "surprise"}\n', AssertionError),
-    "a line that lacks what it needs": (b'{"event": "end"}\n', KeyError),
+SPOILT = {  # a line, and how its error goes on behind "is damaged behind byte 0: "
+    "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', "EOF while parsing"),
+    "a line that is no object": (b"[]\n", "list indices must be"),
+    "points without steps": (b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n', "series 'x' has not one value a step"),
+    "an object for a step": (b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n', ".*type 'dict' is not supported"),
+    "nothing for a step": (b'{"event": "metrics", "steps": [null], "series": {"x": [1]}}\n', "NOT NULL constraint failed"),
+    "a step beyond all numbers": (b'{"event": "metrics", "steps": [1%s], "series": {"x": [1]}}\n' % (20 * b"0"), ".*too large"),
+    "a list for series": (b'{"event": "metrics", "steps": [1], "series": [[1]]}\n', "'list' object has no attribute"),
+    "an event of a later version": (b'{"event": "surprise"}\n', "event 'surprise' is unknown"),
+    "a line that lacks what it needs": (b'{"event": "end"}\n', "key 'status' is missing"),
 }
+
+
+def _spoil(claim: runs.Claim, how: str) -> str:
+    """Append a line to the journal; how the error has to read, as a regular expression."""
+    line, why = SPOILT[how]
+    with claim.journal.open("ab") as file:
+        file.write(line)
+    return f"^journal {re.escape(str(claim.journal))} is damaged behind byte 0: {why}"
 
 
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_spoilt_journal_keeps_no_other_out(db: Database, pack: list[runs.Claim], how: str) -> None:
-    line, error = SPOILT[how]
     for claim in pack:
         train(claim)
-    pack[1].journal.write_bytes(pack[1].journal.read_bytes() + line)
-    with pytest.raises(error):
+    with pytest.raises(Spoilt, match=_spoil(pack[1], how)) as spoilt:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
+    taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {pack[1].attempt_id: []}
+    assert {attempt: [event["event"] for event in events] for attempt, events in spoilt.value.taken.items()} == taken
     assert _points(db) == {claim.run_id: 6 for claim in others}, "of the spoilt one nothing, of the others all"
     ends = {claim.run_id: ("complete", claim.journal.stat().st_size) for claim in others} | {pack[1].run_id: ("running", 0)}
     assert {run: tuple(rest) for run, *rest in rows(db.path, "SELECT run_id, status, journal_offset FROM attempt")} == ends
 
 
-def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(db: Database, pack: list[runs.Claim]) -> None:
+    for claim in pack:
+        train(claim)
+    unknown = _spoil(pack[1], "an event of a later version")
+    _spoil(pack[2], "a line that lacks what it needs")
+    with pytest.raises(Spoilt, match=f"{unknown}; it is one of 2 journals that cannot be taken in$"):
+        ingest_all(db, [claim.attempt_id for claim in pack])
+
+
+TAKEN_BACK = {  # ways in which a dead attempt is taken back
+    "bury_dead": lambda db, again, ablate: owners.bury_dead(db),
+    "claim": lambda db, again, ablate: runs.claim(db, 1, again, 1),
+    "db check --repair": lambda db, again, ablate: ablate("db", "check", "--repair", "--db", str(db.path)),
+}
+
+
+@pytest.mark.parametrize("way", TAKEN_BACK)
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_journal_of_the_dead_is_history(db: Database, ablate: Run, how: str, way: str) -> None:
+    with runs.Owner.here(db) as owner:
+        dead = runs.claim(db, runs.register(db, plan_of()), owner, 1)[0]
+    train(dead, status=None)
+    damaged = _spoil(dead, how)
+    with runs.Owner.here(db) as again:
+        answer = TAKEN_BACK[way](db, again, ablate)
+    if way == "db check --repair":
+        code, out, err = answer
+        assert (code, err) == (0, "")
+        assert f"run {dead.run_id} is running, but its launcher and worker are gone: planned again" in out
+    ((status, error),) = rows(db.path, "SELECT status, error FROM attempt WHERE id = ?", dead.attempt_id)
+    gone, _, why = error.partition("; ")
+    assert (status, gone) == ("dead", "its launcher and its worker were gone") and re.match(damaged, why)
+    with runs.Owner.here(db) as last:
+        claimed = answer if way == "claim" else runs.claim(db, 1, last, 1)
+    assert [(claim.run_id, claim.n) for claim in claimed] == [(dead.run_id, 2)], "the run is done again"
+
+
+def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Claim]) -> None:
     for claim in pack:
         train(claim, steps=range(5000))
     with db.begin() as connection:

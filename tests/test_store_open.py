@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from store_plans import execute, names, rows
 
 from ablate import store
+from ablate.cli.database import existing
 from ablate.errors import AblateError
 from ablate.store import migrate, sqlite
 
@@ -160,7 +162,7 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
     connect = sqlite.connect
     monkeypatch.setattr(sqlite, "connect", lambda path, mode, timeout=0.0: connect(path, mode, timeout))
     with store.open(str(path), create=True) as db:
-        with db.begin() as connection, pytest.raises(AblateError, match="disk is full"), db._explained():
+        with db.begin() as connection, pytest.raises(AblateError, match="disk is full"), sqlite.explained(path):
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
             connection.exec_driver_sql("CREATE TABLE big AS SELECT randomblob(1000000)")
@@ -168,6 +170,19 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
             pass
         with db.begin() as connection:  # and it goes on
             connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
+
+
+def test_a_folder_that_is_closed_is_not_taken_for_one_without_a_database(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.14 `Path.exists` is False there."""
+
+    def stat(self: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch, pytest.raises(AblateError, match=r"ablate\.db cannot be opened: Permission denied"):
+        patch.setattr(Path, "exists", lambda self: False)
+        patch.setattr(Path, "stat", stat)
+        existing(str(path))
+    assert existing(str(path)) is None
 
 
 NETWORK = [

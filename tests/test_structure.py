@@ -21,6 +21,7 @@ ORDER = [
         "sizes",
         "plan",
         "journal",
+        "place",
         "store",
         "draws",
     ),

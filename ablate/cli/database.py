@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +9,7 @@ import typer
 from ablate.cli import complete
 from ablate.cli.flags import Command, Group
 from ablate.cli.render import Db
+from ablate.place import exists, locate
 from ablate.units import listed, memory
 
 if TYPE_CHECKING:
@@ -22,10 +20,8 @@ app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, c
 
 def existing(db: str | None) -> Database | None:
     """The database, opened for reading, or None where there is no file yet."""
-    name = db or os.environ.get("ABLATE_DB") or "results/ablate.db"
-    with contextlib.suppress(PermissionError):  # of which `open` has a word to say
-        if "://" not in name and not Path(name).exists():
-            return None
+    if not exists(locate(db)):
+        return None
     from ablate import store
 
     return store.open(db)
@@ -145,8 +141,7 @@ def forget(
 
 def require(db: str | None) -> None:
     """Refuse a database that does not exist, before it would be made."""
-    from ablate import store
     from ablate.errors import AblateError
 
-    if not store.exists(store.locate(db)):
-        raise AblateError(f"database {store.locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
+    if not exists(locate(db)):
+        raise AblateError(f"database {locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")

@@ -238,7 +238,7 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
         + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
-        + (f", {duration(total)} {times.how}" if times else "")
+        + (f", {duration(total)} {times.how}" if times else ". How long: --device auto times the models here")
     )
 
 

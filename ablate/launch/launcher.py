@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ablate import sizes
 from ablate.errors import AblateError
+from ablate.journal import Event
 from ablate.launch import packs, status
 from ablate.launch.devices import Device
 from ablate.launch.jobs import Job, Jobs
@@ -23,7 +24,7 @@ from ablate.launch.signals import Signals
 from ablate.launch.worker import NO_ROOM
 from ablate.plan import Plan
 from ablate.store import Database
-from ablate.store.ingest import ingest_all
+from ablate.store.ingest import Spoilt, ingest_all
 from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
 from ablate.store.schema import ACCEPTED
 
@@ -257,7 +258,14 @@ class Launcher:
 
     def _ingest(self, seats: Sequence[Seat]) -> None:
         at_work = {claim.attempt_id: (seat, claim) for seat in seats for claim in seat.claims}
-        for attempt_id, events in ingest_all(self._db, list(at_work)).items():
+        try:
+            self._take_in(at_work, ingest_all(self._db, list(at_work)))
+        except Spoilt as spoilt:
+            self._take_in(at_work, spoilt.taken)
+            raise
+
+    def _take_in(self, at_work: dict[int, tuple[Seat, Claim]], new: dict[int, list[Event]]) -> None:
+        for attempt_id, events in new.items():
             seat, claim = at_work[attempt_id]
             for event in events:
                 self._tally.see(claim.config.key, event)

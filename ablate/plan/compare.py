@@ -8,11 +8,12 @@ from ablate.config import HELD_OUT_BLOCK, PASSAGE
 from ablate.errors import AblateError
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
+from ablate.sizes import train_flops
 from ablate.study import Study
 from ablate.study.design import PARTWISE
 from ablate.study.source import Source
 
-MISMATCH = 0.01  # relative difference beyond which parameters or tokens are named as a confound
+MISMATCH = 0.01  # relative difference beyond which parameters, tokens or FLOPs are named as a confound
 PARTS = "parts"  # the family of a design's single parts
 
 
@@ -76,12 +77,15 @@ def _rates(cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tupl
 def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     total = cell.sizes.params / baseline.sizes.params - 1
     body = cell.sizes.body / baseline.sizes.body - 1
+    tokens = cell.config.tokens / baseline.config.tokens - 1
+    flops = train_flops(cell.config) / train_flops(baseline.config) - 1
     if max(abs(total), abs(body)) > MISMATCH:
         text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
-    tokens = cell.config.tokens / baseline.config.tokens - 1
     if abs(tokens) > MISMATCH:
         yield Confound("tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}")
+    elif max(abs(total), abs(body)) <= MISMATCH < abs(flops):  # neither of which would say so
+        yield Confound("FLOPs", cell.label, f"{flops:+.1%} training FLOPs against {baseline.label!r}")
     if cell.config.corpus_hash != baseline.config.corpus_hash:
         yield Confound("corpus", cell.label, f"another text than {baseline.label!r}, held-out text included")
     elif not _scored_alike(cell, baseline):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ablate.errors import AblateError
+from ablate.place import DEFAULT, closed, exists, locate
 from ablate.store import migrate, sqlite
-
-DEFAULT = Path("results/ablate.db")
 
 
 class Database:
@@ -36,29 +32,19 @@ class Database:
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
         """A connection inside BEGIN IMMEDIATE: commits at the end, rolls back on an exception."""
-        with self._explained(), self._writer.begin() as connection:
+        with sqlite.explained(self.path), self._writer.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection that cannot write and sees one state of the database throughout."""
-        with self._explained(), self._reader.begin() as connection:
+        with sqlite.undisturbed(self.path), sqlite.explained(self.path), self._reader.begin() as connection:
             yield connection
 
     def vacuum(self) -> None:
         """Write the file anew without the space of what was deleted; it is smaller once it is at rest."""
-        with self._explained(), contextlib.closing(sqlite.connect(self.path, "rw")) as connection:
+        with sqlite.explained(self.path), contextlib.closing(sqlite.connect(self.path, "rw")) as connection:
             connection.execute("VACUUM")
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (DBAPIError, sqlite3.Error) as error:
-            clear = sqlite.explain(error, self.path)
-            if clear is None:
-                raise
-            raise clear from error
 
     def close(self) -> None:
         """Let go of the file. The last writer leaves it in DELETE mode, one file without side files."""
@@ -66,7 +52,7 @@ class Database:
         self._writer.dispose()
         if self._owned:
             self._owned = False
-            with self._explained():
+            with sqlite.explained(self.path):
                 sqlite.set_journal_mode(self.path, "DELETE")
 
     def __enter__(self) -> Self:
@@ -81,22 +67,6 @@ def folder(path: Path, kind: str) -> Path:
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 
-def locate(url: str | None = None) -> Path:
-    """The file that `url` names: a path or an SQLAlchemy URL; without one $ABLATE_DB, else results/ablate.db."""
-    url = url or os.environ.get("ABLATE_DB") or str(DEFAULT)
-    if "://" not in url:
-        return Path(url)
-    try:
-        parts = make_url(url)
-    except ArgumentError:
-        raise AblateError(f"database {url!r} is no path and no SQLAlchemy URL, such as sqlite:///results/ablate.db") from None
-    if parts.get_backend_name() != "sqlite":
-        raise AblateError(f"database {url!r}: {parts.get_backend_name()} is not supported; give the path of a SQLite file")
-    if not parts.database or parts.database == ":memory:":
-        raise AblateError(f"database {url!r} names no file; other processes must be able to open it")
-    return Path(parts.database)
-
-
 def open(url: str | None = None, *, create: bool = False) -> Database:
     """The database at `url` (see `locate`).
 
@@ -105,48 +75,34 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     nothing touched, for a newer one, for a file that is something else, and for a folder that is absent or unwritable.
     """
     path = locate(url)
+    try:
+        with sqlite.explained(path):
+            notes = _prepare(path, create)
+    except OSError as error:
+        raise closed(path, error) from error
+    return Database(path, owned=create, notes=notes)
+
+
+def _prepare(path: Path, create: bool) -> tuple[str, ...]:
+    """Have the file be as `open` promises; the notes about it."""
     notes = []
-    try:
-        if create and path == DEFAULT:
-            path.parent.mkdir(exist_ok=True)
-        _check_place(path, create)
-        if create:
-            if _version(path) != migrate.HEAD:
-                with sqlite.locked(path):
-                    notes += _create_or_upgrade(path)
-            if kind := sqlite.network_filesystem(path):
-                notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
-            sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
-        elif (found := _version(path)) is None:
-            raise AblateError(f"database {path} is empty: no study has been run in it")
-        elif found != migrate.HEAD:
-            raise AblateError(
-                f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
-            )
-    except OSError as error:
-        raise _closed(path, error) from error
-    except (DBAPIError, sqlite3.Error) as error:
-        clear = sqlite.explain(error, path)
-        if clear is None:
-            raise
-        raise clear from error
-    return Database(path, owned=create, notes=tuple(notes))
-
-
-def exists(path: Path) -> bool:
-    """Whether there is a file; `AblateError` where it may not be looked for."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise _closed(path, error) from None
-    return True
-
-
-def _closed(path: Path, error: OSError) -> AblateError:
-    where = f"{error.filename}: " if error.filename and Path(error.filename) != path else ""
-    return AblateError(f"database {path} cannot be opened: {where}{error.strerror}")
+    if create and path == DEFAULT:
+        path.parent.mkdir(exist_ok=True)
+    _check_place(path, create)
+    if create:
+        if _version(path) != migrate.HEAD:
+            with sqlite.locked(path):
+                notes += _create_or_upgrade(path)
+        if kind := sqlite.network_filesystem(path):
+            notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
+        sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
+    elif (found := _version(path)) is None:
+        raise AblateError(f"database {path} is empty: no study has been run in it")
+    elif found != migrate.HEAD:
+        raise AblateError(
+            f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
+        )
+    return tuple(notes)
 
 
 def _check_place(path: Path, create: bool) -> None:

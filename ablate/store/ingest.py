@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
@@ -47,7 +48,20 @@ _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
 )
+_NOT_UNDERSTOOD = (  # what a line raises that is JSON and yet no event of ours; nothing that a full or a locked database raises
+    *(LookupError, TypeError, ValueError, AttributeError, OverflowError),
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+)
 _FROM_START = ("host", "device", "device_name", "threads", "pack_size", "compile_mode", "commit", "dirty")
+
+
+class Spoilt(AblateError):
+    """Journals that cannot be taken in. `taken` is what was new in the others, and is in the tables: attempt → events."""
+
+    def __init__(self, errors: Sequence[AblateError], taken: dict[int, list[Event]]):
+        several = f"; it is one of {len(errors)} journals that cannot be taken in" if len(errors) > 1 else ""
+        super().__init__(f"{errors[0]}{several}")
+        self.taken = taken
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,7 @@ class _Piece:
 
     attempt_id: int
     run_id: int
+    path: Path
     offset: int  # bytes that are in the tables
     end: int  # where the last whole line ends
     events: list[Event]
@@ -66,8 +81,8 @@ def ingest(db: Database, attempt_id: int) -> list[Event]:
 
     Nothing, where another process was quicker or the attempt is no longer the one that runs. A `start` at step s
     deletes the run's points beyond s; an `end` decides the attempt's and the run's status. A run that is done again for
-    further finals keeps its accepted attempt and its finals until the new attempt has a result. `AblateError` for a
-    journal that is damaged or cannot be read.
+    further finals keeps its accepted attempt and its finals until the new attempt has a result. `Spoilt` for a journal
+    that is damaged, not understood, or cannot be read.
     """
     return ingest_all(db, [attempt_id])[attempt_id]
 
@@ -75,26 +90,29 @@ def ingest(db: Database, attempt_id: int) -> list[Event]:
 def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event]]:
     """`ingest` of several attempts, such as those of a pack, in one transaction: attempt → what was new.
 
-    A journal that cannot be taken in keeps none of the others out: its error is raised when they are in the tables.
+    A journal that cannot be taken in keeps none of the others out: `Spoilt` is raised when they are in the tables.
     """
     pieces, errors = _unread(db, attempt_ids)
     new: dict[int, list[Event]] = {attempt_id: [] for attempt_id in attempt_ids}
     try:
         new |= _store(db, pieces)
-    except AblateError:  # of the database, and so of all
-        raise
-    except Exception:  # of one of them
+    except _NOT_UNDERSTOOD:  # of one of them
         for piece in pieces:
             try:
                 new |= _store(db, [piece])
-            except Exception as error:
-                errors.append(error)
+            except _NOT_UNDERSTOOD as error:
+                errors.append(_damaged(piece.path, piece.offset, error))
     if errors:
-        raise errors[0]
+        raise Spoilt(errors, new)
     return new
 
 
-def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], list[Exception]]:
+def _damaged(path: Path, offset: int, error: Exception) -> AblateError:
+    why = f"key {error} is missing" if isinstance(error, KeyError) else error
+    return AblateError(f"journal {path} is damaged behind byte {offset}: {why}")
+
+
+def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], list[AblateError]]:
     """What is to be ingested of those attempts that are running, and what is wrong with the journals of the others."""
     with db.read() as connection:
         attempts = _driver(connection).execute(
@@ -104,7 +122,7 @@ def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], lis
         )
         found = attempts.fetchall()
     pieces: list[_Piece] = []
-    errors: list[Exception] = []
+    errors: list[AblateError] = []
     for attempt_id, run_id, name, offset in found:
         path = db.journals / name
         try:
@@ -112,10 +130,10 @@ def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], lis
         except OSError as error:
             errors.append(AblateError(f"journal {path} cannot be read: {error.strerror}"))
         except ValueError as error:
-            errors.append(AblateError(f"journal {path} is damaged behind byte {offset}: {error}"))
+            errors.append(_damaged(path, offset, error))
         else:
             if events:
-                pieces.append(_Piece(attempt_id, run_id, offset, end, events))
+                pieces.append(_Piece(attempt_id, run_id, path, offset, end, events))
     return pieces, errors
 
 
@@ -153,7 +171,8 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
         kind = event["event"]
         if kind == "metrics":
             for name, values in event["series"].items():
-                assert len(values) == len(event["steps"]), f"series {name!r} has not one value a step"
+                if len(values) != len(event["steps"]):
+                    raise ValueError(f"series {name!r} has not one value a step")
                 if name not in series:
                     series[name] = _series_id(driver, name)
                 points[series[name]] += chain.from_iterable(zip(event["steps"], values, strict=True))
@@ -170,7 +189,7 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
         elif kind == "end":
             _end(connection, run_id, attempt_id, event)
         else:
-            raise AssertionError(f"journal event {kind!r}")
+            raise ValueError(f"event {kind!r} is unknown")
     _insert(driver, run_id, points)
 
 

@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).parent / "migrations"
 
 def version(path: Path) -> str | None:
     """The schema's version; None for a file without tables; "" for one whose tables are not ablate's."""
-    with contextlib.closing(sqlite.connect(path, "ro")) as connection:
+    with sqlite.undisturbed(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if VERSION_TABLE not in tables:
             return "" if tables else None

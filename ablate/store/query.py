@@ -37,7 +37,11 @@ def run(
         refused.append(" ".join(name for name in (first, second) if name))
         return sqlite3.SQLITE_DENY
 
-    with contextlib.closing(sqlite.connect(db.path, "ro", timeout=limit_seconds)) as connection:
+    with (
+        sqlite.undisturbed(db.path),
+        sqlite.explained(db.path, limit_seconds),
+        contextlib.closing(sqlite.connect(db.path, "ro", timeout=limit_seconds)) as connection,
+    ):
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
@@ -54,7 +58,7 @@ def run(
                 raise AblateError(
                     f"a query only reads: one SELECT on tables and views ({refused[0] if refused else error})"
                 ) from None
-            raise _explained(db, sql, error) from None
+            raise sqlite.explain(error, db.path, limit_seconds) or _explained(db, sql, error) from None
     if cursor.description is None:
         raise AblateError("a query is one SELECT, such as: SELECT cell, avg(loss) FROM runs GROUP BY cell")
     return [column[0] for column in cursor.description], rows
@@ -90,4 +94,4 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
         return AblateError(f"the query has a parameter :{parameter[1]}; put {parameter[1]}=VALUE behind it")
     if "one statement at a time" in message:
         return AblateError("a query is one statement; give the second one to a query of its own")
-    return sqlite.explain(error, db.path) or AblateError(f"the query is wrong: {message}")
+    return AblateError(f"the query is wrong: {message}")

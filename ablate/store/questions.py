@@ -94,13 +94,13 @@ ORDER BY stratum, avg(metric)""",
     ),
     Question(
         "topology-by-depth",
-        "The mean held-out loss by topology and depth.",
+        "The mean held-out loss by topology, depth and norm.",
         """\
-SELECT n_layer, topology, count(loss) AS runs, avg(loss) AS loss
+SELECT n_layer, norm, topology, count(loss) AS runs, avg(loss) AS loss
 FROM runs
 WHERE study = :study AND role = 'compare' AND status = 'complete'
-GROUP BY n_layer, topology
-ORDER BY n_layer, avg(loss)""",
+GROUP BY n_layer, norm, topology
+ORDER BY n_layer, norm, avg(loss)""",
     ),
     Question(
         "effect-sizes",

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from ablate.errors import AblateError
@@ -52,18 +53,18 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
         options += "&immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
     try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")  # a view in somebody else's file calls nothing of consequence
         connection.execute("PRAGMA cache_size = -32768")
-    except sqlite3.OperationalError as error:
+        if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
+    except sqlite3.Error as error:
+        connection.close()
         if mode != "ro" or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY or not os.access(path, os.W_OK):
             raise
-        connection.close()
         connect(path, "rw", timeout).close()  # a writer was killed amid a commit: only one that may write can roll it back
         return connect(path, mode, timeout)
-    if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-        connection.execute("PRAGMA synchronous = NORMAL")  # a commit lost with the power is ingested again from its journal
     return connection
 
 
@@ -75,6 +76,22 @@ def _side_files_would_harm(path: Path) -> bool:
         or path.with_name(path.name + "-wal").exists()
         or at_rest(path)
     )
+
+
+@contextlib.contextmanager
+def undisturbed(path: Path) -> Iterator[None]:
+    """Around reading with `connect`. What it opens as immutable it reads without a lock, and so maybe one half from before
+    and one from after a commit: `AblateError` where the file changed meanwhile. A log beside it changes nothing that is read.
+    """
+    if not _side_files_would_harm(path):
+        yield
+        return
+    before = path.stat().st_mtime_ns
+    try:
+        yield
+    finally:
+        if path.stat().st_mtime_ns != before:
+            raise AblateError(f"database {path} was written while it was read; do this again")
 
 
 def writer(path: Path) -> Engine:
@@ -98,7 +115,7 @@ def reader(path: Path, keep: bool) -> Engine:
 
 def set_journal_mode(path: Path, mode: str) -> None:
     """Change between WAL and DELETE where nobody else has the database open; leave it as it is otherwise."""
-    with contextlib.closing(connect(path, "rw", timeout=1.0)) as connection, contextlib.suppress(sqlite3.OperationalError):
+    with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(connect(path, "rw", timeout=1.0)) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
@@ -158,7 +175,7 @@ class Damaged(AblateError):
 
 _MEANING = {
     sqlite3.SQLITE_READONLY_ROLLBACK: "was left amid a commit by a killed process; who may write it has to open it once",
-    sqlite3.SQLITE_BUSY: f"is locked: another process has held it for {BUSY_SECONDS:.0f} s",
+    sqlite3.SQLITE_BUSY: "is locked: another process has held it for {waited:g} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_READONLY: "cannot be written: it, or its folder, is read-only",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: look at the permissions of the file and its folder",
@@ -168,11 +185,23 @@ _MEANING = {
 }
 
 
-def explain(error: BaseException, path: Path) -> AblateError | None:
-    """One line for what the user can put right; None for what is a mistake of ours."""
+@contextlib.contextmanager
+def explained(path: Path, waited: float = BUSY_SECONDS) -> Iterator[None]:
+    """Turn the database's errors into `AblateError`, as `explain` does."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        clear = explain(error, path, waited)
+        if clear is None:
+            raise
+        raise clear from error
+
+
+def explain(error: BaseException, path: Path, waited: float = BUSY_SECONDS) -> AblateError | None:
+    """One line for what the user can put right; None for what is a mistake of ours. `waited`: the connection's timeout."""
     driver = getattr(error, "orig", error)
     code = getattr(driver, "sqlite_errorcode", 0)
     if code & 0xFF == sqlite3.SQLITE_CORRUPT:
         return Damaged(path, str(driver))
     meaning = _MEANING.get(code) or _MEANING.get(code & 0xFF)
-    return AblateError(f"database {path} {meaning} ({driver})") if meaning else None
+    return AblateError(f"database {path} {meaning.format(waited=waited)} ({driver})") if meaning else None
