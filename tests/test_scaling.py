@@ -194,6 +194,13 @@ def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
         assert not any("far off" in note for note in fit.notes)
 
 
+def test_a_loss_that_falls_with_one_resource_has_no_split_of_two() -> None:
+    columns = grid()
+    along_d = (2 + 30 * columns["d"] ** -0.2) * np.exp(0.002 * np.random.default_rng(0).standard_normal(len(columns["d"])))
+    with pytest.raises(AblateError, match=r"L\(N, D\): the losses do not fall with N\. .* Without N the others may be fitted"):
+        scaling.fit(along_d * columns["n"] ** 0.02, "nd", rng=rng(), bootstraps=2, **columns)
+
+
 @pytest.mark.parametrize("form", ["nd", "n"])
 def test_what_does_not_fall_has_no_curve(form: str) -> None:
     columns = {name: column for name, column in grid().items() if name in form}

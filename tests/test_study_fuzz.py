@@ -130,6 +130,8 @@ EXPLOSIONS = {
     "tune.seeds": (PLAIN + TUNED + "points = 100\nseeds = 1000", "2 groups × 100 rates × 1,000 seeds tune; more than"),
     "exclusions": (PLAIN + "[[exclude]]\ntopology = 5\n" * 2000, "2,000 [[exclude]] tables"),
     "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "nested deeper"),
+    "a nested header": (PLAIN + "[a" + ".a" * 3000 + "]", "line 9: [a.a."),
+    "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "stands twice"),
     "nested lists": (PLAIN + "lr = " + "[" * 90 + "]" * 90, "nested deeper"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
     "a number of 30,000 digits": (PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]", "line 9: factors.lr.1 has a number beyond"),

@@ -172,24 +172,20 @@ def clean(loss: Floats, columns: dict[str, Floats], form: Form) -> tuple[dict[st
 
 
 def demand_a_fall(form: Form, value: Floats) -> None:
-    """AblateError where the loss falls along none of the form's resources."""
-    if (value[2::2] < FLAT).all():
-        named = " or ".join(name.upper() for name in form.columns)
+    """AblateError where the loss does not fall along one of the form's resources: no best split of a budget would follow."""
+    flat = [name.upper() for name, exponent in zip(form.columns, value[2::2], strict=True) if exponent < FLAT]
+    if flat:
+        alone = f" Without {flat[0]} the others may be fitted." if len(flat) < len(form.columns) else ""
         raise AblateError(
-            f"{form.symbol}: the losses do not fall with {named}. The curves are of a loss, which is better where it is lower."
+            f"{form.symbol}: the losses do not fall with {' or '.join(flat)}. The curves are of a loss, which is better where it "
+            f"is lower.{alone}"
         )
 
 
 def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
-    """What a constant at the edge of its range means."""
-    notes = []
-    named = dict(zip(form.constants, value, strict=True))
-    if named["E"] < NO_FLOOR * lowest:
-        notes.append("The floor E is not told from zero: the losses bend too little to show it.")
-    for name in ("alpha", "beta"):
-        if named.get(name, 1.0) < FLAT:
-            notes.append(f"{name} is zero: the loss does not fall along this resource.")
-    return tuple(notes)
+    """What a floor at the edge of its range means."""
+    floor = dict(zip(form.constants, value, strict=True))["E"]
+    return ("The floor E is not told from zero: the losses bend too little to show it.",) if floor < NO_FLOOR * lowest else ()
 
 
 def few(runs: int, constants: int) -> tuple[str, ...]:

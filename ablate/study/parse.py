@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence, Sized
 from itertools import combinations as pairs_of
@@ -25,7 +26,10 @@ from ablate.study.values import BUDGETS, LARGEST, label, number
 
 LONGEST = 10_000  # characters of a text, entries of a list or a table
 DEEPEST = 8  # tables and lists in each other
+DOTS = 100  # in a key
 MOST_EXCLUSIONS = 1000
+
+_KEYS = re.compile(r"""^[ \t\[]*[^,=\]#"'\n]*""", re.MULTILINE)  # what stands before a line's value
 
 
 class StudyFile(BaseModel):
@@ -95,6 +99,10 @@ def parse(text: str, path: Path) -> Study:
 
 
 def _read(source: Source) -> StudyFile:
+    for match in _KEYS.finditer(source.text):
+        if match[0].count(".") > DOTS:  # which tomllib would take seconds to read
+            where = f"{source.path}, line {source.text.count(chr(10), 0, match.start()) + 1}"
+            raise AblateError(f"{where}: {match[0].strip():.40}…: nested deeper than a study file ever is")
     try:
         raw = tomllib.loads(source.text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
