@@ -45,6 +45,11 @@ def look(path: Path) -> int:
     return len(found)
 
 
+def heeds_ctrl_c() -> None:
+    """Also where these tests themselves were started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, path, alone = small_plan(tmp_path, [1e-3, 2e-3], RUNS // 2, STEPS), tmp_path / "a.db", tmp_path / "alone.db"
     assert Launcher(plan, alone).wait() == 0
@@ -53,10 +58,11 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
     study, shown = Launcher(plan, path), tmp_path / "shown"
     wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
     command = [sys.executable, "-m", "ablate", "status", "--watch", "--db", str(path)]
+    terminal = {**os.environ, "FORCE_COLOR": "1"}
     with (
         contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as browser,
         shown.open("w") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "FORCE_COLOR": "1"}) as watch,  # as on a terminal
+        subprocess.Popen(command, stdout=out, stderr=out, env=terminal, preexec_fn=heeds_ctrl_c) as watch,
         contextlib.ExitStack() as stack,
     ):
         stack.callback(watch.kill)
