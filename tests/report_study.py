@@ -151,16 +151,16 @@ def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
     ingest.ingest(db, claim.attempt_id)
 
 
+def save_svg(figure: Figure, stem: Path) -> list[Path]:
+    """`figures.save`, quicker: the three kinds of files are looked at elsewhere."""
+    with style.theme():
+        figure.savefig(stem.with_suffix(".svg"))
+    return [stem.with_suffix(".svg")]
+
+
 @pytest.fixture
 def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quicker: the three kinds of files are looked at elsewhere."""
-
-    def save(figure: Figure, stem: Path) -> list[Path]:
-        with style.theme():
-            figure.savefig(stem.with_suffix(".svg"))
-        return [stem.with_suffix(".svg")]
-
-    monkeypatch.setattr(figures, "save", save)
+    monkeypatch.setattr(figures, "save", save_svg)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from command import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import HERE, Launcher, content, launch, rows, wait_for
-from matplotlib.figure import Figure
+from report_study import save_svg
 from scipy import stats as scipy_stats
 
 from ablate import analysis, figures, report, results, store, tune
@@ -562,15 +562,8 @@ TWICE = (
 )
 
 
-def svg_only(figure: Figure, stem: Path) -> list[Path]:
-    """Quicker than the three kinds of files."""
-    with figures.theme():
-        figure.savefig(stem.with_suffix(".svg"))
-    return [stem.with_suffix(".svg")]
-
-
 def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(figures, "save", svg_only)
+    monkeypatch.setattr(figures, "save", save_svg)
     given, path = study(tmp_path, text=TWICE), tmp_path / "a.db"
     outcome, _ = launch(given, path)
     assert outcome == launcher.Outcome({"complete": 7 + 6}, 0), "cells of one configuration share their runs"
@@ -609,7 +602,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABLATE_ENGINE", "bowl_engine")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-        patch.setattr(figures, "save", svg_only)
+        patch.setattr(figures, "save", save_svg)
         launch(study(folder, text=text), folder / "a.db")
         with store.open(str(folder / "a.db")) as db:
             page = report.write(report.gather(db, "bowl"), folder / "out")
@@ -692,7 +685,7 @@ def test_effects_after_a_pilot_rest_on_its_noise(reported) -> None:
 
 
 def test_while_rates_are_tuned_the_report_says_so(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(figures, "save", svg_only)
+    monkeypatch.setattr(figures, "save", save_svg)
     given = study(tmp_path)
     with store.open(str(tmp_path / "a.db"), create=True) as db:
         register(db, plan(given))

@@ -136,9 +136,8 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     there = []
     for row in rows:
         file = db.checkpoints / Path(row.path).name  # where the database is now
-        whole = [
-            each.stat().st_mtime for each in db.checkpoints.glob(f"{file.name}*")
-        ]  # be it only the one before, as after a kill
+        # be it only the one before, as after a kill
+        whole = [each.stat().st_mtime for each in db.checkpoints.glob(f"{file.name}*")]
         there += [(max(whole), row.key, str(file))] if whole else []
     return {key: path for _, key, path in sorted(there)}
 

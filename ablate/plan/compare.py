@@ -79,12 +79,13 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     body = cell.sizes.body / baseline.sizes.body - 1
     tokens = cell.config.tokens / baseline.config.tokens - 1
     flops = train_flops(cell.config) / train_flops(baseline.config) - 1
-    if max(abs(total), abs(body)) > MISMATCH:
+    sized_alike = max(abs(total), abs(body)) <= MISMATCH
+    if not sized_alike:
         text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
     if abs(tokens) > MISMATCH:
         yield Confound("tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}")
-    elif max(abs(total), abs(body)) <= MISMATCH < abs(flops):  # neither of which would say so
+    elif sized_alike and abs(flops) > MISMATCH:  # else parameters or tokens say so
         yield Confound("FLOPs", cell.label, f"{flops:+.1%} training FLOPs against {baseline.label!r}")
     if cell.config.corpus_hash != baseline.config.corpus_hash:
         yield Confound("corpus", cell.label, f"another text than {baseline.label!r}, held-out text included")

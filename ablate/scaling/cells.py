@@ -7,28 +7,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ABSENT = frozenset(
-    (
-        "",
-        "-",
-        "–",
-        "—",
-        ".",
-        "?",
-        "na",
-        "n/a",
-        "n.a.",
-        "nan",
-        "none",
-        "null",
-        "missing",
-        "tbd",
-        "oom",
-        "failed",
-        "crashed",
-        "diverged",
-    )
-)
+ABSENT = frozenset((
+    "", "-", "–", "—", ".", "?", "na", "n/a", "n.a.", "nan", "none", "null", "missing", "tbd",
+    "oom", "failed", "crashed", "diverged",
+))  # fmt: skip
 INFINITE = frozenset(sign + word for sign in ("", "+", "-") for word in ("inf", "infinity", "∞"))
 BROKEN = re.compile(r"#[a-z/]+[0!?]?[!?]?")  # what a spreadsheet leaves where a formula failed: #DIV/0!, #N/A, #REF!
 
