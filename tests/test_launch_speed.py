@@ -14,7 +14,7 @@ from ablate.plan import plan
 from ablate.study import parse
 from ablate.train import warm
 
-LONG = 1_000_000_000  # tokens, of a job that is compiled at any speed
+LONG = 2_000_000_000  # tokens, of a job that is compiled at any speed
 
 
 def alone(speed: float, tokens: int, recompute: bool = False) -> float:
@@ -26,10 +26,11 @@ def test_a_job_too_short_to_be_compiled_is_as_fast_as_it_was_timed() -> None:
 
 
 def test_a_compiled_job_is_as_much_faster_as_is_known() -> None:
-    """On an H200 5.7 Mtok/s became 9.5 to 12, and 3.2 became 7.3 to 8.1: packs of 8 of studies/topology.toml."""
-    found = compiled({"4 layers": Job(5.69e6, 8 * 12_800_000, (4,)), "12 layers": Job(3.15e6, 8 * 12_800_000, (12,))})
-    assert 9.5e6 < found["4 layers"] < 12e6
-    assert 6.5e6 < found["12 layers"] < 8.1e6
+    """Within 27%, on an H200: packs of studies/topology.toml and a run of 10.8M: 6.0 Mtok/s became 14.3, 3.3 8.5, and 2.3 3.7."""
+    shapes = {"4 layers": (5.98e6, 8), "12 layers": (3.34e6, 8), "10.8M": (2.35e6, 1)}
+    found = compiled({name: Job(eager, pack * 100_000_000, (k,)) for k, (name, (eager, pack)) in enumerate(shapes.items())})
+    for name, measured in {"4 layers": 14.25e6, "12 layers": 8.46e6, "10.8M": 3.74e6}.items():
+        assert found[name] == pytest.approx(measured, rel=0.27)
 
 
 @pytest.mark.parametrize("order", [("plain", "slow"), ("slow", "plain")])
@@ -41,8 +42,15 @@ def test_a_compiler_gains_nothing_where_a_level_is_slow(order: tuple[str, ...]) 
     assert found["slow"] / found["plain"] < 0.5  # and 2/3 without a compiler
 
 
+def test_a_bias_that_learns_is_as_fast_as_another_position_once_it_is_compiled() -> None:
+    """Packs of 8 of 0.6M parameters on an H200: T5's 13.2 Mtok/s beside 14.3 with rotary positions."""
+    found = compiled({"rotary": Job(6e5, LONG, ()), "t5": Job(4e5, LONG, (), flexible=True)})
+    assert found["t5"] == found["rotary"]
+    assert compiled({"rotary": Job(6e6, 1000, ()), "t5": Job(4e6, 1000, (), flexible=True)})["t5"] == 4e6
+
+
 def test_the_first_compilation_has_to_be_worth_the_compilers_start() -> None:
-    """0.48 · 40 + 8 + 15 > 40, of a job of 40 seconds; beside a longer one, which starts the compiler, it is compiled too."""
+    """0.5 · 40 + 8 + 15 > 40, of a job of 40 seconds; beside a longer one, which starts the compiler, it is compiled too."""
     assert alone(1e6, 40_000_000) == 1e6
     beside = compiled({"short": Job(1e6, 40_000_000, (1,)), "long": Job(1e6, 400_000_000, (2,))})
     assert beside["short"] == pytest.approx(1e6 / warm.TIME["block"])

@@ -45,11 +45,11 @@ def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (2, "eager", "eager"),  # a 2-second run never waits for a compiler
         (15, "eager", "eager"),
-        (16, "eager", "block"),  # 0.48 · 16 + 8 < 16
-        (700, "eager", "block"),
-        (750, "eager", "whole"),  # 0.45 · 750 + 30 < 0.48 · 750 + 8
-        (750, "block", "block"),  # what is there costs nothing: 0.45 · 750 + 30 > 0.48 · 750
-        (1050, "block", "whole"),
+        (17, "eager", "block"),  # 0.5 · 17 + 8 < 17
+        (1000, "eager", "block"),
+        (1200, "eager", "whole"),  # 0.48 · 1200 + 30 < 0.5 · 1200 + 8
+        (1200, "block", "block"),  # what is there costs nothing: 0.48 · 1200 + 30 > 0.5 · 1200
+        (1600, "block", "whole"),
         (1, "whole", "whole"),
         (1, "block", "block"),
     ],
@@ -60,11 +60,11 @@ def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, 
 
 def test_a_compiler_that_works_while_others_train_is_worth_less_time() -> None:
     assert warm.worthwhile(10, "eager") == "eager"
-    assert warm.worthwhile(10, "eager", shared=True) == "block"  # 0.48 · 10 + 8 / 3 < 10
+    assert warm.worthwhile(10, "eager", shared=True) == "block"  # 0.5 · 10 + 8 / 3 < 10
 
 
 def test_what_a_process_compiles_first_has_to_be_worth_more() -> None:
-    assert warm.worthwhile(40, "eager", first=True) == "eager"  # 0.48 · 40 + 8 + 15 > 40
+    assert warm.worthwhile(40, "eager", first=True) == "eager"  # 0.5 · 40 + 8 + 15 > 40
     assert warm.worthwhile(50, "eager", first=True) == "block"
     assert warm.worthwhile(40, "block", first=True) == "block"
 

@@ -12,6 +12,7 @@ from ablate import text
 from ablate.config import Evaluation, RunConfig
 from ablate.launch import engine, packs
 from ablate.launch.devices import Device
+from ablate.model.attention import flexible
 from ablate.plan import Plan
 from ablate.train import warm
 from ablate.train.engine import train
@@ -29,6 +30,7 @@ class Job:
     tokens: int  # of all members
     alike: tuple[int, ...]  # the same for models that differ only in their parts
     recompute: bool = False
+    flexible: bool = False  # its attention, where it is compiled, is as fast as another's
 
     def mode(self, *, shared: bool, first: bool) -> str:
         """What of it a worker would compile; `shared` and `first` as in `warm.worthwhile`."""
@@ -57,8 +59,8 @@ def compiled(jobs: Mapping[str, Job]) -> dict[str, float]:
     """Tokens a second of a plan's jobs, shape → job, as they would be compiled, from their speeds without.
 
     A compiler takes away the same time from models that differ only in their parts: a share of what the fastest of them needs,
-    which they have in common. It gains nothing where one needs longer than another, which is in attention. Starting it is paid
-    for once: it has to be worth that to one of the jobs.
+    which they have in common. It gains nothing where one needs longer than another, which is in attention, unless FlexAttention
+    serves. Starting it is paid for once: it has to be worth that to one of the jobs.
     """
     shared = len(jobs) > 1
     first = all(job.mode(shared=shared, first=True) == "eager" for job in jobs.values())
@@ -67,7 +69,9 @@ def compiled(jobs: Mapping[str, Job]) -> dict[str, float]:
         least[job.alike] = min(least.get(job.alike, math.inf), 1 / job.speed)
 
     def speed(job: Job) -> float:
-        return 1 / (1 / job.speed - (1 - warm.TIME[job.mode(shared=shared, first=first)]) * least[job.alike])
+        mode = job.mode(shared=shared, first=first)
+        before = least[job.alike] if job.flexible and mode != "eager" else 1 / job.speed
+        return 1 / (before - (1 - warm.TIME[mode]) * least[job.alike])
 
     return {shape: speed(job) for shape, job in jobs.items()}
 
@@ -77,7 +81,7 @@ def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
     runs = min(len(plan.study.seeds), size.runs)
     speed = _speed([config.model_copy(update={"seed": seed}) for seed in range(runs)], plan.sources, device, size)
     alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, runs)
-    return Job(speed, runs * config.tokens, alike, size.recompute)
+    return Job(speed, runs * config.tokens, alike, size.recompute, flexible(config))
 
 
 def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:

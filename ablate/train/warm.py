@@ -20,10 +20,10 @@ from ablate.text import Tokens
 from ablate.train.step import LOADED, Step
 
 # What of a step is compiled: nothing, each block and what stands before and after them, or all at once. Seconds until the
-# first step, and a step's time as a share of the eager one's. On an H200, torch 2.11, packs of 8: 5.7, 9.5 to 12 and 11.7 Mtok/s
-# at 4 layers of width 112, 3.2, 7.3 to 8.1 and 7.7 at 12 layers of width 64; one run of 4 layers of width 128 5.2, – and 10.3.
+# first step, and a step's time as a share of the eager one's, which was 0.39 to 0.63 with blocks and 0.39 to 0.56 as a whole:
+# of one run and of packs of 3 to 8, of 0.6M to 124M parameters (H200, torch 2.11; `benchmarks/RESULTS.md`).
 SETUP = {"eager": 1.0, "block": 8.0, "whole": 30.0}
-TIME = {"eager": 1.0, "block": 0.48, "whole": 0.45}
+TIME = {"eager": 1.0, "block": 0.5, "whole": 0.48}
 FIRST = 15.0  # seconds more, for what a process compiles first: the compiler itself, its helpers, what all shapes have in common
 HIDDEN = 2 / 3  # of a set-up, where workers take turns: it passes while the others train
 MODES = tuple(SETUP)
@@ -191,4 +191,4 @@ def _free(device: torch.device) -> int:
     """Bytes that this process may still take: those that no process has, within its own share."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return min(free, int(torch.cuda.get_per_process_memory_fraction(device) * total) - torch.cuda.memory_reserved(device))
+    return min(free, int(torch.cuda.get_per_process_memory_fraction(device.index) * total) - torch.cuda.memory_reserved(device))
