@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from pathlib import Path
 
 import pytest
+from command import QUICKSTART, Run
+from launching import wait_for
 
 from ablate import sizes
+from ablate.cli import planning, running
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.launch import devices, packs
@@ -34,7 +39,8 @@ def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
 
 
 def asked(monkeypatch, **found):
-    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13", **found})
+    answer = {"cuda": [], "mps": [], "torch": "2.13", **found}
+    monkeypatch.setattr(devices, "_asking", lambda: contextlib.nullcontext(lambda: answer))
     monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
 
 
@@ -56,8 +62,55 @@ def test_auto_falls_back_to_the_cpu_and_cuda_does_not(monkeypatch):
 
 def test_torch_is_asked_in_a_process_of_its_own():
     before = "torch" in sys.modules
-    assert devices._ask_torch()["torch"]
+    with devices._asking() as answer:
+        assert answer()["torch"]
     assert ("torch" in sys.modules) == before
+
+
+def test_torch_is_asked_at_once_and_only_once(tmp_path, monkeypatch):
+    """The search is under way before its result is wanted."""
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    ask = f"import os, json; open({str(begun)!r} + f'/{{os.getpid()}}', 'w'); print(json.dumps({{'cuda': [['cuda:0', 80]]}}))"
+    monkeypatch.setattr(devices, "_ASK", ask)
+    with devices.searching("cuda") as found:
+        wait_for(lambda: list(begun.iterdir()))
+        assert [device.name for device in found([])] == [device.name for device in found([0])] == ["cuda:0"]
+    assert len(list(begun.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("kind", "possible"), [("cpu", True), ("auto", False), ("cude", True)])
+def test_nobody_is_asked_where_the_answer_is_known(monkeypatch, kind, possible):
+    monkeypatch.setattr(devices, "_accelerator_possible", lambda: possible)
+    monkeypatch.setattr(devices, "_asking", lambda: pytest.fail("torch was asked"))
+    with devices.searching(kind):
+        pass
+
+
+def test_torch_that_does_not_start_is_one_line(monkeypatch):
+    monkeypatch.setattr(devices, "_ASK", "raise OSError('libcuda.so: not an ELF file')")
+    with pytest.raises(AblateError, match=r"^torch does not start: OSError: libcuda.so: not an ELF file$"):
+        devices.find("cuda")
+
+
+@pytest.mark.parametrize("arguments", [["run", "nowhere"], ["run", QUICKSTART, "--size", "teeny"], ["plan", "nowhere"]])
+def test_what_is_wrong_with_a_study_is_said_without_waiting_for_torch(ablate: Run, tmp_path, monkeypatch, arguments):
+    """Nor is the process left that would answer: it is made to sleep beyond the end of all tests."""
+    started = tmp_path / "pid"
+    monkeypatch.setattr(
+        devices, "_ASK", f"import os, time; open({str(started)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(1e6)"
+    )
+    opened = planning.open_study
+
+    def open_study(*given):
+        wait_for(lambda: started.exists() and started.read_text().endswith("\n"))
+        return opened(*given)
+
+    for command in (planning, running):
+        monkeypatch.setattr(command, "open_study", open_study)
+    code, _, err = ablate(*arguments, "--device", "cuda")
+    assert code == 2 and repr(arguments[-1]) in err
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
 @pytest.mark.parametrize(

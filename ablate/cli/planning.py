@@ -12,13 +12,14 @@ import typer
 from ablate.cli import complete
 from ablate.cli.power import existing_noise
 from ablate.cli.render import Db, console, table
-from ablate.launch.devices import KINDS
+from ablate.launch import devices
 from ablate.units import count, duration, memory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ablate.factors import Factor
+    from ablate.launch.devices import Device
     from ablate.plan import Plan
     from ablate.plan.price import Price
     from ablate.study import Study
@@ -55,7 +56,10 @@ def plan(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(KINDS), help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+            metavar="|".join(devices.KINDS),
+            help="Time every model on a device.",
+            show_default=False,
+            autocompletion=complete.devices,
         ),
     ] = None,
     flops: Annotated[
@@ -70,8 +74,9 @@ def plan(
     if device and flops:
         raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
     speed = _given_speed(flops) if flops else None
-    made, done = _stage(open_study(study, size)[0], db)
-    times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
+    with devices.searching(device or "cpu") as found:
+        made, done = _stage(open_study(study, size)[0], db)
+        times = _timed(made, found([])) if device else _reckoned(made, speed) if speed else None
     out = console()
     out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
     out.print(_cells(made, times))
@@ -130,13 +135,13 @@ def _reckoned(plan: Plan, speed: float) -> Times:
     return Times({cell.label: sizes.train_flops(cell.config) / speed for cell in plan.cells}, 1, f"at {speed:.3g} FLOP/s")
 
 
-def _timed(plan: Plan, kind: str) -> Times:
+def _timed(plan: Plan, places: list[Device]) -> Times:
     """Trains every shape for a moment; the one thing in this command that loads torch."""
     from rich.console import Console
 
-    from ablate.launch import devices, packs, speed
+    from ablate.launch import packs, speed
 
-    found = packs.seats(plan, devices.find(kind))
+    found = packs.seats(plan, places)
     side_by_side = len(found) if found[0].name == "cpu" else len({seat.name for seat in found})  # workers of a GPU take turns
     tokens = {cell.label: cell.config.tokens for cell in plan.cells}
     doing = f"timing {len(tokens)} models on {found[0].name}"

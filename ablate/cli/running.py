@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ import typer
 from ablate.cli import complete
 from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, table
-from ablate.launch.devices import KINDS
+from ablate.launch import devices
 from ablate.units import count, duration
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from ablate.launch.status import Working
     from ablate.store import Database
+    from ablate.study import Study
 
 WATCH_SECONDS = 2.0
 
@@ -30,7 +32,7 @@ def run(
     study: StudyName,
     size: Size = None,
     device: Annotated[
-        str, typer.Option(metavar="|".join(KINDS), help="Where to train.", autocompletion=complete.devices)
+        str, typer.Option(metavar="|".join(devices.KINDS), help="Where to train.", autocompletion=complete.devices)
     ] = "auto",
     gpu_numbers: Annotated[
         str, typer.Option("--devices", metavar="0,2,…", help="Which GPUs, by number; all by default.", show_default=False)
@@ -39,21 +41,34 @@ def run(
     db: Db = None,
 ) -> None:
     """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
-    from ablate import store, tune
-    from ablate.analysis import analyse
-    from ablate.launch import devices
+    with devices.searching(device) as found:
+        given, made = open_study(study, size)
+        from ablate import store, tune
 
-    given, made = open_study(study, size)
-    places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
+        places = found(gpus(gpu_numbers))  # refuses a device that is not there before a database is made
     out = console()
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
-        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
+        rest = partial(_load_the_rest, given)
+        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out, meanwhile=rest)
+        from ablate.analysis import analyse
+
         analyse(database, given.name)
     unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
     out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
+
+
+def _load_the_rest(study: Study) -> None:
+    """Import what decides and analyses: a second of work, many from a cold disk, and nothing of it is wanted before runs end.
+
+    What fails here fails again, aloud, where it is used.
+    """
+    import ablate.analysis  # noqa: F401
+
+    if study.tune:
+        import optuna  # noqa: F401
 
 
 def gpus(numbers: str) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -42,7 +43,22 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
     CUDA devices are those that CUDA_VISIBLE_DEVICES leaves, numbered from 0. `AblateError` for an unknown kind or number, or
     where there is none.
     """
-    found = _of_kind(kind)
+    with searching(kind) as found:
+        return found(numbers)
+
+
+@contextlib.contextmanager
+def searching(kind: str) -> Iterator[Callable[[Sequence[int]], list[Device]]]:
+    """`find`, begun at once and finished when the function that it gives is called with the numbers.
+
+    Only that function waits, and refuses anything. An answer of torch's that nobody wants by the end of the block is given up.
+    """
+    in_doubt = kind in ("cuda", "mps") or (kind == "auto" and _accelerator_possible())
+    with _asking() if in_doubt else contextlib.nullcontext(dict) as answer:
+        yield lambda numbers: _numbered(_of_kind(kind, answer), numbers)
+
+
+def _numbered(found: list[Device], numbers: Sequence[int]) -> list[Device]:
     if not numbers:
         return found
     by_number = {int(device.name.partition(":")[2]): device for device in found if device.name.startswith("cuda")}
@@ -53,18 +69,16 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
     return [by_number[number] for number in dict.fromkeys(numbers)]
 
 
-def _of_kind(kind: str) -> list[Device]:
+def _of_kind(kind: str, answer: Callable[[], dict]) -> list[Device]:
     if kind not in KINDS:
         raise unknown("device", kind, KINDS)
     cpu = Device("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cpu_threads())
-    if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
-        return [cpu]
-    asked = _ask_torch()
+    asked = answer()
     for name in ("cuda", "mps"):
-        if kind in (name, "auto") and asked[name]:
+        if kind in (name, "auto") and asked.get(name):
             threads = max(1, cpu.threads // len(asked[name]))
             return [Device(device, memory, threads) for device, memory in asked[name]]
-    if kind == "auto":
+    if kind in ("auto", "cpu"):
         return [cpu]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = f", with CUDA_VISIBLE_DEVICES = {visible!r}" if kind == "cuda" and visible is not None else ""
@@ -112,10 +126,20 @@ def _accelerator_possible() -> bool:
     return sys.platform == "darwin" or any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
-@functools.cache
-def _ask_torch() -> dict:
-    """What a process of its own says of torch's devices; takes seconds."""
-    answer = subprocess.run([sys.executable, "-P", "-c", _ASK], capture_output=True, text=True)
-    if answer.returncode:
-        raise AblateError(f"torch does not start: {(answer.stderr.strip() or 'no output').splitlines()[-1]}")
-    return json.loads(answer.stdout.splitlines()[-1])
+@contextlib.contextmanager
+def _asking() -> Iterator[Callable[[], dict]]:
+    """Have a process of its own look for torch's devices, which takes seconds; the function given waits for what it says."""
+    command = [sys.executable, "-P", "-c", _ASK]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+
+        @functools.cache
+        def answer() -> dict:
+            said, complaint = process.communicate()
+            if process.returncode:
+                raise AblateError(f"torch does not start: {(complaint.strip() or 'no output').splitlines()[-1]}")
+            return json.loads(said.splitlines()[-1])
+
+        try:
+            yield answer
+        finally:
+            process.kill()  # heard only by one that nobody waited for
