@@ -38,7 +38,7 @@ def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
     assert devices._quota(tmp_path / "cpu.max") == processors
 
 
-def asked(monkeypatch, **found):
+def answered(monkeypatch, **found):
     answer = {"cuda": [], "mps": [], "torch": "2.13", **found}
     monkeypatch.setattr(devices, "_asking", lambda: contextlib.nullcontext(lambda: answer))
     monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
@@ -46,12 +46,12 @@ def asked(monkeypatch, **found):
 
 def test_one_worker_a_gpu(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    asked(monkeypatch, cuda=[["cuda:0", 80], ["cuda:1", 80]])
+    answered(monkeypatch, cuda=[["cuda:0", 80], ["cuda:1", 80]])
     assert devices.find("auto") == devices.find("cuda") == [devices.Device("cuda:0", 80, 4), devices.Device("cuda:1", 80, 4)]
 
 
 def test_auto_falls_back_to_the_cpu_and_cuda_does_not(monkeypatch):
-    asked(monkeypatch)
+    answered(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [device.name for device in devices.find("auto")] == ["cpu"]
     with pytest.raises(AblateError, match=r"device = 'cuda': torch 2.13 finds no such device, with CUDA_VISIBLE_DEVICES = ''"):
@@ -95,22 +95,22 @@ def test_torch_that_does_not_start_is_one_line(monkeypatch):
 
 @pytest.mark.parametrize("arguments", [["run", "nowhere"], ["run", QUICKSTART, "--size", "teeny"], ["plan", "nowhere"]])
 def test_what_is_wrong_with_a_study_is_said_without_waiting_for_torch(ablate: Run, tmp_path, monkeypatch, arguments):
-    """Nor is the process left that would answer: it is made to sleep beyond the end of all tests."""
-    started = tmp_path / "pid"
-    monkeypatch.setattr(
-        devices, "_ASK", f"import os, time; open({str(started)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(1e6)"
-    )
+    """Nor is the process left that would answer."""
+    asked = tmp_path / "asked"
+    ask = f"import os, time; open({str(asked)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(20); os.remove({str(asked)!r})"
+    monkeypatch.setattr(devices, "_ASK", ask)
     opened = planning.open_study
 
     def open_study(*given):
-        wait_for(lambda: started.exists() and started.read_text().endswith("\n"))
+        wait_for(lambda: asked.exists() and asked.read_text().endswith("\n"))
         return opened(*given)
 
     for command in (planning, running):
         monkeypatch.setattr(command, "open_study", open_study)
     code, _, err = ablate(*arguments, "--device", "cuda")
     assert code == 2 and repr(arguments[-1]) in err
-    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+    assert asked.exists(), "torch's answer was waited for"
+    assert not Path(f"/proc/{asked.read_text().strip()}").exists()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_gpu_has_workers_that_compile_while_one_trains(shapes, cores, run_byte
 
 def test_gpus_are_chosen_by_number(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    asked(monkeypatch, cuda=[[f"cuda:{k}", 80] for k in range(4)])
+    answered(monkeypatch, cuda=[[f"cuda:{k}", 80] for k in range(4)])
     assert [device.name for device in devices.find("auto", [2, 0, 2])] == ["cuda:2", "cuda:0"]
     with pytest.raises(AblateError, match="devices = 1,4: there is no GPU 4; choose among 0, 1, 2, 3"):
         devices.find("cuda", [1, 4])

@@ -41,11 +41,12 @@ def run(
     db: Db = None,
 ) -> None:
     """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
-    with devices.searching(device) as found:
+    with devices.searching(device) as found:  # all that does not depend on the devices is done before they are waited for
         given, made = open_study(study, size)
-        from ablate import store, tune
-
+        _load_what_starts(db)
         places = found(gpus(gpu_numbers))  # refuses a device that is not there before a database is made
+    from ablate import store, tune
+
     out = console()
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
@@ -60,10 +61,21 @@ def run(
     raise typer.Exit(outcome.exit_code)
 
 
-def _load_the_rest(study: Study) -> None:
-    """Import what decides and analyses: a second of work, many from a cold disk, and nothing of it is wanted before runs end.
+def _load_what_starts(db: str | None) -> None:
+    """Import what a run needs before its first worker, here beside the question to torch."""
+    import ablate.launch.launcher
+    import ablate.tune  # noqa: F401
+    from ablate import store
 
-    What fails here fails again, aloud, where it is used.
+    if not store.exists(store.locate(db)):
+        import alembic.command  # noqa: F401
+
+
+def _load_the_rest(study: Study) -> None:
+    """Import what decides and analyses: a second of work, many from a cold disk, and none of it is wanted before runs end.
+
+    What fails here fails again, aloud, where it is used. Nothing that is imported here imports what uses it, so an import there
+    waits for the one here, and never both for each other.
     """
     import ablate.analysis  # noqa: F401
 
