@@ -98,6 +98,27 @@ def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) > 3
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "seeds = 2",
+        "seeds = { pilot = 2, resolution = 0.01, max = 9 }",
+        'seeds = 2\n[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = "study"',
+    ],
+    ids=["seeds given", "seeds by a pilot", "tuned"],
+)
+def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(more: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(f'name = "a"\nquestion = "?"\n{more}\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n')
+    code = (
+        "import os, sys; sys.argv = ['ablate', 'run', 'a.toml', '--device', 'cpu']\n"
+        "from ablate.cli import main\nfrom ablate.launch import launcher\n"
+        "def worker(*_): print({'torch', 'pandas', 'scipy', 'optuna'} & {*sys.modules}, flush=True); os._exit(0)\n"
+        "launcher.WorkerProcess = worker\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
 def _path() -> dict[str, str]:
     import os
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +36,7 @@ def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
 
 
 def asked(monkeypatch, **found):
+    monkeypatch.setattr(devices, "_nvidia", list)
     monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13", **found})
     monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
 
@@ -58,6 +61,70 @@ def test_torch_is_asked_in_a_process_of_its_own():
     before = "torch" in sys.modules
     assert devices._ask_torch()["torch"]
     assert ("torch" in sys.modules) == before
+
+
+def test_torch_that_does_not_start_is_one_line(monkeypatch):
+    monkeypatch.setattr(devices, "_nvidia", list)
+    monkeypatch.setattr(devices, "_ASK", "raise OSError('libcudart.so: not an ELF file')")
+    devices._ask_torch.cache_clear()
+    with pytest.raises(AblateError, match=r"^torch does not start: OSError: libcudart.so: not an ELF file$"):
+        devices.find("cuda")
+
+
+class Driver:
+    """NVIDIA's, with GPUs of some sizes."""
+
+    def __init__(self, *sizes):
+        self.sizes, self.cuInit = sizes, lambda flags: 0
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = len(self.sizes)
+
+    def cuDeviceGet(self, gpu, number):
+        gpu._obj.value = 100 + number
+
+    def cuDeviceTotalMem_v2(self, size, gpu):
+        size._obj.value = self.sizes[gpu.value - 100]
+
+
+def with_driver(monkeypatch, tmp_path, driver, *, built="lib/libtorch_cuda.so"):
+    """A torch that is built for CUDA, and this driver, or the error that loading it raises."""
+
+    def load(name):
+        if isinstance(driver, OSError):
+            raise driver
+        return driver
+
+    (tmp_path / built).parent.mkdir(exist_ok=True)
+    (tmp_path / built).touch()
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path]))
+    monkeypatch.setattr(devices.ctypes, "CDLL", load)
+    monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
+
+
+def test_the_driver_is_asked_for_gpus_and_torch_is_not_imported_for_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    with_driver(monkeypatch, tmp_path, Driver(80 << 30, 48 << 30))
+    monkeypatch.setattr(devices, "_ask_torch", lambda: pytest.fail("torch was asked"))
+    assert devices.find("auto") == [devices.Device("cuda:0", 80 << 30, 4), devices.Device("cuda:1", 48 << 30, 4)]
+
+
+@pytest.mark.parametrize("why", ["no driver", "driver fails", "no GPU", "torch is for CPUs"])
+def test_torch_is_asked_where_the_driver_does_not_say(monkeypatch, tmp_path, why):
+    driver = Driver(*[] if why == "no GPU" else [80 << 30])
+    if why == "driver fails":
+        driver.cuInit = lambda flags: 999
+    built = "lib/libtorch_cpu.so" if why == "torch is for CPUs" else "lib/libtorch_cuda.so"
+    with_driver(monkeypatch, tmp_path, OSError("libcuda.so.1") if why == "no driver" else driver, built=built)
+    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [["cuda:0", 7]], "mps": [], "torch": "2.13"})
+    assert [(device.name, device.memory) for device in devices.find("cuda")] == [("cuda:0", 7)]
+
+
+@pytest.mark.cuda
+def test_the_driver_says_what_torch_says():
+    if not Path("/dev/nvidiactl").exists():
+        pytest.skip("needs an NVIDIA GPU")
+    assert [list(gpu) for gpu in devices._nvidia()] == devices._ask_torch()["cuda"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -59,6 +60,21 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
     before = rows(path, "SELECT count(*) FROM attempt")
     assert launch(plan, path)[0] == outcome
     assert rows(path, "SELECT count(*) FROM attempt") == before == [(6,)]
+
+
+def test_what_is_to_be_done_meanwhile_is_done_once_and_keeps_nobody(tmp_path, monkeypatch):
+    """It goes on until a run has ended in the database: a launcher that waited for it would wait for ever."""
+    plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
+    done: list[int] = []
+
+    def meanwhile() -> None:
+        wait_for(lambda: rows(path, "SELECT 1 FROM run WHERE status = 'complete'"))
+        done.append(threading.get_ident())
+
+    assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
+    assert len(done) == 1 and done[0] != threading.get_ident()
+    assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
+    assert len(done) == 1, "no worker was started"
 
 
 def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):

@@ -33,6 +33,9 @@ HEAVY = {
     "seaborn": ORDER.index("figures"),
     "matplotlib": ORDER.index("figures"),
     "sqlalchemy": ORDER.index("store"),
+    "alembic": ORDER.index("store"),
+    "scipy": ORDER.index("stats"),
+    "optuna": ORDER.index("tune"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from ablate.launch.status import Working
     from ablate.store import Database
+    from ablate.study import Study
 
 WATCH_SECONDS = 2.0
 
@@ -40,7 +42,6 @@ def run(
 ) -> None:
     """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
     from ablate import store, tune
-    from ablate.analysis import analyse
     from ablate.launch import devices
 
     given, made = open_study(study, size)
@@ -49,11 +50,26 @@ def run(
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
-        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out)
+        rest = partial(_load_the_rest, given)
+        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out, meanwhile=rest)
+        from ablate.analysis import analyse
+
         analyse(database, given.name)
     unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
     out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
+
+
+def _load_the_rest(study: Study) -> None:
+    """Import what decides and analyses: a second of work, many from a cold disk, and none of it is wanted before runs end.
+
+    What fails here fails again, aloud, where it is used. Nothing that is imported here imports what uses it, so an import there
+    waits for the one here, and never both for each other.
+    """
+    import ablate.analysis  # noqa: F401
+
+    if study.tune:
+        import optuna  # noqa: F401
 
 
 def gpus(numbers: str) -> list[int]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from ablate.config import PASSAGE, RunConfig
@@ -101,6 +100,8 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
         penalised = np.vstack([weights[:-1], np.zeros((1, n_classes))])
         gradient = known.T @ (np.exp(logits - log_total) - truth) + penalised
         return float((log_total[:, 0] - (logits * truth).sum(1)).sum() + (penalised**2).sum() / 2), gradient.ravel()
+
+    from scipy.optimize import minimize  # as heavy as a sixth of torch, and most studies probe nothing
 
     found = minimize(loss, np.zeros(known.shape[1] * n_classes), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     return Linear(mean, scale, found.x.reshape(-1, n_classes))

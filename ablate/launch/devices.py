@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -59,9 +61,10 @@ def _of_kind(kind: str) -> list[Device]:
     cpu = Device("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cpu_threads())
     if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
         return [cpu]
-    asked = _ask_torch()
+    nvidia = _nvidia() if kind != "mps" else []
+    asked = {"cuda": nvidia} if nvidia else _ask_torch()
     for name in ("cuda", "mps"):
-        if kind in (name, "auto") and asked[name]:
+        if kind in (name, "auto") and asked.get(name):
             threads = max(1, cpu.threads // len(asked[name]))
             return [Device(device, memory, threads) for device, memory in asked[name]]
     if kind == "auto":
@@ -110,6 +113,29 @@ def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 def _accelerator_possible() -> bool:
     return sys.platform == "darwin" or any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+
+
+def _nvidia() -> list[tuple[str, int]]:
+    """Torch's name and the bytes of every GPU that NVIDIA's driver shows this process; none where it, or this torch, has none.
+
+    The driver numbers them as torch does, and heeds CUDA_VISIBLE_DEVICES. Torch itself would take seconds to be imported.
+    """
+    torch = importlib.util.find_spec("torch")
+    if not torch or not any(Path(place, "lib/libtorch_cuda.so").exists() for place in torch.submodule_search_locations or ()):
+        return []
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    n, gpu, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(n)):
+        return []  # torch says why
+    found = []
+    for k in range(n.value):
+        if driver.cuDeviceGet(ctypes.byref(gpu), k) or driver.cuDeviceTotalMem_v2(ctypes.byref(size), gpu):
+            return []
+        found.append((f"cuda:{k}", size.value))
+    return found
 
 
 @functools.cache

@@ -7,7 +7,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
 
 from rich.console import Console
@@ -68,16 +70,19 @@ def run(
     fail_fast: bool = False,
     console: Console | None = None,
     then: Callable[[], Plan] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """Do what is missing of a plan on some devices, and show progress. Several processes may run the same study at once.
 
-    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. With `fail_fast` the
-    first run that fails ends it. `AblateError` where no worker starts.
+    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. meanwhile: done beside
+    it, once workers have been started. With `fail_fast` the first run that fails ends it. `AblateError` where no worker starts.
     """
     seats = packs.seats(plan, places)
     study_id = register(db, plan)
-    with Owner.here(db) as owner, Signals() as signals:
-        return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then).run()
+    # The thread is waited for at the end: one that still imports while Python ends would abort the process.
+    with Owner.here(db) as owner, Signals() as signals, ThreadPoolExecutor(1) as beside:
+        besides = partial(beside.submit, meanwhile) if meanwhile else None
+        return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then, besides).run()
 
 
 class Launcher:
@@ -94,8 +99,9 @@ class Launcher:
         console: Console,
         signals: Signals,
         then: Callable[[], Plan] | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ):
-        self._plan, self._then = plan, then
+        self._plan, self._then, self._meanwhile = plan, then, meanwhile
         self._db, self._study_id, self._owner = db, study_id, owner
         several = len({device.name for device in places}) > 1  # then none is left at work long after the others
         self._jobs = Jobs(plan, db, study_id, owner, longest_first=several)
@@ -140,6 +146,7 @@ class Launcher:
         more = False
         if self._deadline is None:
             more = self._feed()
+            self._use_the_wait()
         elif time.monotonic() > self._deadline:
             self._kill()
         if not more and not any(seat.job for seat in self._seats):
@@ -151,6 +158,11 @@ class Launcher:
             self._beat()
         self._display.refresh()
         return True
+
+    def _use_the_wait(self) -> None:
+        if self._meanwhile and any(seat.process for seat in self._seats):
+            self._meanwhile()
+            self._meanwhile = None
 
     def _go_on(self) -> bool:
         """Take up the plan that follows from what was done, where there is one."""

@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -98,8 +99,10 @@ class Worker:
 
     def __init__(self, device: str, threads: int, memory: int, turns: int | None):
         self._device, self._turns = device, turns
-        self._engine = importlib.import_module(ENGINE)
-        device_facts = self._engine.setup(device, threads, memory)
+        with ThreadPoolExecutor(1) as beside:
+            source = beside.submit(checkout)  # waits for processes, while torch is imported
+            self._engine = importlib.import_module(ENGINE)
+            device_facts = self._engine.setup(device, threads, memory)
         versions = {"ablate": ablate.__version__, "python": platform.python_version(), **device_facts.pop("versions")}
         self._facts = {
             "host": platform.node(),
@@ -107,7 +110,7 @@ class Worker:
             "device": device,
             **device_facts,
             "versions": versions,
-            **checkout(),
+            **source.result(),
         }
 
     def work(self, job: Job, inbox: Inbox) -> bool:
@@ -202,6 +205,8 @@ def main() -> None:
         traceback.print_exc()
         print(why, file=sys.stderr, flush=True)
         os._exit(NO_ROOM)
+    sys.stdout.flush()
+    os._exit(0)  # journals and checkpoints are closed; Python would take a second to take CUDA's graphs down one by one
 
 
 if __name__ == "__main__":

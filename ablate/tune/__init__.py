@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ablate import launch, metrics, stats
+from ablate import launch, metrics
 from ablate.config import RunConfig
 from ablate.launch import status
 from ablate.plan import Decision, Plan, plan
@@ -45,8 +45,16 @@ class Learnt:
     void: tuple[Decision, ...]  # stored decisions on questions that the study no longer asks
 
 
-def run_study(study: Study, db: Database, *, places: Sequence[Device], fail_fast: bool, console: Console) -> launch.Outcome:
-    """Train what is missing of a study on some devices, stage after stage."""
+def run_study(
+    study: Study,
+    db: Database,
+    *,
+    places: Sequence[Device],
+    fail_fast: bool,
+    console: Console,
+    meanwhile: Callable[[], None] | None = None,
+) -> launch.Outcome:
+    """Train what is missing of a study on some devices, stage after stage. For the options see `ablate.launch.run`."""
 
     def say(text: str) -> None:
         console.print(f"{study.name}: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -54,7 +62,9 @@ def run_study(study: Study, db: Database, *, places: Sequence[Device], fail_fast
     def following() -> Plan:
         return advance(study, db, say)
 
-    outcome = launch.run(following(), db, places=places, fail_fast=fail_fast, console=console, then=following)
+    outcome = launch.run(
+        following(), db, then=following, meanwhile=meanwhile, places=places, fail_fast=fail_fast, console=console
+    )
     if outcome.exit_code < 128:
         for sentence in status.waiting(db, study.name):
             say(sentence)
@@ -128,7 +138,8 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
             new += [held] if held != old else []  # other cells share the rate now
             tried[cell] = old.evidence["rates"]
             continue
-        values = _by_rate(study, tune, config, db)
+        if not (values := _by_rate(study, tune, config, db)):
+            continue  # the ladder is next
         found = search(tune, {lr: _cost(value, study.goal) for lr, value in values.items()}.get)
         tried[cell] = found.rates
         if found.best is not None:
@@ -220,5 +231,7 @@ def _wanted(differences: list[float], resolution: float) -> int | None:
 
     One that has lost all pairs but one asks for none: more seeds would be lost alike.
     """
+    from ablate import stats  # scipy, of which no study has a need before its pilot has ended
+
     whole = [difference for difference in differences if math.isfinite(difference)]
     return stats.two_stage(whole, resolution) + len(differences) - len(whole) if len(whole) > 1 else None
