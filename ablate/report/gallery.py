@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import matplotlib.backends.backend_pdf  # noqa: F401  # here, or every process would import it, and all that it needs, anew
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -25,6 +26,7 @@ from ablate.report.document import Picture
 
 SPAN = 1e100  # largest number that an axis can span
 OPEN = 4  # strata whose figures are shown unasked
+MOST = 16  # processes that draw, each with 40 MB of its own
 
 
 class Gallery:
@@ -52,9 +54,9 @@ class Gallery:
         return Picture(name, title, caption, self.folder / f"{name}.svg", folded=(stratum or 0) >= OPEN)
 
     def draw(self) -> None:
-        """Draw what hangs here. Raises what the first figure that fails raises."""
+        """Draw what hangs here. Where a figure fails, its error is raised."""
         drawings = list(self.drawings.values())
-        processes = min(cpu_threads(), len(drawings)) if sys.platform == "linux" else 1  # elsewhere a fork is not safe
+        processes = min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1  # elsewhere a fork is not safe
         if processes > 1:
             _side_by_side([drawings[first::processes] for first in range(processes)])
         else:
