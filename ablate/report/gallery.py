@@ -60,7 +60,8 @@ class Gallery:
         if processes > 1:
             _side_by_side([drawings[first::processes] for first in range(processes)])
         else:
-            _draw(drawings)
+            for drawing in drawings:
+                drawing.save()
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,6 @@ def _drawable(frame: Any) -> Any:
         return frame
     floats = frame.select_dtypes("float")
     return frame.assign(**floats.mask(floats.abs() > SPAN, floats * math.inf))
-
-
-def _draw(drawings: Sequence[_Drawing]) -> None:
-    for drawing in drawings:
-        drawing.save()
 
 
 def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
@@ -123,9 +119,14 @@ def _draw_apart(drawings: Sequence[_Drawing], said: Connection) -> None:
     """Draw, and say what went wrong or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this
     plt.switch_backend("agg")  # a window of the parent's is not ours
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     error = None
     try:
-        _draw(drawings)
+        for drawing in drawings:
+            drawing.save()
+            if not parent.is_alive():
+                return
     except Exception as failure:
         failure.add_note(traceback.format_exc())
         error = failure
