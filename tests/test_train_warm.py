@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 from training import Events, config, run, text
 
 from ablate.config import Evaluation, RunConfig
@@ -175,11 +176,15 @@ def test_a_step_traces_without_a_break_and_computes_the_same(mode: str, recomput
 
 # -- CUDA -----------------------------------------------------------------------------------------------------------
 
+LEARNED_BIAS: dict[str, Any] = {
+    "position": "t5", "precision": "bfloat16", "d_model": 96, "n_head": 4, "n_kv_head": 2, "n_ctx": 80, "batch_tokens": 320,
+}  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"precision": "bfloat16", "topology": "parallel"},
     {"objective": "masked", "dropout": 0.1, "position": "alibi"},
     {"objective": "masked", "mask_kind": "span", "position": "t5", "precision": "bfloat16"},
+    LEARNED_BIAS,
     {"tie_embeddings": "tied", "n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "position": "learned"},
     {"score": "additive", "position": "none", "head_combine": "sum", "norm": "post", "z_loss": 1e-4},
 ]
@@ -213,6 +218,22 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
     assert step.replay != step.step
     tolerance = 0.02 if variant.get("precision") == "bfloat16" else 1e-4
     assert abs(rows(step, 20)[:, 0] - rows(eager, 20)[:, 0]).max() < tolerance
+
+
+@cuda
+def test_a_learned_bias_has_the_same_gradient_when_compiled() -> None:
+    def gradient(mode: str) -> Tensor:
+        step = Step([config(**LEARNED_BIAS, seed=seed) for seed in range(3)], text(), "cuda")
+        warm.compiled(step, mode)
+        step.windows.copy_((torch.arange(step.windows.numel()) ** 2 % 31).view(step.windows.shape))
+        example = step._example()
+        loss, _ = step._losses(example, example.weights.sum((1, 2)))
+        (found,) = torch.autograd.grad(loss.sum(), list(step.model.position.parameters()))
+        return found
+
+    expected = gradient("eager")
+    for mode in ("block", "whole"):
+        assert torch.linalg.vector_norm(gradient(mode) - expected) < 0.02 * torch.linalg.vector_norm(expected)
 
 
 @cuda

@@ -6,10 +6,12 @@ Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value hea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from ablate.config import RunConfig
 from ablate.factors import factor
@@ -74,6 +76,24 @@ class MlpProjection(nn.Module):
         return tuple(m.output(F.relu(h)) for m, h in zip(maps, hidden, strict=True))
 
 
+def flexible(config: RunConfig) -> bool:
+    """Whether FlexAttention (Dong et al. 2024), once compiled for a GPU, serves: a bias that learns costs it next to nothing.
+
+    The one kernel of torch's own that knows such a bias writes its gradient for every sequence. Smaller heads than 16 have no
+    FlexAttention, larger ones than 64 no room beside the bias in a GPU's shared memory, and in float32 it is slow.
+    """
+    return config.position == "t5" and config.precision == "bfloat16" and 16 <= config.d_head <= 64
+
+
+TILES: Any = {
+    "FORCE_USE_FLEX_ATTENTION": True,  # for short contexts too: the kernel that is made for these has no gradient
+    **{f"fwd_BLOCK_{side}": 64 for side in ("M", "N")},
+    **{f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")},
+    "fwd_num_stages": 2,
+    "bwd_num_stages": 1,
+}
+
+
 class DotScore(nn.Module):
     """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D].
 
@@ -83,19 +103,24 @@ class DotScore(nn.Module):
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
         self.causal = config.attention == "causal"
-        self.grouped = config.n_kv_head != config.n_head
-        self.scale = config.d_head**-0.5 if config.attention_scale == "sqrt" else 1.0
+        self.flexible = flexible(config)
+        self.shared: dict[str, Any] = {
+            "scale": config.d_head**-0.5 if config.attention_scale == "sqrt" else 1.0,
+            "enable_gqa": config.n_kv_head != config.n_head,
+        }
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(
-            query.to(value.dtype),
-            key.to(value.dtype),
-            value,
-            attn_mask=None if bias is None else _each(bias.to(value.dtype), len(query)),
-            is_causal=self.causal and bias is None,
-            scale=self.scale,
-            enable_gqa=self.grouped,
-        )
+        query, key = query.to(value.dtype), key.to(value.dtype)
+        if self.flexible and bias is not None and query.is_cuda and torch.compiler.is_compiling():
+            sequences = len(query) // len(bias)
+
+            def biased(score: Tensor, n: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                return score + bias[n // sequences, head, i, j]
+
+            return flex_attention(query, key, value, biased, kernel_options=TILES, **self.shared)
+        mask = None if bias is None else _each(bias.to(value.dtype), len(query))
+        causal = self.causal and bias is None
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, **self.shared)
 
 
 class AdditiveScore(nn.Module):

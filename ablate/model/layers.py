@@ -16,13 +16,22 @@ from torch import Tensor, nn
 from ablate import draws
 
 
+def across(parameter: Tensor, x: Tensor) -> Tensor:
+    """[K, width] as [K, 1, …, width], so that it meets every vector of x [K, B, …, width]; of a pack as [K, B, 1, …, width].
+
+    The gradient of a pack's is then a sum over the tokens of each sequence, then over sequences. In one sum, of few columns
+    and many rows, most of a GPU would stand idle; of a single model torch makes that sum beside the gradient of x.
+    """
+    shared = parameter.view(len(parameter), *[1] * (x.ndim - 2), -1)
+    return shared if len(shared) == 1 else shared.expand(-1, x.shape[1], *shared.shape[2:])
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [K, …, n_in], weight [K, n_out, n_in], bias [K, n_out] → [K, …, n_out], each member by its own weights."""
     if len(weight) == 1:
         return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))  # a free view, backwards too
-    flat = x.flatten(1, -2)
-    y = flat @ weight.mT if bias is None else torch.baddbmm(bias[:, None], flat, weight.mT)
-    return y.unflatten(1, x.shape[1:-1])
+    y = (x.flatten(1, -2) @ weight.mT).unflatten(1, x.shape[1:-1])
+    return y if bias is None else y + across(bias, y).to(y.dtype)
 
 
 class Linear(nn.Module):

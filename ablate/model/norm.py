@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.model.layers import across
+
 EPSILON = 1e-5
 
 
@@ -28,8 +30,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(pack, width)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
-        return y if self.bias is None else y + _across(self.bias, x)
+        y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
+        return y if self.bias is None else y + across(self.bias, x)
 
 
 class RMSNorm(nn.Module):
@@ -40,7 +42,7 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(pack, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
+        return F.rms_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
 
 
 class ScalarLayerNorm(nn.Module):
@@ -51,9 +53,4 @@ class ScalarLayerNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(pack, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * _across(self.gain, x)
-
-
-def _across(parameter: Tensor, x: Tensor) -> Tensor:
-    """[K, width] as [K, 1, …, width], so that it meets every vector of x."""
-    return parameter.view(len(parameter), *[1] * (x.ndim - 2), -1)
+        return F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)

@@ -140,7 +140,7 @@ class Step:
                 gradients = list(pieces)
             loss = loss + plain.detach()
         assert isinstance(loss, Tensor)
-        self._finish(loss, gradients)
+        self._finish(loss, self.optimiser.flatten(gradients))
 
     def _example(self) -> Example:
         """Inputs, targets and weights of the whole batch, [K, B, T] each."""
@@ -166,15 +166,14 @@ class Step:
         return plain + self.config.z_loss * penalty, plain
 
     @torch.no_grad()
-    def _finish(self, loss: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Divergence, clipping, optimiser, metrics, and the number of steps. loss: [K]."""
+    def _finish(self, loss: Tensor, gradient: Tensor) -> None:
+        """Divergence, clipping, optimiser, metrics, and the number of steps. loss [K], gradient [K, N]."""
         ends = self.alive & ~loss.isfinite()
         self.diverged_at.copy_(torch.where(ends, self.number + 1, self.diverged_at))
         self.alive.logical_and_(~ends)
         made = self.number.to(self.lr.dtype)
         lr = self.lr * self.schedule(made, self.steps, self.warmup)
-        flat = self.optimiser.flatten(gradients)
-        norm = self.optimiser.update(flat, made, lr, self.weight_decay, self.clip, self.alive)
+        norm = self.optimiser.update(gradient, made, lr, self.weight_decay, self.clip, self.alive)
         slot = (self.number % self.ring).reshape(1)
         self.metrics.index_copy_(0, slot, torch.stack((loss, norm, lr))[None])
         self.number.add_(1)
