@@ -116,9 +116,11 @@ def _of_study(name: str, group: list[str], hold_out: str, count: str, db: str | 
 
 def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
     """The figures of the report's scaling section, as .svg, .pdf and .png."""
-    from ablate.report.pictures import Gallery
+    from ablate.report.gallery import Gallery
     from ablate.report.scaled import Scaled, pictures
     from ablate.report.words import MetricWords
 
     with writing(folder):
-        pictures(Gallery(folder), Scaled(losses, found, ""), MetricWords(label, "", "min"))
+        gallery = Gallery(folder)
+        pictures(gallery, Scaled(losses, found, ""), MetricWords(label, "", "min"))
+        gallery.draw()

@@ -235,7 +235,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     with theme(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # names in scripts that the font lacks; an SVG shows them still
         figure.draw_without_rendering()  # once; the files share the layout
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # beside any engine, "none" too, savefig would draw each file twice
         for kind, file in files.items():
             if kind == "svg":
                 file.write_text(_titled(_svg(figure)), encoding="utf-8")

@@ -17,6 +17,7 @@ from ablate import __version__
 from ablate.report import answers, basis, contexts, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
 from ablate.report import material as materials
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
+from ablate.report.gallery import Gallery
 from ablate.report.material import Material
 from ablate.report.method import paragraphs
 
@@ -122,7 +123,7 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 def _sections(gathered: Gathered, folder: Path) -> list[Section]:
     """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
     material = gathered.material
-    gallery = pictures.Gallery(folder)
+    gallery = Gallery(folder)
     effects = Section(
         "effects",
         "Effects",
@@ -161,10 +162,11 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
         Section("method", "Method", paragraphs=paragraphs(material)),
         Section("runs", "All runs", tables=_full(record.runs(material))),
     ]  # fmt: skip
+    gallery.draw()
     return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
 
 
-def _scaling(gallery: pictures.Gallery, material: Material, found: scaled.Scaled | None) -> Section:
+def _scaling(gallery: Gallery, material: Material, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(

@@ -9,8 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import pandas as pd
+
+from ablate import figures
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that was saved as svg, pdf and png under `name`."""
+    """A figure that is saved as svg, pdf and png under `name`."""
 
     name: str
     title: str
     caption: str
-    svg: str
+    file: Path  # of the svg
     folded: bool = False  # one of many alike: shown on request
+
+    @property
+    def svg(self) -> str:
+        """The figure as it stands in the page; once it is drawn."""
+        return figures.inline(self.file.read_text(encoding="utf-8"), self.name, html.escape(self.title))
 
 
 @dataclass(frozen=True)

@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import html
-import math
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ablate import figures
 from ablate.figures.cost import front
 from ablate.report import tuned
 from ablate.report.document import Picture
+from ablate.report.gallery import Gallery
 from ablate.report.material import Material
 from ablate.report.words import sentence
 from ablate.units import listed
 
-SPAN = 1e100  # largest number that an axis can span
-OPEN = 4  # strata whose figures are shown unasked
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
 MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs, which the axis fits."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
-
-
-class Gallery:
-    """Draws figures into a folder, one after the other, and keeps none in memory."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.names: set[str] = set()
-
-    def hang(
-        self,
-        name: str,
-        title: str,
-        caption: str,
-        draw: Callable[..., Axes],
-        *frames: Any,
-        stratum: int | None = None,
-        **options: Any,
-    ) -> Picture:
-        """`draw(*frames, **options)`, saved as svg, pdf and png. stratum: its number, where each has such a figure."""
-        name = name if stratum is None else f"{name}-{stratum}"
-        assert name not in self.names, name
-        self.names.add(name)
-        ax = draw(*map(_drawable, frames), **options)
-        figure = ax.figure
-        assert isinstance(figure, Figure)
-        files = figures.save(figure, self.folder / name)
-        plt.close(figure)
-        svg = figures.inline(files[0].read_text(encoding="utf-8"), name, html.escape(title))
-        return Picture(name, title, caption, svg, folded=(stratum or 0) >= OPEN)
-
-
-def _drawable(frame: Any) -> Any:
-    """A frame whose numbers an axis can span: those beyond are infinite, and drawn as what lies outside."""
-    if not isinstance(frame, pd.DataFrame):
-        return frame
-    floats = frame.select_dtypes("float")
-    return frame.assign(**floats.mask(floats.abs() > SPAN, floats * math.inf))
 
 
 def effects(gallery: Gallery, material: Material) -> list[Picture]:

@@ -14,8 +14,8 @@ import pandas as pd
 from ablate import figures
 from ablate.errors import AblateError
 from ablate.report.document import Picture
+from ablate.report.gallery import Gallery
 from ablate.report.material import Material
-from ablate.report.pictures import Gallery
 from ablate.report.words import MINUS, MetricWords, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.forms import levels

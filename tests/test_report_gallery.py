@@ -1,0 +1,89 @@
+"""Figures that several processes draw are those that one draws, and what goes wrong in one of them ends the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import pandas as pd
+import pytest
+from command import Run
+from matplotlib.axes import Axes
+
+from ablate import figures
+from ablate.errors import AblateError
+from ablate.report.gallery import Gallery
+
+FRAME = pd.DataFrame({"topology": ["serial", "parallel"] * 2, "seconds": [1.0, 2.0, 1.5, 2.5], "metric": [3.0, 2.0, 3.1, 2.2]})
+forks = pytest.mark.skipif(sys.platform != "linux", reason="figures are drawn by several processes on Linux alone")
+pareto = partial(figures.pareto, hue="topology")
+
+
+def draw(folder: Path, **hung: object) -> None:
+    gallery = Gallery(folder)
+    for name, figure in hung.items():
+        gallery.hang(name, name, "", figure, FRAME)  # type: ignore[arg-type]
+    gallery.draw()
+
+
+def who(folder: Path, frame: pd.DataFrame) -> Axes:
+    """A figure that leaves the number of the process that drew it."""
+    (folder / str(os.getpid())).touch()
+    return pareto(frame)
+
+
+def broken(frame: pd.DataFrame) -> Axes:
+    raise ZeroDivisionError("a figure of nothing")
+
+
+def killed(frame: pd.DataFrame) -> Axes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@forks
+def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "drew").mkdir()
+    for threads in ("1", "2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        draw(tmp_path / threads, a=partial(who, tmp_path / "drew"), b=partial(who, tmp_path / "drew"), c=pareto)
+    names = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert names == [f"{name}.{kind}" for name in "abc" for kind in ("pdf", "png", "svg")]
+    for name in names:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes(), name
+    drew = {path.name for path in (tmp_path / "drew").iterdir()}
+    assert str(os.getpid()) in drew and len(drew) == 3  # this one alone, then two others
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_an_error_in_a_figure_is_raised_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    with pytest.raises(ZeroDivisionError, match="a figure of nothing") as error:
+        draw(tmp_path, a=pareto, b=broken, c=pareto)
+    notes = "".join(getattr(error.value, "__notes__", []))
+    assert threads == "1" or sys.platform != "linux" or "in broken" in notes
+
+
+@forks
+def test_a_process_that_is_killed_ends_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(AblateError, match=r"ended early \(exit code -9\).*OMP_NUM_THREADS=1"):
+        draw(tmp_path, a=pareto, b=killed, c=pareto)
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_figure_that_cannot_be_saved_ends_the_command_in_one_line(
+    ablate: Run, measured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    (tmp_path / "pages" / "quickstart" / "figures" / "effects.pdf").mkdir(parents=True)
+    code, _, err = ablate("report", "quickstart", "--db", measured, "--out", "pages")
+    assert (code, err) == (2, "ablate: pages cannot be written: Is a directory\n")
+    assert not (tmp_path / "pages" / "quickstart" / "report.html").exists()
