@@ -427,12 +427,13 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
 def test_plan_names_a_cell_that_falls_off_a_cliff(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from ablate.launch import speed
 
-    def measured(plan: Plan, device: object, done: object) -> dict[str, float]:
+    def measured(plan: Plan, device: object, done: object) -> speed.Speeds:
         speeds = {"parallel": 0.3e6, "double-skip": 0.8e6}
-        return {cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}
+        return speed.Speeds({cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}, 33.0)
 
     monkeypatch.setattr(speed, "measure", measured)
     _, out, _ = ablate("plan", QUICKSTART, "--device", "cpu")
+    assert "as timed now, after about 33 s of start" in out
     slow = [line for line in out.splitlines() if line.startswith("Slow")]
     assert slow == ["Slow: topology=parallel trains at 0.30 of the tokens a second of topology=serial"]
 

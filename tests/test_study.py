@@ -66,6 +66,7 @@ def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: p
     ("written", "meant"),
     [
         ("20M", 20_000_000),
+        ("40k", 40_000),
         ("0.2M", 200_000),
         ("4.02K", 4_020),  # 4.02 × 10³ is not a whole number in binary
         ("3e14", 300_000_000_000_000),

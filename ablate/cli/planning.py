@@ -142,10 +142,11 @@ def _timed(plan: Plan, kind: str) -> Times:
     doing = f"timing {len(tokens)} models on {found[0].name}"
     with Console(stderr=True).status(doing) as status:
         speeds = speed.measure(plan, found[0], lambda done: status.update(f"{doing}: {done} done"))
-    seconds = {label: tokens[label] / tokens_per_second for label, tokens_per_second in speeds.items()}
+    seconds = {label: tokens[label] / tokens_per_second for label, tokens_per_second in speeds.tokens_per_second.items()}
     of = "workers on" if found[0].name == "cpu" else "devices such as"
     many = f"{side_by_side} {of} " if side_by_side > 1 else ""
-    return Times(seconds, side_by_side, f"on {many}{found[0].name}, as timed now")
+    start = f", after about {duration(speeds.start)} of start" if speeds.start else ""
+    return Times(seconds, side_by_side, f"on {many}{found[0].name}, as timed now{start}")
 
 
 def _cells(plan: Plan, times: Times | None) -> Table:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from ablate.plan import Plan
 from ablate.train import warm
 from ablate.train.engine import train
 
+START = 10.0  # seconds from the command to a GPU's first step, beside what is compiled: imports and CUDA (8 to 12 on H200 hosts)
 SECONDS = 2.0  # of training a shape; set-up comes on top
 STEPS = 200  # at most, so that every step is reported
 EVALUATION = Evaluation(points=1, tokens=1)
@@ -30,15 +30,24 @@ class Job:
     tokens: int  # of all members
     alike: tuple[int, ...]  # the same for models that differ only in their parts
     recompute: bool = False
-    flexible: bool = False  # its attention, where it is compiled, is as fast as another's
+    twins: str = ""  # the same for models that differ in their position encoding alone
+    fused: bool = False  # a position encoding that takes longer without a compiler, and not with one
 
     def mode(self, *, shared: bool, first: bool) -> str:
         """What of it a worker would compile; `shared` and `first` as in `warm.worthwhile`."""
         return warm.possible(warm.worthwhile(self.tokens / self.speed, "eager", shared=shared, first=first), self.recompute)
 
 
-def measure(plan: Plan, device: Device, done: Callable[[int], object]) -> dict[str, float]:
-    """Cell's label → tokens a second on the device, in packs as the launcher would make them.
+@dataclass(frozen=True)
+class Speeds:
+    """What is known of a plan's training on a device."""
+
+    tokens_per_second: dict[str, float]  # by cell's label, of a pack as the launcher would make it, all members together
+    start: float  # seconds from the command to the first step; what is made ready later is hidden by training
+
+
+def measure(plan: Plan, device: Device, done: Callable[[int], object]) -> Speeds:
+    """Train every shape of a plan on the device for a moment.
 
     Cells of one shape are timed once, without a compiler; where their jobs would be long enough to be compiled, what that is
     known to gain is counted in. `done` is told how many cells are timed. Loads torch into this process, and sets its threads.
@@ -50,30 +59,37 @@ def measure(plan: Plan, device: Device, done: Callable[[int], object]) -> dict[s
         if shape not in jobs:
             jobs[shape] = _job(plan, cell.config, device)
         done(timed)
-    compiles = device.name.startswith("cuda") and warm.can_compile()
-    speeds = compiled(jobs) if compiles else {shape: job.speed for shape, job in jobs.items()}
-    return {cell.label: speeds[packs.shape(cell.config)] for cell in plan.cells}
+    gpu = device.name.startswith("cuda")
+    chosen = modes(jobs) if gpu and warm.can_compile() else dict.fromkeys(jobs, "eager")
+    speeds = compiled(jobs, chosen)
+    ready = min(warm.SETUP[mode] + warm.FIRST * (mode != "eager") for mode in chosen.values())
+    return Speeds({cell.label: speeds[packs.shape(cell.config)] for cell in plan.cells}, START + ready if gpu else 0.0)
 
 
-def compiled(jobs: Mapping[str, Job]) -> dict[str, float]:
-    """Tokens a second of a plan's jobs, shape → job, as they would be compiled, from their speeds without.
-
-    A compiler takes away the same time from models that differ only in their parts: a share of what the fastest of them needs,
-    which they have in common. It gains nothing where one needs longer than another, which is in attention, unless FlexAttention
-    serves. Starting it is paid for once: it has to be worth that to one of the jobs.
-    """
+def modes(jobs: Mapping[str, Job]) -> dict[str, str]:
+    """What of a plan's jobs, shape → job, workers would compile. The first to start the compiler has to be worth that."""
     shared = len(jobs) > 1
     first = all(job.mode(shared=shared, first=True) == "eager" for job in jobs.values())
-    least: dict[tuple[int, ...], float] = {}  # seconds a token, eagerly
-    for job in jobs.values():
-        least[job.alike] = min(least.get(job.alike, math.inf), 1 / job.speed)
+    return {shape: job.mode(shared=shared, first=first) for shape, job in jobs.items()}
 
-    def speed(job: Job) -> float:
-        mode = job.mode(shared=shared, first=first)
-        before = least[job.alike] if job.flexible and mode != "eager" else 1 / job.speed
-        return 1 / (before - (1 - warm.TIME[mode]) * least[job.alike])
 
-    return {shape: speed(job) for shape, job in jobs.items()}
+def compiled(jobs: Mapping[str, Job], modes: Mapping[str, str]) -> dict[str, float]:
+    """Tokens a second of a plan's jobs, shape → job, from their speeds without a compiler and what of them is compiled.
+
+    A compiler takes away the same time from models that differ only in their parts: a share of what the fastest of them needs,
+    which they have in common. Where one needs longer than another, it gains nothing, for that is in attention and its matrix
+    products; unless it is by a position encoding that becomes part of other kernels.
+    """
+
+    def least(group: Hashable) -> float:
+        """Seconds a token, eagerly, of the fastest of a group."""
+        return min(1 / job.speed for job in jobs.values() if group in (job.alike, job.twins))
+
+    def speed(job: Job, mode: str) -> float:
+        before = least(job.twins) if job.fused and mode != "eager" else 1 / job.speed
+        return 1 / (before - (1 - warm.TIME[mode]) * least(job.alike))
+
+    return {shape: speed(job, modes[shape]) for shape, job in jobs.items()}
 
 
 def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
@@ -81,7 +97,9 @@ def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
     runs = min(len(plan.study.seeds), size.runs)
     speed = _speed([config.model_copy(update={"seed": seed}) for seed in range(runs)], plan.sources, device, size)
     alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, runs)
-    return Job(speed, runs * config.tokens, alike, size.recompute, flexible(config))
+    twins = packs.shape(config.model_copy(update={"position": "none"}))
+    fused = config.position == "rotary" or flexible(config)
+    return Job(speed, runs * config.tokens, alike, size.recompute, twins, fused)
 
 
 def _speed(configs: list[RunConfig], sources: dict[str, str], device: Device, size: packs.Size) -> float:
