@@ -13,7 +13,7 @@ from ablate.plan import Plan, plan
 from ablate.study import load
 
 SHORT = "a quick brown fox jumps over it. "
-BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 256, "tokens": 640}
+BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 256, "tokens": 25600}
 
 
 @pytest.fixture
@@ -115,9 +115,16 @@ def test_contexts_beyond_a_table_are_not_asked_for_and_the_plan_says_so(made) ->
     )
 
 
+def test_the_plan_says_where_steps_are_too_few_to_say_anything(made) -> None:
+    (note,) = made({"tokens": None}, factors="tokens = [2560, 5120, 25600]").notes
+    few = "steps = 10 in 'tokens=2560', and below 50 in 1 more"
+    assert note == f"{few}: too few to say much; give more tokens, or a smaller batch_tokens"
+    assert made({}).notes == ()  # 100 steps
+
+
 def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
     (note,) = made(
-        {"position": "none", "n_ctx": 512, "batch_tokens": 4096, "tokens": 4096}, factors='score = ["dot", "additive"]'
+        {"position": "none", "n_ctx": 512, "batch_tokens": 4096, "tokens": 409600}, factors='score = ["dot", "additive"]'
     ).notes
     numbers = 2 * 512 * 512 * (8 + 2) * 8  # heads × n_ctx² × (d_head, scores and softmax) × sequences
     assert f"{numbers * 4 / 2**20:.0f} MiB" in note and "'score=additive'" in note

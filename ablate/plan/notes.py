@@ -8,12 +8,22 @@ from ablate import sizes
 from ablate.plan.model import Cell
 from ablate.study import Study
 
+FEW = 50  # steps, below which a run has learnt little beyond how often each token comes
 LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
 
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Sentences about cells of the study."""
-    return (*_undefined(study, cells), *_lossy(cells), *_additive(cells))
+    return (*_short(cells), *_undefined(study, cells), *_lossy(cells), *_additive(cells))
+
+
+def _short(cells: Sequence[Cell]) -> Iterator[str]:
+    """The cell with the fewest steps, where they are few."""
+    few = [cell for cell in cells if cell.config.steps < FEW]
+    if few:
+        least = min(few, key=lambda cell: cell.config.steps)
+        where = repr(least.label) + (f", and below {FEW} in {len(few) - 1} more" if few[1:] else "")
+        yield f"steps = {least.config.steps} in {where}: too few to say much; give more tokens, or a smaller batch_tokens"
 
 
 def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
