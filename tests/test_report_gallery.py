@@ -43,6 +43,17 @@ def broken(frame: pd.DataFrame) -> Axes:
     raise ZeroDivisionError("a figure of nothing")
 
 
+class Odd(Exception):
+    """One that another process cannot make again from its `args`."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+def oddly_broken(frame: pd.DataFrame) -> Axes:
+    raise Odd("a hole", "the canvas")
+
+
 def killed(frame: pd.DataFrame) -> Axes:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
@@ -69,6 +80,13 @@ def test_an_error_in_a_figure_is_raised_and_says_where(tmp_path: Path, monkeypat
         draw(tmp_path, a=pareto, b=broken, c=pareto)
     notes = "".join(getattr(error.value, "__notes__", []))
     assert threads == "1" or sys.platform != "linux" or "in broken" in notes
+
+
+@forks
+def test_an_error_that_cannot_be_sent_still_says_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(RuntimeError, match=r"Odd: a hole in the canvas[^?]*in oddly_broken"):
+        draw(tmp_path, a=pareto, b=oddly_broken, c=pareto)
 
 
 @forks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import pickle
 import signal
 import sys
 import traceback
@@ -129,5 +130,14 @@ def _draw_apart(drawings: Sequence[_Drawing], said: Connection) -> None:
                 return
     except Exception as failure:
         failure.add_note(traceback.format_exc())
-        error = failure
+        error = _portable(failure)
     said.send(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its words where another process could not make it again: not every class is made of its `args`."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception_only(error)))
+    return error
