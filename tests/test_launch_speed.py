@@ -95,3 +95,54 @@ def test_every_shape_is_timed_before_any_speed_is_told(recompute: bool, monkeypa
     assert found.tokens_per_second == pytest.approx({"topology=serial": 1 / (1 / 2e6 - saved), "topology=parallel": 4e6 / share})
     assert found.start == speed.START + warm.FIRST + warm.SETUP["block" if recompute else "whole"]
     assert done == [1, 2]
+
+
+POSITIONS = """
+name = "t"
+question = "?"
+seeds = 2
+[base]
+corpus = "sotu"
+tokens = 10_000_000_000
+n_layer = 2
+d_model = 128
+{base}
+[factors]
+position = ["none", "{position}"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("position", "base", "gained"),
+    [
+        ("rotary", "n_head = 2", True),
+        ("t5", 'precision = "bfloat16"\nn_head = 4', True),
+        ("t5", 'precision = "bfloat16"\nn_head = 2', False),  # heads of 64, at which FlexAttention gains little
+        ("t5", 'precision = "bfloat16"\nn_head = 16', False),  # heads of 8, which have none
+        ("t5", 'precision = "float32"\nn_head = 4', False),
+        ("t5", 'precision = "bfloat16"\nn_head = 4\nscore = "additive"', False),
+        ("alibi", 'precision = "bfloat16"\nn_head = 4', False),
+    ],
+)
+def test_what_a_position_costs_is_gained_by_compiling_where_it_becomes_part_of_other_kernels(
+    position: str, base: str, gained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it is foretold as long as without a compiler, so that a plan names the cell."""
+    monkeypatch.setattr(engine, "setup", lambda *of: None)
+    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2))
+    monkeypatch.setattr(speed, "_speed", lambda configs, *rest: 4e6 if configs[0].position == "none" else 2e6)
+    study = parse(POSITIONS.format(position=position, base=base), Path("t.toml"))
+    found = speed.measure(plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None).tokens_per_second
+    plain, other = found["position=none"], found[f"position={position}"]
+    assert 1 / other - 1 / plain == pytest.approx(0 if gained else 1 / 4e6, abs=1e-12)
+
+
+def test_a_position_in_smaller_packs_is_not_taken_for_as_fast_as_another_in_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "setup", lambda *of: None)
+    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    monkeypatch.setattr(packs, "size", lambda config, *of, **more: packs.Size(2 if config.position == "none" else 1))
+    monkeypatch.setattr(speed, "_speed", lambda configs, *rest: 4e6 * len(configs) ** 1.5)
+    study = parse(POSITIONS.format(position="rotary", base=""), Path("t.toml"))
+    found = speed.measure(plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None).tokens_per_second
+    assert found["position=rotary"] == pytest.approx(4e6 / warm.TIME["whole"])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +18,7 @@ mpl.use("agg")
 import pandas as pd
 import pytest
 from command import Run
+from launching import wait_for
 from matplotlib.axes import Axes
 
 from ablate import figures
@@ -41,6 +45,17 @@ def who(folder: Path, frame: pd.DataFrame) -> Axes:
 
 def broken(frame: pd.DataFrame) -> Axes:
     raise ZeroDivisionError("a figure of nothing")
+
+
+class Odd(Exception):
+    """One that another process cannot make again from its `args`."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+def oddly_broken(frame: pd.DataFrame) -> Axes:
+    raise Odd("a hole", "the canvas")
 
 
 def killed(frame: pd.DataFrame) -> Axes:
@@ -72,10 +87,83 @@ def test_an_error_in_a_figure_is_raised_and_says_where(tmp_path: Path, monkeypat
 
 
 @forks
+def test_an_error_that_cannot_be_sent_still_says_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with pytest.raises(RuntimeError, match=r"Odd: a hole in the canvas[^?]*in oddly_broken"):
+        draw(tmp_path, a=pareto, b=oddly_broken, c=pareto)
+
+
+@forks
 def test_a_process_that_is_killed_ends_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(AblateError, match=r"ended early \(exit code -9\).*OMP_NUM_THREADS=1"):
         draw(tmp_path, a=pareto, b=killed, c=pareto)
+
+
+def paint(folder: Path) -> None:
+    """Four figures by two processes, each of which leaves its process's number and waits for the word "go"."""
+    gallery = Gallery(folder)
+    for name in "abcd":
+        gallery.hang(name, name, "", partial(slow, folder, name), FRAME)
+    gallery.draw()
+
+
+def slow(folder: Path, name: str, frame: pd.DataFrame) -> Axes:
+    (folder / f"{name}.{os.getpid()}").touch()
+    wait_for(lambda: (folder / "go").exists(), seconds=60)
+    return pareto(frame)
+
+
+@contextmanager
+def painter(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that paints, and is at its first two figures."""
+    code = "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(figures.__file__).parents[2])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2", "MPLBACKEND": "agg"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: len(begun(folder)) == 2)
+        yield process
+    finally:
+        (folder / "go").touch()
+        process.kill()
+        process.communicate()
+
+
+def begun(folder: Path) -> dict[str, int]:
+    """Figure → the process that began it."""
+    return {path.stem: int(path.suffix[1:]) for path in folder.iterdir() if path.suffix[1:].isdecimal()}
+
+
+def alive(process: int) -> bool:
+    """Whether it does anything still: one that has ended may wait for somebody to ask after it."""
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@forks
+def test_those_that_draw_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    with painter(tmp_path) as process:
+        first = begun(tmp_path)
+        process.kill()
+        process.wait()
+        (tmp_path / "go").touch()
+        wait_for(lambda: not any(map(alive, first.values())))
+    assert begun(tmp_path) == first
+
+
+@forks
+def test_ctrl_c_ends_those_that_draw_without_a_word_of_theirs(tmp_path: Path) -> None:
+    with painter(tmp_path) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        wait_for(lambda: not any(map(alive, begun(tmp_path).values())))
+    assert said.count("Traceback") == 1 and "KeyboardInterrupt" in said
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

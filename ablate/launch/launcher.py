@@ -75,7 +75,8 @@ def run(
     """Do what is missing of a plan on some devices, and show progress. Several processes may run the same study at once.
 
     then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. meanwhile: done beside
-    it, once workers have been started. With `fail_fast` the first run that fails ends it. `AblateError` where no worker starts.
+    it, once workers have been started; an error in it is not raised, and has to show where its work is missed. With `fail_fast`
+    the first run that fails ends it. `AblateError` where no worker starts.
     """
     seats = packs.seats(plan, places)
     study_id = register(db, plan)

@@ -19,6 +19,7 @@ from ablate.train.engine import train
 START = 10.0  # seconds from the command to a GPU's first step, beside what is compiled: imports and CUDA (8 to 12 on H200 hosts)
 SECONDS = 2.0  # of training a shape; set-up comes on top
 STEPS = 200  # at most, so that every step is reported
+SMALL_HEAD = 32  # up to which a bias that learns costs FlexAttention little; at 64 nearly what it costs torch's kernel
 EVALUATION = Evaluation(points=1, tokens=1)
 
 
@@ -28,9 +29,9 @@ class Job:
 
     speed: float  # tokens a second, all members together, without a compiler
     tokens: int  # of all members
-    alike: tuple[int, ...]  # the same for models that differ only in their parts
+    alike: tuple[Hashable, ...]  # the same for models that differ only in their parts
     recompute: bool = False
-    twins: str = ""  # the same for models that differ in their position encoding alone
+    twins: tuple[Hashable, ...] = ()  # the same for models that differ in their position encoding alone
     fused: bool = False  # a position encoding that takes longer without a compiler, and not with one
 
     def mode(self, *, shared: bool, first: bool) -> str:
@@ -81,7 +82,7 @@ def compiled(jobs: Mapping[str, Job], modes: Mapping[str, str]) -> dict[str, flo
     products; unless it is by a position encoding that becomes part of other kernels.
     """
 
-    def least(group: Hashable) -> float:
+    def least(group: tuple[Hashable, ...]) -> float:
         """Seconds a token, eagerly, of the fastest of a group."""
         return min(1 / job.speed for job in jobs.values() if group in (job.alike, job.twins))
 
@@ -97,8 +98,8 @@ def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
     runs = min(len(plan.study.seeds), size.runs)
     speed = _speed([config.model_copy(update={"seed": seed}) for seed in range(runs)], plan.sources, device, size)
     alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, runs)
-    twins = packs.shape(config.model_copy(update={"position": "none"}))
-    fused = config.position == "rotary" or flexible(config)
+    twins = (packs.shape(config.model_copy(update={"position": "none"})), runs)
+    fused = config.position == "rotary" or (flexible(config) and config.d_head <= SMALL_HEAD)
     return Job(speed, runs * config.tokens, alike, size.recompute, twins, fused)
 
 

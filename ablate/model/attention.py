@@ -77,12 +77,13 @@ class MlpProjection(nn.Module):
 
 
 def flexible(config: RunConfig) -> bool:
-    """Whether FlexAttention (Dong et al. 2024), once compiled for a GPU, serves: a bias that learns costs it next to nothing.
+    """Whether FlexAttention (Dong et al. 2024), once compiled for a GPU, serves: it sums a learned bias's gradient on the way.
 
     The one kernel of torch's own that knows such a bias writes its gradient for every sequence. Smaller heads than 16 have no
     FlexAttention, larger ones than 64 no room beside the bias in a GPU's shared memory, and in float32 it is slow.
     """
-    return config.position == "t5" and config.precision == "bfloat16" and 16 <= config.d_head <= 64
+    learned = config.position == "t5" and config.score == "dot"
+    return learned and config.precision == "bfloat16" and 16 <= config.d_head <= 64
 
 
 TILES: Any = {

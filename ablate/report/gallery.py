@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import pickle
 import signal
 import sys
 import traceback
@@ -93,7 +95,7 @@ def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
     try:
         for share in shares:
             answer, said = context.Pipe(duplex=False)
-            process = context.Process(target=_draw_apart, args=(share, said), daemon=True)
+            process = context.Process(target=_draw_apart, args=(share, said, os.getpid()), daemon=True)
             process.start()
             said.close()  # ours: the pipe ends with the process
             started.append((process, answer))
@@ -115,19 +117,26 @@ def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
             process.join()
 
 
-def _draw_apart(drawings: Sequence[_Drawing], said: Connection) -> None:
-    """Draw, and say what went wrong or None."""
+def _draw_apart(drawings: Sequence[_Drawing], said: Connection, parent: int) -> None:
+    """Draw while the process `parent` lives, and say what went wrong or None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this
     plt.switch_backend("agg")  # a window of the parent's is not ours
-    parent = multiprocessing.parent_process()
-    assert parent is not None
     error = None
     try:
         for drawing in drawings:
-            drawing.save()
-            if not parent.is_alive():
+            if os.getppid() != parent:
                 return
+            drawing.save()
     except Exception as failure:
         failure.add_note(traceback.format_exc())
-        error = failure
+        error = _portable(failure)
     said.send(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its words where another process could not make it again: not every class is made of its `args`."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError("".join(traceback.format_exception_only(error)))
+    return error

@@ -20,7 +20,7 @@ from ablate.text import Tokens
 from ablate.train.step import LOADED, Step
 
 # What of a step is compiled: nothing, each block and what stands before and after them, or all at once. Seconds until the
-# first step, and a step's time as a share of the eager one's, which was 0.39 to 0.63 with blocks and 0.39 to 0.56 as a whole:
+# first step, and a step's time as a share of the eager one's, which was 0.39 to 0.63 with blocks and 0.39 to 0.65 as a whole:
 # of one run and of packs of 3 to 8, of 0.6M to 124M parameters (H200, torch 2.11; `benchmarks/RESULTS.md`).
 SETUP = {"eager": 1.0, "block": 8.0, "whole": 30.0}
 TIME = {"eager": 1.0, "block": 0.5, "whole": 0.48}
