@@ -5,6 +5,7 @@ Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value hea
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,13 +78,24 @@ class MlpProjection(nn.Module):
 
 
 def flexible(config: RunConfig) -> bool:
-    """Whether FlexAttention (Dong et al. 2024), once compiled for a GPU, serves: it sums a learned bias's gradient on the way.
+    """Whether FlexAttention (Dong et al. 2024), compiled for the current GPU, serves: it sums the gradient of a learned bias.
 
     The one kernel of torch's own that knows such a bias writes its gradient for every sequence. Smaller heads than 16 have no
-    FlexAttention, larger ones than 64 no room beside the bias in a GPU's shared memory, and in float32 it is slow.
+    FlexAttention, larger ones than 64 no room beside the bias in shared memory, and in float32 it is slow.
     """
     learned = config.position == "t5" and config.score == "dot"
-    return learned and config.precision == "bfloat16" and 16 <= config.d_head <= 64
+    return learned and config.precision == "bfloat16" and 16 <= config.d_head <= 64 and _shared_memory() >= ROOM
+
+
+ROOM = 160 << 10  # bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than 100
+
+
+@functools.cache
+def _shared_memory() -> int:
+    """Bytes that a block of threads of the current GPU shares at most; 0 without a GPU."""
+    if not torch.cuda.is_available():
+        return 0
+    return getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "shared_memory_per_block_optin", 0)
 
 
 TILES: Any = {

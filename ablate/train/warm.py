@@ -108,7 +108,7 @@ def can_compile() -> bool:
 def compiled(step: Step, mode: str) -> None:
     """Let `mode` decide what of a step is compiled when it runs next.
 
-    Combined kernels gain a single small model 6%, whose many kernels are short. They lost packs 8 to 14%, whose are not.
+    Combined kernels gain a single model 1 to 6%, the more the shorter its many kernels are. They cost packs 1 to 4%.
     """
     model = step.model
     options: dict[str, Any] = {"combo_kernels": model.pack == 1}
