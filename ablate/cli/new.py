@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ from ablate.cli import complete
 from ablate.cli.render import console, writing
 
 PLAIN = ("question", "metric", "design")
+COMMA = re.compile(r",(?![^\[]*\])")  # between levels, not within the brackets of one
 START = {
     "n_layer": 4,
     "d_model": 128,
@@ -77,8 +80,9 @@ def new(
     raw |= {key: given for key, given in zip(PLAIN, (question, metric, design), strict=True) if given is not None}
     if seeds is not None:
         raw["seeds"] = seeds
-    _vary(raw, factor)
-    _begin(raw, base)
+    varied, started = _vary(raw, factor), _begin(raw, base)
+    if both := sorted(varied & started):
+        raise AblateError(f"{both[0]} stands both in --factor and in --base; keep one of them")
     if not raw["factors"]:
         raise AblateError(
             f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline first; `ablate factors` lists "
@@ -90,7 +94,8 @@ def new(
         raw["within"] = list(within)
     raw.setdefault("question", _question(raw))
     text = write(raw)
-    made = plan(parse(text, path))
+    with _by_option(path, text):
+        made = plan(parse(text, path))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -114,26 +119,54 @@ def _start(origin: str | None) -> dict[str, Any]:
     return tomllib.loads(find(origin).read_text(encoding="utf-8"))
 
 
-def _vary(raw: dict[str, Any], given: Sequence[str]) -> None:
-    """Put factors in, "topology=1,2,5"; what varies does not stand in [base]."""
+@contextmanager
+def _by_option(path: Path, text: str) -> Iterator[None]:
+    """Complaints about `text`, which is not written to `path` yet: options and keys in the place of its lines."""
+    from ablate.errors import AblateError
+
+    lines = text.splitlines()
+
+    def said(match: re.Match[str]) -> str:
+        before = lines[: int(match[1])]
+        section = next((line.strip("[]") for line in reversed(before) if line.startswith("[")), "")
+        key = "" if before[-1].startswith("[") else before[-1].partition(" = ")[0]
+        if section in ("base", "factors"):
+            return f"--{section.removesuffix('s')} {key}".strip()
+        return f"[{section}] {key}".strip() if section else "NAME" if key == "name" else f"--{key}"
+
+    try:
+        yield
+    except AblateError as error:
+        place = re.escape(str(path))
+        raise AblateError(re.sub(rf"^{place}: ", "", re.sub(rf"{place}, line (\d+)", said, str(error)))) from None
+
+
+def _vary(raw: dict[str, Any], given: Sequence[str]) -> set[str]:
+    """Put factors in, "topology=1,2,5"; what varies does not stand in [base]. Their names."""
     from ablate.study.write import value
 
+    names = set()
     for text in given:
         name, levels = _split("--factor", text)
-        raw["factors"][name] = [value(level.strip()) for level in levels.split(",")]
+        raw["factors"][name] = [value(level.strip()) for level in COMMA.split(levels)]
         raw.get("base", {}).pop(name, None)
         _one_budget(raw, name)
+        names.add(name)
+    return names
 
 
-def _begin(raw: dict[str, Any], given: Sequence[str]) -> None:
-    """Put values into [base], "d_model=256"; what stands there does not vary."""
+def _begin(raw: dict[str, Any], given: Sequence[str]) -> set[str]:
+    """Put values into [base], "d_model=256"; what stands there does not vary. Their names."""
     from ablate.study.write import value
 
+    names = set()
     for text in given:
         name, word = _split("--base", text)
         raw.setdefault("base", {})[name] = value(word)
         raw["factors"].pop(name, None)
         _one_budget(raw, name)
+        names.add(name)
+    return names
 
 
 def _one_budget(raw: dict[str, Any], name: str) -> None:
