@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, unknown, written
 from ablate.factors import CATALOGUE
 
 NUMERICS = 1  # raised whenever the mathematics or a default changes: part of every run's key
@@ -250,4 +250,4 @@ def resolve(fields: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise AblateError(f"{key} = {first['input']!r:.80}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise AblateError(f"{key} = {written(first['input']):.80}: {first['msg'][0].lower()}{first['msg'][1:]}") from None

@@ -17,6 +17,11 @@ def nearest(word: object, choices: Iterable[object]) -> str | None:
     return by_text[found[0]] if found else None
 
 
+def written(value: object) -> str:
+    """A value as a study file has it: true, where Python says True."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:
     """One line for a word that is not among its choices: what it is, where it stands, what was meant.
 
@@ -27,7 +32,7 @@ def unknown(kind: str, word: object, choices: Iterable[object], where: str = "")
     meant = nearest(word, choices)
     return AblateError(
         (f"{where}: " if where else "")
-        + f"unknown {kind} {str(word)!r:.100}"
+        + f"unknown {kind} {written(word if isinstance(word, bool) else str(word)):.100}"
         + (f"; did you mean {meant!r}?" if meant else ".")
         + f" Choices: {', '.join(map(str, choices))}."
     )

@@ -57,8 +57,12 @@ def files(folder: Path) -> set[Path]:
         (["db", "merge", "other.db", "--db", "none.db"], ["other.db"]),
         (["factors", "topolgy"], ["'topolgy'", "'topology'"]),
         (["new", "x", "--factor", "topology"], ["--factor topology", "NAME=VALUE"]),
-        (["new", "x", "--factor", "topology=1,9"], ["x.toml, line", "'9'"]),
-        (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["n_head = 3 does not divide"]),
+        (["new", "x", "--factor", "topology=1,9"], ["ablate: --factor topology: ", "'9'"]),
+        (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["ablate: cell 'topology=serial': n_head = 3 does not divide"]),
+        (["new", "x", "--factor", "nrm=pre,post"], ["ablate: --factor nrm: unknown key 'nrm'; did you mean 'norm'?"]),
+        (["new", "x", "--factor", "topology=1,2", "--base", "dropout=x"], ["ablate: --base dropout: dropout = 'x'"]),
+        (["new", "x", "--factor", "topology=1,2", "--metric", "lss"], ["ablate: --metric: unknown metric 'lss'"]),
+        (["new", "x", "--factor", "norm=pre,post", "--base", "norm=pre"], ["norm stands both in --factor and in --base"]),
         (["new", "x"], ["factors"]),
         (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
         (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b': letters, digits, blanks and . + - _"]),
@@ -358,6 +362,13 @@ def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) ->
     code, _, err = ablate("new", "depth", "--factor", "topology=1,2")
     assert code == 2 and "--force" in err
     assert (tmp_path / "studies" / "depth.toml").read_text() == text
+
+
+def test_new_keeps_brackets_together_where_levels_are_split(ablate: Run) -> None:
+    mix, masked = "mask_mix=[1,0,0], [0.8,0.1,0.1]", "objective=masked"
+    code, out, _ = ablate("new", "mix", "--factor", mix, "--base", masked, "--metric", "probe_loss@0.15")
+    assert code == 0 and "2 cells" in out
+    assert list(load("mix").factors["mask_mix"]) == ["[1, 0, 0]", "[0.8, 0.1, 0.1]"]
 
 
 def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, unknown, written
 from ablate.factors import CATALOGUE
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
@@ -38,7 +38,7 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
                 factors[name] = _named(source, name, value)
             else:
                 raise AblateError(
-                    f"{name:.80} = {value!r:.80}: a factor is a list of levels, the baseline first; "
+                    f"{name:.80} = {written(value):.80}: a factor is a list of levels, the baseline first; "
                     "a single value belongs in [base]"
                 )
             if len(factors[name]) < 2:
@@ -75,7 +75,7 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
     levels: dict[str, Fields] = {}
     meant = set()
     for value in values:
-        with located(source, "factors", name, value):
+        with located(source, "factors", name, label(value)):
             field = field_value(name, value)
             text = field if name in CATALOGUE and CATALOGUE[name].levels else label(value)
             if text in levels or field in meant:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ablate.errors import AblateError, unknown
+from ablate.errors import AblateError, unknown, written
 from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import Fields, Fit, Match, Tune, TwoStage
@@ -86,7 +86,7 @@ def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place
         if first["type"] == "missing":
             meaning = f": {field.description}" if field and field.description else ", or an entry of it"
             raise AblateError(f"{source.where(*place)}: {key} is missing{meaning}") from None
-        raise AblateError(f"{source.where(*place, *path)}: {key} = {first['input']!r:.80}: {message}") from None
+        raise AblateError(f"{source.where(*place, *path)}: {key} = {written(first['input']):.80}: {message}") from None
 
 
 def _table(source: Source, model: type[Model], raw: Mapping[str, Any], place: str, kind: str) -> Model:

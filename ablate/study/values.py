@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from ablate.config import RunConfig
-from ablate.errors import AblateError
+from ablate.errors import AblateError, written
 from ablate.factors import CATALOGUE
 
 BUDGETS = {
@@ -43,10 +43,10 @@ def number(name: str, raw: object) -> int | float:
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
     if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
-        raise AblateError(f'{name} = {raw!r:.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
+        raise AblateError(f'{name} = {written(raw):.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
     if not -LARGEST <= given <= LARGEST:
         raise AblateError(
-            f"{name} = {raw!r:.80}: a finite number is wanted, of less than {LARGEST:.0e} in size".replace("e+", "e")
+            f"{name} = {written(raw):.80}: a finite number is wanted, of less than {LARGEST:.0e} in size".replace("e+", "e")
         )
     return int(given) if given == int(given) else float(given)
 
@@ -56,7 +56,7 @@ def field_value(name: str, raw: object) -> Any:
     if name in BUDGETS:
         value = number(name, raw)
         if not 0 < value <= LARGEST_BUDGET[name]:
-            raise AblateError(f"{name} = {raw!r:.80}: a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
+            raise AblateError(f"{name} = {written(raw):.80}: a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
         return value
     row = CATALOGUE[name]
     if row.levels:
@@ -69,7 +69,7 @@ def field_value(name: str, raw: object) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         message = "too few entries" if first["type"] == "missing" else first["msg"][0].lower() + first["msg"][1:]
-        raise AblateError(f"{name} = {raw!r:.80}: {message}") from None
+        raise AblateError(f"{name} = {written(raw):.80}: {message}") from None
 
 
 @cache
@@ -85,4 +85,4 @@ def label(raw: object) -> str:
         return "[" + ", ".join(label(part) for part in raw) + "]"
     if isinstance(raw, float) and abs(raw) >= 1e4 and (short := _EXPONENT.fullmatch(str(Decimal(repr(raw)).normalize()))):
         return f"{short[1]}e{short[2]}"
-    return raw if isinstance(raw, str) else repr(raw)
+    return raw if isinstance(raw, str) else written(raw)
