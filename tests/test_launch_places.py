@@ -67,7 +67,7 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch, r
     plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
     outcome, output = launch(plan, path, places=gpus(2))
     assert outcome == launcher.Outcome({"complete": 8}, 0)
-    assert "cuda:1 is given up, as no worker starts on it: AssertionError: fell off the bus" in output
+    assert "cuda:1 is given up, as its worker ended 3 times before it was ready: AssertionError: fell off the bus" in output
 
 
 def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, refusing):
@@ -81,7 +81,20 @@ def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, 
     outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(1))
     assert outcome == launcher.Outcome({"complete": 12}, 0)
     assert "given up" not in output
-    assert "cuda:0 has 2 workers left, as one does not start: AssertionError: no room for a third" in output
+    assert "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready: AssertionError: no room for a third" in output
+
+
+def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
+    """Killed while they start, which is what a lack of memory does to them."""
+    refusing(
+        "    try: os.close(os.open(place / 'first', os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError:\n"
+        "        (place / f'refused{os.getpid()}').touch()\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=[devices.Device("cpu", 8 << 30, 1)] * 2)
+    assert outcome == launcher.Outcome({"complete": 12}, 0)
+    assert "cpu goes on with 1 worker, as another ended 3 times before it was ready: the worker died (killed by SIGKILL)" in output
 
 
 def gpus(n: int) -> list[devices.Device]:

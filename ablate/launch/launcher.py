@@ -259,10 +259,10 @@ class Launcher:
             self._seats.remove(seat)
             last = why.splitlines()[-1]
             if not self._seats:
-                raise AblateError(f"no worker starts on {seat.device.name}: {last}")
+                raise AblateError(f"no worker gets ready on {seat.device.name}: {last}")
             left = sum(other.device.name == seat.device.name for other in self._seats)
-            told = f"has {left} workers left, as one does not start" if left else "is given up, as no worker starts on it"
-            self._display.say(f"{seat.device.name} {told}: {last}")
+            told = f"goes on with {left} worker{'' if left == 1 else 's'}, as another" if left else "is given up, as its worker"
+            self._display.say(f"{seat.device.name} {told} ended {FAILED_STARTS} times before it was ready: {last}")
 
     def _ingest_all(self) -> None:
         begun = time.monotonic()
