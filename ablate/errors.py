@@ -10,6 +10,10 @@ class AblateError(Exception):
     """Something the user can put right. The command line prints it as one line and exits with 2."""
 
 
+class NoPlace(AblateError):
+    """Something that no line of a study file is to blame for, though it was found out on one's behalf."""
+
+
 def nearest(word: object, choices: Iterable[object]) -> str | None:
     """The choice that looks most like `word`, or None when nothing comes close."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}

@@ -109,7 +109,7 @@ def test_what_is_read_only_is_read_and_not_run(plan: Plan, disk: Disk, tmp_path:
     disk.protect("ro")
     with store.open(str(path)) as db:
         assert status.studies(db)[0].survey.counts == {"complete": 4}
-    with pytest.raises(AblateError, match=r"a\.db cannot be written: no permission"):
+    with pytest.raises(AblateError, match=r"a\.db cannot be written: its file system is read-only"):
         launch(plan, path)
     disk.protect("rw")
     assert launch(plan, path)[0] == DONE

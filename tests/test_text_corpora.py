@@ -126,9 +126,11 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "spec", "complaint"),
     [
-        ({}, "austin", "corpus 'austin': there is no such file, folder or corpus; did you mean 'austen'.*austen, sotu"),
+        ({}, "austin", "corpus 'austin': there is no such corpus, and no such file .*; did you mean 'austen'.*austen, sotu"),
         ({"story.txt": TEXT}, "stroy.txt", "did you mean 'story.txt'"),
-        ({}, "no/such/folder/x.txt", "corpus 'no/such/folder/x.txt': there is no such file"),
+        ({}, "no/such/folder/x.txt", "corpus 'no/such/folder/x.txt': .* in /.*/no/such/folder; paths count from"),
+        ({"tiny.toml": b"", ".tiny.txt": TEXT}, "tiny.txt", "study file's folder. Named corpora"),
+        ({}, "/no/such/x.txt", "file or folder in /no/such. Named"),
         ({}, "*.txt", "there is no such file"),
         ({"empty.txt": b""}, "empty.txt", "corpus 'empty.txt' is empty"),
         ({"blank.txt": b" \n\f\n"}, "blank.txt", "corpus 'blank.txt' is empty"),
@@ -167,8 +169,17 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monke
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(AblateError, match=r"cannot write the cache.*ABLATE_CACHE"):
+    with pytest.raises(AblateError, match=r"cannot use the cache.*ABLATE_CACHE"):
         corpora.find("a.txt.gz", tmp_path)
+
+
+def test_a_file_of_the_working_folder_is_named_as_the_study_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny.txt").write_bytes(TEXT)
+    (tmp_path / "studies").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AblateError, match=r"no such file or folder in /.*/studies; paths count .* did you mean '\.\./tiny\.txt'"):
+        corpora.find("tiny.txt", Path("studies"))
+    assert corpora.find("../tiny.txt", Path("studies")).name == "tiny"
 
 
 def test_text_loads_neither_torch_nor_the_tokenizers_library() -> None:

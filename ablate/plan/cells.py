@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ablate import sizes
 from ablate.config import RunConfig
-from ablate.errors import AblateError
+from ablate.errors import AblateError, NoPlace
 from ablate.plan.model import Cell
 from ablate.plan.resolve import Resolver
 from ablate.study import Study
@@ -46,6 +46,8 @@ def build(study: Study) -> Built:
         try:
             stratum = _stratum(study, levels)
             config, epochs = resolver.config(chosen, baselines.get(stratum))
+        except NoPlace:
+            raise
         except AblateError as error:
             if str(error).startswith(str(study.path)):
                 raise

@@ -116,9 +116,16 @@ def _check_place(path: Path, create: bool) -> None:
     elif path.is_dir():
         raise AblateError(f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}")
     elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
-        raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: no permission")
+        why = "its file system is read-only" if create and _read_only(path) else "no permission"
+        raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: {why}")
     if create and not os.access(path.parent, os.W_OK):
-        raise AblateError(f"database {path} cannot be written: folder {path.parent} is not writable")
+        why = "on a read-only file system" if _read_only(path.parent) else "not writable"
+        raise AblateError(f"database {path} cannot be written: folder {path.parent} is {why}")
+
+
+def _read_only(path: Path) -> bool:
+    """Whether the file system of `path` takes no writes, whoever asks."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _version(path: Path) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ablate.errors import AblateError
+from ablate.errors import AblateError, NoPlace
 
 _NOISE = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')
 _PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
@@ -73,9 +73,11 @@ class Source:
 
 @contextmanager
 def located(source: Source, *path: object) -> Iterator[None]:
-    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place already."""
+    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place already or has none."""
     try:
         yield
+    except NoPlace:
+        raise
     except AblateError as error:
         if str(error).startswith(str(source.path)):
             raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ablate.errors import AblateError
+from ablate.errors import NoPlace
 
 
 def folder() -> Path:
@@ -22,14 +22,14 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder `kind/key` of the cache; where it is missing, `build` fills it.
 
     Of several processes that ask at once, one builds while the others wait for it. The folder gets its name by a
-    rename when it is whole; what a killed process left behind is swept away. Raises `AblateError` where the cache
+    rename when it is whole; what a killed process left behind is swept away. Raises `NoPlace` where the cache
     cannot be written.
     """
     done = folder() / kind / key
     if done.exists():
         return done
     partial = done.with_name(f"{key}.partial")
-    with writing(), _locked(done.with_name(f"{key}.lock")):
+    with usable(), _locked(done.with_name(f"{key}.lock")):
         if not done.exists():
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -39,15 +39,15 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def writing() -> Iterator[None]:
-    """Turns the system's refusal to write into the cache into an `AblateError`."""
+def usable() -> Iterator[None]:
+    """Turns the system's refusal to read or write the cache into `NoPlace`."""
     try:
         yield
     except OSError as error:
         ours = error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(folder())
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or ours:
             reason = os.strerror(error.errno or 0).lower()
-            raise AblateError(f"cannot write the cache {folder()}: {reason}; let ABLATE_CACHE name another folder") from None
+            raise NoPlace(f"cannot use the cache {folder()}: {reason}; let ABLATE_CACHE name another folder") from None
         raise
 
 

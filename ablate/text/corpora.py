@@ -15,6 +15,7 @@ from ablate.text import cache, sources
 from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
 
 NAMED = ("austen", "sotu", "debian-docs")  # the first two come with the package, the third is built on demand
+TEXTS = (".txt", ".md", ".rst", ".gz", ".xz")  # endings of what is offered in the place of a file that is not there
 _FORMAT = 2  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
 
@@ -68,11 +69,12 @@ def read(location: str) -> Facts:
     source = sources.at(location)
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files if path.exists()]
     known = cache.folder() / "corpora" / f"{hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()}.json"
-    if known.exists():
-        return Facts(**json.loads(known.read_text()))
+    with cache.usable():
+        if known.exists():
+            return Facts(**json.loads(known.read_text()))
     facts = _token_facts(source) if isinstance(source, sources.TokenFiles) else _text_facts(source)
     if all(time.time() - mtime / 1e9 > _SETTLED for _, _, mtime in stats):
-        with cache.writing():
+        with cache.usable():
             known.parent.mkdir(parents=True, exist_ok=True)
             partial = known.with_suffix(f".{os.getpid()}")
             partial.write_text(json.dumps(asdict(facts)))
@@ -94,14 +96,27 @@ def _locate(spec: str, root: Path) -> str:
     prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)
     location = sources.absolute(path, root)
     if not prefix and not location.exists() and not sources.is_glob(path):
-        near = [*NAMED, *(entry.name for entry in location.parent.iterdir())] if location.parent.is_dir() else list(NAMED)
-        meant = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
+        meant = _meant(path, location, root)
         raise AblateError(
-            f"corpus {spec!r:.200}: there is no such file, folder or corpus"
-            + (f"; did you mean {meant[0]!r}?" if meant else ".")
+            f"corpus {spec!r:.200}: there is no such corpus, and no such file or folder in {location.parent!s:.200}"
+            + ("" if Path(path).expanduser().is_absolute() else "; paths count from the study file's folder")
+            + (f"; did you mean {meant!r}?" if meant else ".")
             + f" Named corpora: {', '.join(NAMED)}."
         )
     return prefix + str(location)
+
+
+def _meant(path: str, location: Path, root: Path) -> str:
+    """The path from `root` of what has the name in the working folder; else what is called alike and may be text; or ""."""
+    if Path(path).exists():
+        return os.path.relpath(path, root)
+    near = list(NAMED)
+    if location.parent.is_dir():
+        endings = {location.suffix, *TEXTS}
+        there = [entry for entry in location.parent.iterdir() if not entry.name.startswith(".")]
+        near += [entry.name for entry in there if entry.suffix in endings or entry.is_dir()]
+    alike = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
+    return alike[0] if alike else ""
 
 
 def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:

@@ -181,7 +181,7 @@ def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
                 yield buffer
             return
-        with cache.writing():
+        with cache.usable():
             cache.folder().mkdir(parents=True, exist_ok=True)
             into = tempfile.TemporaryFile(dir=cache.folder())  # noqa: SIM115 (what its user raises is not the cache's)
         with into as unpacked:
@@ -202,7 +202,7 @@ def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
                 size += len(chunk)
                 if size > limit:
                     raise AblateError(f"{path} unpacks to more than {limit >> 20} MiB: unpack it yourself if you trust it")
-                with cache.writing():
+                with cache.usable():
                     into.write(chunk)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise AblateError(f"{path} cannot be unpacked: {str(error).lower()}") from None
