@@ -131,6 +131,23 @@ def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
     assert made({"position": "none"}).notes == ()
 
 
+def test_the_plan_says_where_fewer_tokens_are_held_out_than_are_to_be_read(made) -> None:
+    short = {"corpus": "short.txt"}
+    (note,) = made(short, evaluation='tokens = "2G"').notes
+    assert note.startswith("[eval] tokens = 2B is more than corpus = 'short' holds out, 132 tokens of tokenizer = 'byte': ")
+    assert made(short, evaluation="tokens = 132").notes == made(short).notes == ()  # the default asks for nothing
+    (of_ids,) = made(TOKENS, evaluation="tokens = 4001").notes
+    assert "4k tokens of tokenizer = 'tokens'" in of_ids
+    assert not made(TOKENS, evaluation="tokens = 4000").notes
+
+
+def test_the_cache_is_no_fault_of_a_line(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(AblateError, match=rf"^cannot use the cache {tmp_path}/cache: .*; let ABLATE_CACHE name another folder$"):
+        made({"corpus": "austen"})
+
+
 def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
     small = {"corpus": "short.txt", "n_ctx": 4, "batch_tokens": 8}
     (note,) = made(small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte").notes

@@ -54,7 +54,16 @@ def build(study: Study) -> Built:
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
         baselines.setdefault(stratum, config)
         spelt = resolver.spelt.get(config.tokenizer_hash, 1.0)
-        cells[label] = Cell(label, levels, stratum, config, sizes.count(config), epochs, spelt)
+        cells[label] = Cell(
+            label,
+            levels,
+            stratum,
+            config,
+            sizes.count(config),
+            epochs,
+            resolver.held_out[config.corpus_hash, config.tokenizer_hash],
+            spelt,
+        )
     if unused:
         place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ class Cell:
     config: RunConfig  # with seed 0
     sizes: Sizes
     epochs: float  # passes over the training text; estimated where the tokenizer is not a byte's
+    held_out: float = math.inf  # tokens of the text that are; estimated as `epochs`
     spelt: float = 1.0  # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ablate import sizes
 from ablate.plan.model import Cell
 from ablate.study import Study
+from ablate.units import count
 
 FEW = 50  # steps, below which a run has learnt little beyond how often each token comes
 LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
@@ -14,7 +15,7 @@ LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Sentences about cells of the study."""
-    return (*_short(cells), *_undefined(study, cells), *_lossy(cells), *_additive(cells))
+    return (*_short(cells), *_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *_additive(cells))
 
 
 def _short(cells: Sequence[Cell]) -> Iterator[str]:
@@ -37,6 +38,20 @@ def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
     for (position, n_ctx, finals), labels in missing.items():
         where = f"{labels[0]!r}" + (f" and {len(labels) - 1} more" if labels[1:] else "")
         yield f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}"
+
+
+def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
+    """Texts of which fewer tokens are held out than [eval] asks for."""
+    asked = study.evaluation.tokens
+    if "tokens" not in study.evaluation.model_fields_set:
+        return
+    for corpus, tokenizer, held_out in dict.fromkeys((one.config.corpus, one.config.tokenizer, one.held_out) for one in cells):
+        if held_out < asked:
+            about = "" if tokenizer in ("byte", "tokens") else "about "
+            yield (
+                f"[eval] tokens = {count(asked)} is more than corpus = {corpus!r} holds out, {about}{count(held_out)} tokens of "
+                f"tokenizer = {tokenizer!r}: every evaluation reads all of them"
+            )
 
 
 def _lossy(cells: Sequence[Cell]) -> Iterator[str]:

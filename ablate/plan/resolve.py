@@ -17,7 +17,7 @@ from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, tokenizers
 
-BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate epochs beforehand
+BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate beforehand
 _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file, which may do anything, is tried on all of it
 
 
@@ -45,6 +45,7 @@ class Resolver:
 
     study: Study
     sources: dict[str, str] = field(default_factory=dict)  # content hash → location, as found so far
+    held_out: dict[tuple[str, str], float] = field(default_factory=dict)  # hashes of corpus and tokenizer → tokens, estimated
     spelt: dict[str, float] = field(default_factory=dict)  # hash of a tokenizer from a file → bytes it spells a byte of text
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
@@ -112,6 +113,8 @@ class Resolver:
             tried = not given and not info.location.startswith("bpe:") and not found.holds_tokens and found.n_bytes <= _TRIED
             if tried:
                 self.spelt[info.hash] = text.spelt(found, info)
+            per_token = 2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
+            self.held_out[found.hash, info.hash] = found.n_held_out_bytes / per_token
             known = self.study.max_epochs is not None or given or tried
             train_tokens = text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
             self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
