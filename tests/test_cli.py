@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -369,6 +370,12 @@ def test_new_keeps_brackets_together_where_levels_are_split(ablate: Run) -> None
     code, out, _ = ablate("new", "mix", "--factor", mix, "--base", masked, "--metric", "probe_loss@0.15")
     assert code == 0 and "2 cells" in out
     assert list(load("mix").factors["mask_mix"]) == ["[1, 0, 0]", "[0.8, 0.1, 0.1]"]
+
+
+def test_the_first_steps_of_help_work_in_an_empty_folder(ablate: Run) -> None:
+    first, then = re.search(r"First steps: ablate (.*?), then ablate (\w+),", " ".join(ablate("--help")[1].split())).groups()
+    arguments = first.split()
+    assert ablate(*arguments)[0] == ablate(then, arguments[1])[0] == 0
 
 
 def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_repeated_runs_show_that_a_form_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("points", "reason"),
     [
-        ({"n": [1e6] * 8, "d": np.geomspace(1e7, 1e9, 8)}, "3 sizes.*there are 1 sizes"),
+        ({"n": [1e6] * 8, "d": np.geomspace(1e7, 1e9, 8)}, "3 sizes.*there are 1 size,"),
         ({"n": [1e6, 2e6, 4e6] * 2, "d": [1e7, 2e7, 4e7] * 2}, "7 runs.*6 runs"),
         ({"n": np.geomspace(1e6, 1e8, 9), "d": 20 * np.geomspace(1e6, 1e8, 9)}, "tokens rise with size"),
         ({"n": np.geomspace(1e6, 1e8, 9), "d": 1e16 / np.geomspace(1e6, 1e8, 9)}, "same budget"),

@@ -272,6 +272,30 @@ def test_published_exponents_from_the_command_line(fit: Callable[..., str]) -> N
     assert "Tokens taken as d = flops / 6n." in said and "the form does not describe them" in said
 
 
+def test_a_refusal_that_holds_for_several_curves_is_said_once(fit: Callable[..., str], write: Write) -> None:
+    file = str(write("arm,N,ppl\n" + "".join(f"{arm},1e6,{loss}\n" for arm in "abc" for loss in (30, 31))))
+    said = fit("--csv", file, "--n", "N", "--loss", "ppl", "--group", "arm").splitlines()
+    assert said[1].startswith("ppl reaches 31: if it is a perplexity")  # what is at fault comes first, and is not lost
+    assert said[-1].startswith("ablate: All 3 curves: L(N) needs at least 4 sizes and 5 runs; there are 1 size and 2 runs.")
+    assert said[-1].count("needs at least") == 1
+    sizes = [1e6, 3e6, 1e7, 3e7, 1e8, 3e8]
+    fitted = [f"fine,{n},{2 + 1e3 * n**-0.5}\n" for n in sizes]
+    file = str(write("arm,N,loss\n" + "".join([*fitted, "few,1e6,3\n", "less,1e6,3\n"])))
+    assert "few and less: L(N) needs at least" in fit("--csv", file, "--n", "N", "--loss", "loss", "--group", "arm")
+
+
+def test_a_fit_that_describes_nothing_leads_with_that(write: Write) -> None:
+    rng = np.random.default_rng(0)
+    n, d = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e8, 5), np.geomspace(1e8, 1e10, 5)))
+    perplexity = np.exp(FORMS["nd"].loss(USUAL, {"n": n, "d": d}) + 0.3 * rng.normal(size=25))
+    text = "N,D,ppl\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(n, d, perplexity, strict=True))
+    said = read(write(text), n="N", d="D", loss="ppl").fit(bootstraps=50).lines()
+    assert "% off the curve" in said[0] and said[1].startswith("  Runs lie ") and "its constants mean nothing" in said[1]
+    assert not any("noise would have to be" in line for line in said)  # no advice on how to sharpen nonsense
+    good = read(write(text), n="N", d="D", loss="log(ppl)").fit(bootstraps=50)
+    assert "mean nothing" not in "\n".join(good.lines())
+
+
 def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) -> None:
     rng = np.random.default_rng(0)
     n, d = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4)))
@@ -281,9 +305,7 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
     assert "For 0.2 the noise would have to be about" in said and "At the noise there is, this would do: " in said
     few = "N,loss\n1e6,3\n1e7,2.5\n1e8,2.2\n"
     refused = fit("--csv", str(write(few)), "--n", "N", "--loss", "loss")
-    assert (
-        refused.startswith("ablate: L(N) needs at least 4 sizes and 5 runs; there are 3 sizes") and "this would do: " in refused
-    )
+    assert "\nablate: L(N) needs at least 4 sizes and 5 runs; there are 3 sizes" in refused and "this would do: " in refused
 
 
 @pytest.mark.parametrize(

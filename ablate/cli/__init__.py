@@ -17,7 +17,7 @@ app = typer.Typer(
     help="Find out whether a part of a transformer matters, and by how much.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="First steps: ablate plan quickstart, ablate run quickstart, ablate report quickstart.",
+    epilog="First steps: ablate new wiring --factor topology=serial,parallel, then ablate plan, run and report wiring.",
 )
 
 PANELS = {

@@ -86,8 +86,10 @@ def fit(
             raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
         losses = read(csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest)
     out = console()
+    for line in (losses.measured(), *losses.notes):  # first, as they may say why nothing can be fitted
+        out.print(line, markup=False, soft_wrap=True)
     found = losses.fit(form=form, hold_out=hold_out)
-    for line in (losses.measured(), *losses.notes, *found.lines()):
+    for line in found.lines():
         out.print(line, markup=False, soft_wrap=True)
     if plot:
         _plot(losses, found, loss or "loss", plot)

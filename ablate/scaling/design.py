@@ -22,7 +22,7 @@ LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}  # where those runs began; smaller mode
 SPAN = 100.0  # largest size over smallest, in a grid that is proposed
 RATIOS = (5.0, 160.0)  # tokens per parameter, in a grid that is proposed
 MOST_LEVELS = 30
-NAMES = {"n": "sizes", "d": "token counts", "c": "budgets"}
+NAMES = {"n": "size", "d": "token count", "c": "budget"}
 SAME_LINE = 0.98  # a correlation of ln N with ln D beyond which their terms cannot be told apart
 
 
@@ -105,7 +105,7 @@ def sufficient_grid(
             text = f"{count} sizes × {count} tokens per parameter, {low:.3g} to {high:.3g}"
         else:
             points = {form.columns[0]: x}
-            text = f"{count} {NAMES[form.columns[0]]} over a range of {SPAN:g}"
+            text = f"{count} {NAMES[form.columns[0]]}s over a range of {SPAN:g}"
         width = expected_width(form, truth, points, noise)["alpha"]
         if width <= target:
             return Grid(text, len(points[form.columns[0]]), width)
@@ -135,11 +135,11 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
     """AblateError where the form cannot be fitted to these points: what is missing, and a grid that would suffice."""
     runs = len(columns[form.columns[0]])
     least = 4 if len(form.columns) == 1 else 3
-    counts = {name: len(levels(columns[name])) for name in form.columns}
+    counts = [(len(levels(columns[name])), NAMES[name]) for name in form.columns]
     least_runs = len(form.constants) + 2
-    wanted = [f"{least} {NAMES[name]}" for name in form.columns] + [f"{least_runs} runs"]
-    there = [f"{counts[name]} {NAMES[name]}" for name in form.columns] + [f"{runs} runs"]
-    if runs < least_runs or min(counts.values()) < least:
+    wanted = [f"{least} {NAMES[name]}s" for name in form.columns] + [f"{least_runs} runs"]
+    there = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (*counts, (runs, "run"))]
+    if runs < least_runs or min(counts)[0] < least:
         raise AblateError(f"{where}{form.symbol} needs at least {listed(wanted)}; there are {listed(there)}.{proposal(form)}")
     if len(form.columns) == 2:
         together = np.corrcoef(np.log(columns["n"]), np.log(columns["d"]))[0, 1]

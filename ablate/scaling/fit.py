@@ -12,7 +12,7 @@ from ablate.scaling.bootstrap import BOOTSTRAPS, Band, Interval, estimate, limit
 from ablate.scaling.design import demand
 from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
 from ablate.scaling.held_out import HeldOut, check, chosen_check
-from ablate.scaling.noise import MISFIT, far_off, misfit, repeated_noise, residual_sd
+from ablate.scaling.noise import describes, far_off, misfit, repeated_noise, residual_sd
 from ablate.scaling.solve import Floats
 
 FLAT = 1e-6  # an exponent below this is zero
@@ -119,10 +119,10 @@ def fit(
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
     repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
     usual = residual_sd(residuals[near], len(value))
-    describes = not usual > MISFIT * repeats  # without repeated runs, NaN: nothing is known against it
-    notes = bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
+    described = describes(usual, repeats)
+    notes = () if described else (misfit(usual, repeats),)
+    notes += bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
     notes += outside(chosen, value, table) + without_far(chosen, table, log_loss, residuals, near, rng)
-    notes += () if describes else (misfit(usual, repeats),)
     held_out = None
     try:
         held_out = check(chosen, table, log_loss, what, rng, bootstraps, confidence)
@@ -141,7 +141,7 @@ def fit(
         held_out=held_out,
         notes=notes,
         cost=Cost.of(table),
-        describes=describes,
+        describes=described,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from ablate.scaling.solve import Floats
 
 MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
+HOPELESS = 0.1  # residuals larger than this are, where no run is repeated: seeds differ by a percent or so
 FAR = 6.0  # times the usual residual (a normal's sd by the median): as good as never by chance
 FAR_AT_LEAST = 0.01  # of the loss; nearer than that no run is far off
 MOST_FAR = 0.1  # of the runs; where more are far off, that is how residuals are spread
@@ -23,10 +26,19 @@ def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
 
 
 def misfit(residual: float, noise: float) -> str:
+    """What is said where `describes` does not hold; noise: from run to run, NaN where it is not known."""
+    if math.isnan(noise):
+        far = f"Runs lie {residual:.1%} off the curve, further than noise would put them"
+        return f"{far}: the form does not describe them, and its constants mean nothing."
     return (
         f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}: the form does not describe "
         "them, and its intervals leave that out."
     )
+
+
+def describes(residual: float, noise: float) -> bool:
+    """Whether a curve that runs lie `residual` off is one of theirs; noise: from run to run, NaN where it is not known."""
+    return not residual > (HOPELESS if math.isnan(noise) else MISFIT * noise)
 
 
 def residual_sd(residuals: Floats, constants: int) -> float:

@@ -18,6 +18,7 @@ from ablate.scaling.held_out import chosen_check
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
 from ablate.scaling.noise import MISFIT, misfit
 from ablate.scaling.solve import Floats
+from ablate.units import listed
 
 APART = 1.2  # the ratio of neighbouring budgets from which they are no scatter
 ONE = "all"  # what the curve of a table without groups is called
@@ -73,7 +74,7 @@ def fit_table(
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
-    refused: list[str] = []
+    refused: dict[str, list[str]] = {}  # why → curves
     for name in dict.fromkeys(names.tolist()):
         rows = order[names[order] == name]
         part, losses = {column: values[rows] for column, values in columns.items()}, np.asarray(loss, float)[rows]
@@ -82,22 +83,31 @@ def fit_table(
             same = np.random.default_rng(seed)
             fits[name] = fit(losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, confidence=confidence, **part)
         except AblateError as error:
-            refused.append(f"{name}: {error}" if group is not None else str(error))
+            refused.setdefault(str(error), []).append(name)
         if {"n", "c"} <= part.keys() and repeating(part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES):
             try:
                 isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part)
             except AblateError as error:
-                refused.append(f"{name}: {error}" if group is not None else str(error))
+                refused.setdefault(str(error), []).append(name)
+    complaints = _complaints(refused, 0 if group is None else len(set(names.tolist())))
     if not fits and not isoflops:
-        raise AblateError(" ".join(refused))
+        raise AblateError(" ".join(complaints))
     for name, one in fits.items():
         if name in isoflops and one.describes and one.noise > MISFIT * isoflops[name].noise:
-            fits[name] = replace(one, describes=False, notes=(*one.notes, misfit(one.noise, isoflops[name].noise)))
+            fits[name] = replace(one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes))
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
     comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
-    return TableFit(fits, isoflops, tuple(comparisons), tuple(refused + notes))
+    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes))
+
+
+def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:
+    """Why curves were refused, once for all that it holds for; they are named where there is a choice of them."""
+    return [
+        why if not curves else f"All {curves} curves: {why}" if len(of) == curves > 1 else f"{listed(of)}: {why}"
+        for why, of in refused.items()
+    ]
 
 
 def complete(n: Floats | None, d: Floats | None, flops: Floats | None) -> tuple[dict[str, Floats], list[str]]:

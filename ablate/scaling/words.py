@@ -17,13 +17,14 @@ UNTRUSTED = ", but a curve does not describe its runs or missed what was held ou
 
 
 def fit_lines(name: str, one: Fit) -> list[str]:
-    out = [f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the curve"]
-    out += [f"  {constant} = {interval}" for constant, interval in one.constants.items()]
+    first = f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the curve"
+    out = [f"  {constant} = {interval}" for constant, interval in one.constants.items()]
     if one.form.columns == ("n", "d"):
         out.append(f"  best N grows as C^a, a = {one.n_exponent}")
     out += [f"  {one.held_out}"] if one.held_out else []
     out += [f"  {one.lost} runs without a finite loss left out."] if one.lost else []
-    return out + [f"  {note}" for note in (*one.notes, enough(one)) if note]
+    told = [f"  {note}" for note in (*one.notes, enough(one)) if note]
+    return [first, *out, *told] if one.describes else [first, *told, *out]
 
 
 def enough(one: Fit) -> str:
