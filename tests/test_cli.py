@@ -179,6 +179,15 @@ def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path)
     assert files(tmp_path) == set()
 
 
+def test_plan_says_what_of_it_is_done(ablate: Run, measured: str) -> None:
+    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    assert "Done: 25 of 25 runs\n" in out and out.endswith("Next: ablate report quickstart\n")
+    with sqlite3.connect(measured) as connection:
+        connection.execute("UPDATE run SET status = 'stopped' WHERE id = 1")
+    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
+
+
 def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: Run, measured: str) -> None:
     # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)

@@ -88,7 +88,9 @@ def plan(
         *made.notes,
     ):
         out.print(line, markup=False)
-    out.print(f"\nNext: ablate run {quote(study)}" + (f" --size {size}" if size else ""), markup=False)
+    finished = not made.later and done >= {run.config.key for run in made.runs}
+    following = f"report {quote(made.study.name)}" if finished else f"run {quote(study)}" + (f" --size {size}" if size else "")
+    out.print(f"\nNext: ablate {following}", markup=False)
 
 
 def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
@@ -226,6 +228,8 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         what = [f"{number} runs that {role}" for role, number in missing.items() if number]
         then = ", then those at the rates found" if plan.undecided else ""
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace("runs that compare", "runs to compare")
+    elif done:
+        yield f"Done: {len(done)} of {len({run.config.key for run in plan.runs})} runs"
 
 
 def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
