@@ -120,7 +120,7 @@ def fit(
     repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
     usual = residual_sd(residuals[near], len(value))
     described = describes(usual, repeats)
-    notes = () if described else (misfit(usual, repeats),)
+    notes: tuple[str, ...] = () if described else (misfit(usual, repeats),)
     notes += bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
     notes += outside(chosen, value, table) + without_far(chosen, table, log_loss, residuals, near, rng)
     held_out = None

@@ -16,7 +16,7 @@ from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.held_out import chosen_check
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
-from ablate.scaling.noise import MISFIT, misfit
+from ablate.scaling.noise import describes, misfit
 from ablate.scaling.solve import Floats
 from ablate.units import listed
 
@@ -93,7 +93,7 @@ def fit_table(
     if not fits and not isoflops:
         raise AblateError(" ".join(complaints))
     for name, one in fits.items():
-        if name in isoflops and one.describes and one.noise > MISFIT * isoflops[name].noise:
+        if name in isoflops and one.describes and not describes(one.noise, isoflops[name].noise):
             fits[name] = replace(one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes))
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
