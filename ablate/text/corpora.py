@@ -114,7 +114,7 @@ def _meant(path: str, location: Path, root: Path) -> str:
     if location.parent.is_dir():
         endings = {location.suffix, *TEXTS}
         there = [entry for entry in location.parent.iterdir() if not entry.name.startswith(".")]
-        near += [entry.name for entry in there if entry.suffix in endings or entry.is_dir()]
+        near += [entry.name for entry in there if entry.is_dir() or (entry.is_file() and entry.suffix in endings)]
     alike = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
     return alike[0] if alike else ""
 
