@@ -41,7 +41,7 @@ def scaling(
     fits = fits or {}
     with style.theme():
         shown = list(style.arms(frame, "curve"))
-        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 2.4, names)
         handles = []
         for name, index, part in shown:
@@ -105,7 +105,7 @@ def frontier(
     """
     with style.theme():
         shown = [name for name in order if name in isoflops or name in fits]
-        names = [style.plain(name, 24) for name in shown] if len(shown) > 1 else []
+        names = style.entries(shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 2.2, names)
         handles = []
         for name in shown:
@@ -132,7 +132,7 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
     """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with a column residual."""
     with style.theme():
         shown = list(style.arms(frame, "curve"))
-        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 1.9, names)
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
