@@ -19,7 +19,9 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 WIDTH = 3.4  # inches: a column of a two-column paper
 KINDS = ("svg", "pdf", "png")  # of files of a figure
@@ -176,9 +178,9 @@ def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: boo
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
-        wanted = 3 if which == "x" else 4  # words beside each other take more room than words above each other
+        wanted, most = (3, 4) if which == "x" else (4, 6)  # words beside each other take more room than words above each other
         found = (_steps(subs, low, high, wanted) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)))
-        axis.set_major_locator(next(filter(None, found), MaxNLocator(4)))
+        axis.set_major_locator(next(filter(None, found), MaxNLocator(most)))
         axis.set_minor_formatter(NullFormatter())
         if decades < 1:
             axis.minorticks_off()
@@ -244,6 +246,21 @@ def labels(ax: Axes, x: str, y: str) -> None:
     """Name both axes; on the short y axis the unit takes a line of its own where it must."""
     ax.set_xlabel(plain(x))
     ax.set_ylabel(plain(y).replace(" (", "\n(", 1) if len(y) > 26 else plain(y))
+
+
+def apart(ax: Axes, words: Sequence[Annotation]) -> None:
+    """Move words of a finished figure up from those that they would cover, by a line at most; one without room there goes."""
+    ax.figure.figure.draw_without_rendering()
+    placed: list[Bbox] = []
+    for word in sorted(words, key=lambda word: word.get_window_extent().y0):
+        box = word.get_window_extent()
+        lift = max([0.0, *(below.y1 + 1 - box.y0 for below in placed if box.overlaps(below))])
+        moved = box.translated(0, lift)
+        if lift > box.height or any(map(moved.overlaps, placed)):
+            word.remove()
+            continue
+        word.xyann = (word.xyann[0], word.xyann[1] + lift * 72 / ax.figure.dpi)
+        placed.append(moved)
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
