@@ -251,7 +251,9 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
             linecolor=style.PAPER,
             cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": style.Even(style.decimal)},
         )  # fmt: skip
-        ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
+        bar = ax.collections[0].colorbar.ax  # type: ignore[union-attr]
+        bar.tick_params(width=0.7)
+        bar.xaxis.label.set_wrap(True)
         for spine in ax.spines.values():
             spine.set_visible(False)
         ax.set_xticklabels([style.plain(name, 18) for name in table.columns], rotation=30, ha="left", rotation_mode="anchor")

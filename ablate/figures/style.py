@@ -290,14 +290,13 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
         figure.draw_without_rendering()  # once; the files share the layout
         figure.set_layout_engine(None)  # beside any engine, "none" too, savefig would draw each file twice
         for kind, file in files.items():
+            part = file.with_name(f".{file.name}.part")  # a figure that has its name is whole
             if kind == "svg":
-                file.write_text(_titled(_svg(figure)), encoding="utf-8")
+                part.write_text(_titled(_svg(figure)), encoding="utf-8")
             else:
-                part = file.with_name(f".{file.name}.part")  # a name that ends as it should is a whole figure
-                figure.savefig(
-                    part, format=kind, dpi=200, metadata={"CreationDate": None} if kind == "pdf" else {"Software": None}
-                )
-                part.replace(file)
+                dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+                figure.savefig(part, format=kind, dpi=200, metadata=dated)
+            part.replace(file)
     return list(files.values())
 
 
