@@ -114,16 +114,14 @@ def test_intervals_end_inside_the_axes() -> None:
             assert box.x0 < x < box.x1 and box.y0 < y < box.y1
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "least"), [(3.2, 11, 4), (1.2, 2.4, 4), (0.9, 2.2, 4), (2.4, 6.5, 4), (1, 900, 4), (1e-3, 1e9, 4)]
-)
-def test_a_short_log_axis_has_ticks_enough_to_be_read_as_one(low: float, high: float, least: int) -> None:
+@pytest.mark.parametrize(("low", "high"), [(3.2, 11), (1.2, 2.4), (0.9, 2.2), (2.4, 6.5), (1, 900), (1e-3, 1e9)])
+def test_a_short_log_axis_has_ticks_enough_to_be_read_as_one(low: float, high: float) -> None:
     ax = plt.subplots()[1]
     ax.set_yscale("log")
     ax.set_ylim(low, high)
     style.ticks(ax, "y", log=True)
     words = [label.get_text() for at, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True) if low <= at <= high]
-    assert least <= len(words) <= 14 and all(words)
+    assert 4 <= len(words) <= 14 and all(words)
 
 
 def test_what_is_written_at_lines_does_not_overlap() -> None:
