@@ -285,7 +285,7 @@ def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path
     tree = ET.parse(svg)
     words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("text"))
     for name in ("$x$", "<script>alert(1)</script>", "a\"b'c&d", "日本語 Ω", "%s {}", "-- ]]> -->"):
-        assert style.plain(name, 22).replace("\\$", "$") in words, name
+        assert all(line.replace("\\$", "$") in words for line in style.wrapped(name, 22).split("\n")), name
     assert pdf.stat().st_size > 1000 < png.stat().st_size
     frame = report_frames.curves(tuple(HOSTILE), seeds=1, points=5)
     ET.parse(figures.save(figures.curves(frame).figure, tmp_path / "curves")[0])  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: 
 from scipy import stats
 
 from ablate import report, store, units
-from ablate.report import document, words
+from ablate.report import document, scaled, words
+from ablate.scaling import Interval
 from ablate.store import Database
 from ablate.store import query as queries
 
@@ -672,7 +673,12 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
         (units.listed("abc"), "a, b and c"), (units.listed([]), ""), (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
         (words.signed(0.00001, 3), "0.000"), (words.signed(-0.02, 3), "−0.020"), (words.number(math.inf), "∞"),
         (words.number(NAN), "–"),
-        (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0499), "p = 0.050"), (words.p_value(0.5), "p = 0.50"),
+        (words.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"), (words.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
+        (words.ends(-0.1, 0.0, 2), "−0.10 to 0.00"), (words.ends(0.0004, 0.2, 3, words.number), "0.0004 to 0.200"),
+        (scaled.gap(Interval(0.0004, 0.00002, 0.01)), "+0.04% (+0.002% to +1.00%)"),
+        (scaled.change(Interval(0.1, -math.inf, 0.0001)), "+0.100 (−∞ to +0.0001)"),
+        (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0497), "p = 0.0497"), (words.p_value(0.0502), "p = 0.050"),
+        (words.p_value(0.5), "p = 0.50"),
         (document.tex("50%_x & 3×10¹⁴"), r"50\%\_x \& 3$\times$10$^{14}$"),
         (document.markdown("a|b\n*c* <d>"), r"a\|b \*c\* &lt;d&gt;"),
     ],

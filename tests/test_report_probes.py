@@ -10,6 +10,7 @@ from report_study import Outcome, study
 from ablate import report
 from ablate.report import probes
 from ablate.report.document import exported
+from ablate.report.gallery import Gallery
 from ablate.report.material import gather
 from ablate.store import Database
 from ablate.store import query as queries
@@ -37,6 +38,24 @@ def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
     assert rows["0.4"] == pytest.approx([2.26, 2.01, 2.41])
     _, found = queries.run(db, table.sql)
     assert [row[-1] for row in found] == pytest.approx(rows["0.15"] + rows["0.4"])
+
+
+@pytest.mark.parametrize(
+    ("objective", "finals", "title"),
+    [
+        ("causal", [("loss_at_length", 1.0, 2.0), ("loss_at_length", 4.0, 2.1)], "Context"),
+        ("masked", [("probe_loss", 0.15, 2.0), ("probe_loss", 0.4, 2.1)], "Masking"),
+        ("masked", [("probe_loss", 0.4, 2.0), ("loss_at_position", 0, 2.0), ("loss_at_position", 1, 2.0)], "Context and masking"),
+    ],
+)
+def test_the_section_is_named_by_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str, finals: list[tuple[str, float, float]], title: str
+) -> None:
+    wirings = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
+    db = study(tmp_path, wirings, lambda levels, seed: Outcome(1.0, finals=finals), seeds=2, base={"objective": objective})
+    monkeypatch.setattr(Gallery, "draw", lambda gallery: None)
+    gathered = report.gather(db, "topology")
+    assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [title]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scipy import stats
 
 from ablate import report
 from ablate.report import contexts
-from ablate.report.words import decimals, signed
+from ablate.report.words import decimals, ends, signed
 
 WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
 DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
@@ -54,7 +54,7 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
         low, high = found.confidence_interval()
         digits = decimals((high - low) / 2)
         mean = sum(RISES[name]) / 3
-        assert text.count(f"{signed(mean, digits)} ({signed(low, digits)} to {signed(high, digits)}) for {name}") == 2
+        assert text.count(f"{signed(mean, digits)} ({ends(low, high, digits)}) for {name}") == 2
     assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
     assert text.count("; not defined for learned.") == 2 and "At n_layer=2, with 4 times the context of training" in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from ablate.figures import style
 
 FEWEST = 3  # runs that have an interval in a figure: that of two is 13 standard errors to each side
 APART = 2.4  # points between neighbouring lines of `ordered`
+MOST_APART = 40.0  # points between the first and the last of many
 
 
 def effects(
@@ -31,22 +33,24 @@ def effects(
     """
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
-        ax = style.canvas(ax, 0.75 + 0.19 * sum(len(group.rows) + 1.35 for group in groups))
+        ax = style.canvas(ax, 0.75 + 0.19 * sum(group.height for group in groups))
         low, high = _window(effects, pairs)
-        y, places, names = 0.0, [], []
+        top, places, names = 0.5, [], []
         for group in groups:
-            _heading(ax, y, group.heading)
+            _heading(ax, top - _height(group.heading) / 2, group.heading)
+            y = top - _height(group.heading)
             for name, row in group.rows:
-                y -= 1
-                places.append(y)
-                names.append(style.plain(name, 22))
-                _row(ax, y, row, pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])], low, high)
-            y -= 1.35
+                places.append(y - _height(name) / 2)
+                names.append(name)
+                own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
+                _row(ax, places[-1], row, own, low, high)
+                y -= _height(name)
+            top -= group.height
         ax.set_yticks(places, names)
         ax.tick_params(axis="y", length=0, pad=4)
         ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
         ax.set_xlim(low, high)
-        ax.set_ylim(y + 0.65, 0.7)
+        ax.set_ylim(top + 0.15, 0.7)
         style.ticks(ax, "x", style.signed)
         ax.grid(axis="x")
         ax.spines["left"].set_visible(False)
@@ -62,6 +66,21 @@ class _Group:
     heading: str
     rows: list[tuple[str, pd.Series]]  # label, effect
 
+    @property
+    def height(self) -> float:
+        """In rows, with the room below."""
+        return sum(map(_height, (self.heading, *(name for name, _ in self.rows)))) + 0.35
+
+
+def _height(text: str) -> float:
+    """Of a heading or a label, in rows of one line."""
+    return 1 + 0.65 * text.count("\n")
+
+
+def _group(heading: str, rows: Iterable[tuple[str, pd.Series]]) -> _Group:
+    """On lines that the figure has room for."""
+    return _Group(style.wrapped(heading, 54), [(style.wrapped(name, 22), row) for name, row in rows])
+
 
 def _groups(effects: pd.DataFrame) -> list[_Group]:
     """The families; where each has one level only, they stand together."""
@@ -75,11 +94,11 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
         if part["factor"].nunique() > 1:
             heading = ", ".join(["each part", *([first["stratum"]] if first["stratum"] else [])])
             named = [(f"{row['factor']}={row['level']}", row) for _, row in part.iterrows()]
-            groups.append(_Group(f"{heading}: against the baseline", named))
+            groups.append(_group(f"{heading}: against the baseline", named))
             continue
         where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [first["stratum"]] * bool(first["stratum"])
         heading = f"{', '.join(where)}: against {first['baseline_level']}"
-        groups.append(_Group(heading, [(row["level"], row) for _, row in part.iterrows()]))
+        groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
     return groups
 
 
@@ -91,12 +110,12 @@ def _together(effects: pd.DataFrame, strata: int, factors: int) -> list[_Group]:
     same = factors == 1 and effects["level"].nunique() == effects["baseline_level"].nunique() == 1
     first = effects.iloc[0]
     heading = f"{first['level']} against {first['baseline_level']}" if same else "against the baseline"
-    return [_Group(heading, [(label(row), row) for _, row in effects.iterrows()])]
+    return [_group(heading, [(label(row), row) for _, row in effects.iterrows()])]
 
 
 def _heading(ax: Axes, y: float, text: str) -> None:
     heading = ax.annotate(
-        style.plain(text, 54), (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
+        text, (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
         va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
     )  # fmt: skip
     heading.set_in_layout(False)  # it stands in the margin that the names below it need
@@ -144,21 +163,24 @@ def ordered(
     """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
 
     frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95% t-interval from three seeds on; a
-    faint point is a run. Lines stand a little apart, so that intervals at one x do not hide each other; the y axis fits the runs,
-    and an interval that is much wider leaves the picture.
+    faint point is a run. Lines stand a little apart, so that intervals at one x do not hide each other. The y axis fits
+    runs and intervals: that of three runs, the widest, is not three times as wide as they lie apart.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
         groups = [("", 0, whole)] if hue is None else list(style.arms(whole, hue))
-        names = [style.plain(name, 30) for name, *_ in groups] if hue is not None else []
+        names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
-        lines = []
+        lines, heights = [], [whole[y].to_numpy(float)]
         log = _spans_decades(whole[x].astype(float))
-        _widen(ax, whole[x].to_numpy(float), log)
+        apart = min(APART, MOST_APART / len(groups))
+        _widen(ax, whole[x].to_numpy(float), log, room=0.08 + 0.003 * apart * len(groups))
         for place, (name, index, part) in enumerate(groups):
-            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * APART / 72, 0, ax.figure.dpi_scale_trans)
-            lines.append(_ordered_line(ax, part, x, y, name, index, ax.transData + aside))
-        style.fit(ax, whole[y].to_numpy(float), room=0.3)
+            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans)
+            levels = _levels(part, x, y)
+            heights += [np.array([found.lo, found.hi]) for found in levels.values() if _has_interval(found)]
+            lines.append(_ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside))
+        style.fit(ax, np.concatenate(heights))
         style.ticks(ax, "x", log=log)
         if whole[x].nunique() <= 8:
             values = sorted(whole[x].astype(float).unique())
@@ -172,30 +194,41 @@ def ordered(
         return ax
 
 
-def _widen(ax: Axes, x: np.ndarray, log: bool) -> None:
-    """An x axis about `x`, set before anything is drawn: what stands aside of its place does not stretch it well."""
+def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
+    """An x axis about `x`, with `room` as a share of its range at both ends, set before anything is drawn: what stands aside of
+    its place does not stretch it well.
+    """
     if log:
         ax.set_xscale("log")
     if len(x) and np.ptp(x) > 0:
         low, high = (np.log(x) if log else x).min(), (np.log(x) if log else x).max()
-        ends = np.array([low, high]) + 0.08 * (high - low) * np.array([-1, 1])
+        ends = np.array([low, high]) + room * (high - low) * np.array([-1, 1])
         ax.set_xlim(*(np.exp(ends) if log else ends))
 
 
-def _ordered_line(ax: Axes, part: pd.DataFrame, x: str, y: str, name: str, index: int, where: Transform) -> Line2D:
+def _levels(part: pd.DataFrame, x: str, y: str) -> dict[float, stats.Effect]:
+    """x → the mean of the runs there and its t-interval: `paired` of the values themselves."""
+    return {float(value): stats.paired(runs[y].to_numpy(float)) for value, runs in part.groupby(x)}  # type: ignore[arg-type]
+
+
+def _has_interval(found: stats.Effect) -> bool:
+    return found.n >= FEWEST and math.isfinite(found.lo)
+
+
+def _ordered_line(
+    ax: Axes, part: pd.DataFrame, levels: dict[float, stats.Effect], x: str, y: str, name: str, index: int, where: Transform
+) -> Line2D:
     look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.0, "transform": where}
     faint = {"color": look["color"], "alpha": 0.3, "markersize": 2.6, "markeredgewidth": 0, "transform": where}
     ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
-    levels = [(float(value), stats.paired(runs[y].to_numpy(float))) for value, runs in part.groupby(x)]  # type: ignore[arg-type]
-    for value, found in levels:  # `paired` of the values themselves: their mean and its t-interval
-        if found.n >= FEWEST and math.isfinite(found.lo):
+    for value, found in levels.items():
+        if _has_interval(found):
             interval = {"color": look["color"], "linewidth": 1.2, "solid_capstyle": "butt", "transform": where}
             ax.plot([value, value], [found.lo, found.hi], **interval)
         mark = ax.plot([value], [found.mean], **look)[0]
         style.tip(mark, f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over {found.n} runs")
-    return ax.plot(
-        [v for v, _ in levels], [f.mean for _, f in levels], linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
-    )[0]
+    means = [found.mean for found in levels.values()]
+    return ax.plot(list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look)[0]
 
 
 def _spans_decades(values: pd.Series) -> bool:
@@ -218,7 +251,9 @@ def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: s
             linecolor=style.PAPER,
             cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": style.Even(style.decimal)},
         )  # fmt: skip
-        ax.collections[0].colorbar.ax.tick_params(width=0.7)  # type: ignore[union-attr]
+        bar = ax.collections[0].colorbar.ax  # type: ignore[union-attr]
+        bar.tick_params(width=0.7)
+        bar.xaxis.label.set_wrap(True)
         for spine in ax.spines.values():
             spine.set_visible(False)
         ax.set_xticklabels([style.plain(name, 18) for name in table.columns], rotation=30, ha="left", rotation_mode="anchor")

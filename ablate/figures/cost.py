@@ -25,8 +25,8 @@ def pareto(
         runs = whole.groupby(hue, observed=True)[y]
         near = style.near(list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median())
         names = [
-            style.plain(name, 24) + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
-            for (name, *_), mean, inside in zip(found, means[y], near, strict=True)
+            name + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
+            for name, mean, inside in zip(style.entries(name for name, *_ in found), means[y], near, strict=True)
         ]
         ax = style.canvas(ax, 2.2, names)
         best = means[near & means.index.isin(front(whole, x=x, y=y, hue=hue, goal=goal))].sort_values(x)

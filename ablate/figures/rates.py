@@ -22,7 +22,7 @@ def rates(
     """
     with style.theme():
         groups = list(style.arms(frame, hue))
-        names = [style.plain(name, 30) for name, *_ in groups]
+        names = style.entries(name for name, *_ in groups)
         ax = style.canvas(ax, 2.2, names)
         lines, shown = [], []
         for name, index, part in groups:

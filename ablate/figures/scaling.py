@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Annotation
 
 from ablate import units
 from ablate.figures import style
@@ -41,13 +42,13 @@ def scaling(
     fits = fits or {}
     with style.theme():
         shown = list(style.arms(frame, "curve"))
-        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 2.4, names)
-        handles = []
+        handles, words = [], []
         for name, index, part in shown:
             handles.append(_points(ax, name, index, part, x))
             if name in fits:
-                _curve(ax, fits[name], index, part, x)
+                words += _curve(ax, fits[name], index, part, x)
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", log=True)
@@ -55,6 +56,7 @@ def scaling(
         style.labels(ax, text, label)
         if names:
             style.legend_below(ax, handles, names)
+        style.apart(ax, words)
         return ax
 
 
@@ -105,7 +107,7 @@ def frontier(
     """
     with style.theme():
         shown = [name for name in order if name in isoflops or name in fits]
-        names = [style.plain(name, 24) for name in shown] if len(shown) > 1 else []
+        names = style.entries(shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 2.2, names)
         handles = []
         for name in shown:
@@ -132,7 +134,7 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
     """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with a column residual."""
     with style.theme():
         shown = list(style.arms(frame, "curve"))
-        names = [style.plain(name, 24) for name, *_ in shown] if len(shown) > 1 else []
+        names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 1.9, names)
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
@@ -171,8 +173,9 @@ def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line
     return Line2D([], [], color=shade, marker=mark, markersize=4, linewidth=1.2)
 
 
-def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> None:
-    shade = style.color(index)
+def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> list[Annotation]:
+    """The curve along its lines; returns what is written at these."""
+    shade, words = style.color(index), []
     if fitted.form.columns == ("n", "d") and x == "c":
         c = np.geomspace(part["c"].min(), part["c"].max(), POINTS)
         band = fitted.best_split(c)[2]
@@ -186,11 +189,12 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> Non
             ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
         ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
         if index == 0 and len(lines) > 1 and (x != "c" or place in (0, len(lines) - 1)):
-            _label(ax, line, band.value, part, x)
+            words.append(_label(ax, line, band.value, part, x))
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
             without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
             ax.plot(line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1)))
+    return words
 
 
 def _last_fitted(fitted: Fit) -> float:
@@ -200,11 +204,11 @@ def _last_fitted(fitted: Fit) -> float:
     return float(column[column < fitted.held_out.from_].max())
 
 
-def _label(ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str) -> None:
+def _label(ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str) -> Annotation:
     """The value that a line is at, where there is room: over D lines fall to the right, and leave it at their start."""
     at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
     place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
-    ax.annotate(
+    return ax.annotate(
         called(line, part, x), place, offset, textcoords="offset points", fontsize=6, va="center", path_effects=halo, zorder=5
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 WIDTH = 3.4  # inches: a column of a two-column paper
 KINDS = ("svg", "pdf", "png")  # of files of a figure
@@ -71,12 +74,18 @@ def theme() -> Iterator[None]:
 
 
 def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
-    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a legend below takes."""
+    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a legend below takes.
+
+    The names of its axes are wrapped where they would not fit the figure.
+    """
     if ax is None:
-        height += 0.17 * -(-len(legend) // _columns(legend))
+        columns = np.array_split([1 + name.count("\n") for name in legend], _columns(legend))
+        height += 0.17 * max(sum(lines) for lines in columns)
         ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")[1]
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set_wrap(True)
     return ax
 
 
@@ -125,6 +134,28 @@ def plain(text: object, width: int | None = None) -> str:
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
 
 
+_FACTORS = re.compile(r"(^|, )[^,=]*=")
+
+
+def entries(names: Iterable[str], width: int = 30) -> list[str]:
+    """Names of arms as matplotlib prints them, each of at most two lines of `width`, and told from the others.
+
+    Of "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors go first where a line is too short, as long as
+    the levels say which arm is meant; what two lines cannot hold is cut in its middle.
+    """
+    whole = [visible(name) for name in names]
+    levels = [_FACTORS.sub(r"\1", name) for name in whole]
+    unique = [levels.count(level) == 1 and level not in whole for level in levels]
+    chosen = [level if len(name) > width and own else name for name, level, own in zip(whole, levels, unique, strict=True)]
+    return [wrapped(name, width) for name in chosen]
+
+
+def wrapped(text: object, width: int) -> str:
+    """`text` as `plain` gives it, on one line or two of `width`; cut in its middle where these do not hold it."""
+    lines = textwrap.wrap(visible(text), width)
+    return "\n".join(map(plain, lines if len(lines) <= 2 else (f"{visible(text)[: width - 1]}…", visible(text)[-width:])))
+
+
 def decimal(value: float, places: int | None = None) -> str:
     """A tick with a real minus sign: as many decimals as it takes, or `places`."""
     return (f"{value:.6g}" if places is None else f"{value:.{places}f}").replace("-", "−")
@@ -136,7 +167,8 @@ def signed(value: float, places: int | None = None) -> str:
 
 
 def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: bool = False, whole: bool = False) -> None:
-    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at 1, 2, 5 or at powers of ten, as fits.
+    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at powers of ten, with 3, or 2 and 5 between
+    them, or on a short one at even steps: the first of these that gives some.
 
     Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole: at whole numbers only.
     """
@@ -146,16 +178,22 @@ def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: boo
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
-        subs = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1.5 else (1.0, 2.0, 5.0)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=12))
-        if decades < 0.5:
-            axis.set_major_locator(MaxNLocator(4))
+        wanted, most = (3, 4) if which == "x" else (4, 6)  # words beside each other take more room than words above each other
+        found = (_steps(subs, low, high, wanted) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)))
+        axis.set_major_locator(next(filter(None, found), MaxNLocator(most)))
         axis.set_minor_formatter(NullFormatter())
         if decades < 1:
             axis.minorticks_off()
     else:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=whole))
     axis.set_major_formatter(Even(write) if even else FuncFormatter(lambda value, _: write(value)))
+
+
+def _steps(subs: tuple[float, ...], low: float, high: float, least: int) -> LogLocator | None:
+    """Ticks at `subs` times powers of ten, where `least` of these stand from `low` to `high`."""
+    locator = LogLocator(subs=subs, numticks=12)
+    ticks = np.asarray(locator.tick_values(low, high)) if low > 0 else np.array([])
+    return locator if np.sum((ticks >= low) & (ticks <= high)) >= least else None
 
 
 class Even(Formatter):
@@ -210,6 +248,21 @@ def labels(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(plain(y).replace(" (", "\n(", 1) if len(y) > 26 else plain(y))
 
 
+def apart(ax: Axes, words: Sequence[Annotation]) -> None:
+    """Move words of a finished figure up from those that they would cover, by a line at most; one without room there goes."""
+    ax.figure.figure.draw_without_rendering()
+    placed: list[Bbox] = []
+    for word in sorted(words, key=lambda word: word.get_window_extent().y0):
+        box = word.get_window_extent()
+        lift = max([0.0, *(below.y1 + 1 - box.y0 for below in placed if box.overlaps(below))])
+        moved = box.translated(0, lift)
+        if lift > box.height or any(map(moved.overlaps, placed)):
+            word.remove()
+            continue
+        word.xyann = (word.xyann[0], word.xyann[1] + lift * 72 / ax.figure.dpi)
+        placed.append(moved)
+
+
 def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
     """A legend under the axes, in as many columns as the longest name allows."""
     if ax.figure.axes == [ax]:
@@ -222,7 +275,7 @@ def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> N
 
 
 def _columns(names: Sequence[str]) -> int:
-    longest = max(map(len, names), default=0)
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
     return max(1, min(len(names), 4, 54 // (longest + 8)))
 
 
@@ -237,10 +290,13 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
         figure.draw_without_rendering()  # once; the files share the layout
         figure.set_layout_engine(None)  # beside any engine, "none" too, savefig would draw each file twice
         for kind, file in files.items():
+            part = file.with_name(f".{file.name}.part")  # a figure that has its name is whole
             if kind == "svg":
-                file.write_text(_titled(_svg(figure)), encoding="utf-8")
+                part.write_text(_titled(_svg(figure)), encoding="utf-8")
             else:
-                figure.savefig(file, dpi=200, metadata={"CreationDate": None} if kind == "pdf" else {"Software": None})
+                dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+                figure.savefig(part, format=kind, dpi=200, metadata=dated)
+            part.replace(file)
     return list(files.values())
 
 

@@ -35,7 +35,7 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
         ends = [arm.end for arm in arms]
         healthy = [arm.end for arm in arms if not arm.diverged] or ends
         shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
-        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        names = _names(arms, shown)
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
         text, write = AXES[x]
@@ -56,7 +56,7 @@ def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str
     with style.theme():
         arms = _arms(frame, x, hue)
         shown = _shown(arms, [abs(arm.end) for arm in arms])
-        names = [_named(arm, inside) for arm, inside in zip(arms, shown, strict=True)]
+        names = _names(arms, shown)
         ax = style.canvas(ax, 2.2, names)
         lines = [_draw(ax, arm, x) for arm in arms]
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
@@ -110,7 +110,7 @@ def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax:
 
 def _profile(frame: pd.DataFrame, x: str, hue: str, ax: Axes | None) -> Axes:
     arms = _arms(frame.assign(step=frame[x]), x, hue)
-    names = [style.plain(arm.name, 24) for arm in arms]
+    names = style.entries(arm.name for arm in arms)
     ax = style.canvas(ax, 2.2, names)
     lines = [_draw(ax, arm, x) for arm in arms]
     ax.grid(axis="y")
@@ -157,9 +157,13 @@ def _spread(arms: list[_Arm]) -> float:
     return float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms])) if arms else 0.0
 
 
-def _named(arm: _Arm, inside: bool) -> str:
-    end = "diverged" if arm.diverged else "" if inside else f"ends at {style.decimal(round(arm.end, 3))}"
-    return style.plain(arm.name, 24) + (f" ({end})" if end else "")
+def _names(arms: list[_Arm], shown: list[bool]) -> list[str]:
+    """Entries of the legend, with what the picture does not show of an arm."""
+    ends = [
+        " (diverged)" if arm.diverged else "" if inside else f" (ends at {style.decimal(round(arm.end, 3))})"
+        for arm, inside in zip(arms, shown, strict=True)
+    ]
+    return [name + end for name, end in zip(style.entries(arm.name for arm in arms), ends, strict=True)]
 
 
 def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:

@@ -20,6 +20,7 @@ from ablate.report.document import Section, Table, exported, markdown, shown, to
 from ablate.report.gallery import Gallery
 from ablate.report.material import Material
 from ablate.report.method import paragraphs
+from ablate.report.words import sentence
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -141,11 +142,7 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
         _scaling(gallery, material, gathered.scaled),
         Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
         Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
-        Section(
-            "grids", "Context and masking",
-            paragraphs=probes.sentences(material), pictures=pictures.grids(gallery, material),
-            tables=_full(probes.grid(material)),
-        ),
+        _grids(gallery, material),
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
@@ -174,6 +171,14 @@ def _scaling(gallery: Gallery, material: Material, found: scaled.Scaled | None) 
         paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found, material.words),
         tables=_full(*fitted.tables(found, material)),
     )  # fmt: skip
+
+
+def _grids(gallery: Gallery, material: Material) -> Section:
+    """What was measured along the context, and of masked models at the probe ratios: named by what there is of it."""
+    shown, masked = pictures.grids(gallery, material), probes.sentences(material)
+    context = [picture for picture in shown if not picture.name.startswith("probe-")]
+    title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))
+    return Section("grids", sentence(title), paragraphs=masked, pictures=shown, tables=_full(probes.grid(material)))
 
 
 def _full(*given: Table) -> list[Table]:

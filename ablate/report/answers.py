@@ -14,7 +14,7 @@ import pandas as pd
 from ablate import analysis
 from ablate.report.caveats import caveats, nothing
 from ablate.report.material import Material
-from ablate.report.words import MetricWords, decimals, number, p_value, plural, sentence, sight, signed
+from ablate.report.words import MetricWords, decimals, ends, number, p_value, plural, sentence, sight, signed
 from ablate.units import listed
 
 VERDICTS = {  # of a contrast → in words
@@ -224,7 +224,7 @@ def _change(words: MetricWords, row: Mapping[Any, Any], over: str, name: str) ->
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
         f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
-        f"(95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, over)})."
+        f"(95% interval {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
     )
     return Answer(name, text, "changed", numbers(row))
 
@@ -237,7 +237,7 @@ def _answer(material: Material, row: Mapping[Any, Any], over: str, name: str) ->
 
 def numbers(row: Mapping[Any, Any]) -> str:
     digits = decimals((row["hi"] - row["lo"]) / 2)
-    return f"{signed(row['mean'], digits)}, {signed(row['lo'], digits)} to {signed(row['hi'], digits)}"
+    return f"{signed(row['mean'], digits)}, {ends(row['lo'], row['hi'], digits)}"
 
 
 def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str) -> tuple[str, str]:
@@ -261,7 +261,7 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over
         low, high = sorted((abs(row["lo"]), abs(row["hi"])))
         return verdict, (
             f"is {verdict} than {base}: it {verb} {words.phrase} by {number(abs(mean), digits)}{unit} "
-            f"(95% interval {number(low, digits)} to {number(high, digits)}; {_evidence(row, over)})."
+            f"(95% interval {ends(low, high, digits, number)}; {_evidence(row, over)})."
         )
     if row["sd"] == 0:
         return "unresolved", f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ."
@@ -270,7 +270,7 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over
         almost = f" The interval excludes zero by itself, but the correction over {over} takes that back."
     return "unresolved", (
         f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} (95% interval "
-        f"{signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {_evidence(row, over)}). "
+        f"{ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)}). "
         f"Not resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
     )
 

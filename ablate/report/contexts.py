@@ -6,7 +6,7 @@ import math
 
 from ablate import stats
 from ablate.report.material import Material
-from ablate.report.words import decimals, signed
+from ablate.report.words import decimals, ends, signed
 from ablate.stats import Effect
 from ablate.units import listed
 
@@ -38,6 +38,6 @@ def sentences(material: Material) -> list[str]:
 
 def _told(arm: str, change: Effect) -> str:
     digits = decimals((change.hi - change.lo) / 2)
-    interval = "" if math.isnan(change.lo) else f" ({signed(change.lo, digits)} to {signed(change.hi, digits)})"
+    interval = "" if math.isnan(change.lo) else f" ({ends(change.lo, change.hi, digits)})"
     over = f", over {change.n} of {change.n + change.lost} seeds" if change.lost else ""
     return f"{signed(change.mean, digits)}{interval} for {arm}{over}"

@@ -9,7 +9,7 @@ from ablate import stats
 from ablate.errors import AblateError
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.words import decimals, p_digits, percent, plural, signed
+from ablate.report.words import decimals, ends, p_digits, percent, plural, signed
 from ablate.store.questions import quoted
 from ablate.units import listed
 
@@ -86,7 +86,7 @@ def main_effects(material: Material) -> Table:
         levels = [level for level in found.effects.levels if level.factor == factor]  # type: ignore[union-attr]
         for level, p_holm in zip(levels, stats.holm([level.p for level in levels]), strict=True):
             places = decimals((level.hi - level.lo) / 2)
-            interval = Value(f"{signed(level.lo, places)} to {signed(level.hi, places)}", level.lo)
+            interval = Value(ends(level.lo, level.hi, places), level.lo)
             effect = Value(signed(level.mean, places), level.mean)
             tests = (Value(p_digits(p), p) for p in (level.p, float(p_holm)))
             rows.append((factor, level.level, material.orders[factor][0], effect, interval, *tests))

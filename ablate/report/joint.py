@@ -8,7 +8,7 @@ from ablate.report.answers import Answer, Family, numbers
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured
-from ablate.report.words import decimals, p_digits, p_value, plural, sight, signed
+from ablate.report.words import decimals, ends, p_digits, p_value, plural, sight, signed
 from ablate.store.questions import quoted
 from ablate.units import listed
 
@@ -24,7 +24,7 @@ def families(material: Material) -> list[Family]:
             evidence = f"{plural(row['n'], 'seed')}; {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
             text = (
                 f"is not the sum of its parts: together they change {words.phrase} by {signed(row['mean'], digits)}{words.after} "
-                f"beyond that (95% interval {signed(row['lo'], digits)} to {signed(row['hi'], digits)}; {evidence})."
+                f"beyond that (95% interval {ends(row['lo'], row['hi'], digits)}; {evidence})."
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
@@ -54,7 +54,7 @@ def interactions(material: Material) -> Table:
                 row["level"],
                 Value(f"{row['n']}", row["n"]),
                 Value(signed(row["mean"], places), row["mean"]),
-                Value("–" if math.isnan(row["lo"]) else f"{signed(row['lo'], places)} to {signed(row['hi'], places)}", row["lo"]),
+                Value("–" if math.isnan(row["lo"]) else ends(row["lo"], row["hi"], places), row["lo"]),
                 Value(p_digits(row["p"]), row["p"]),
                 Value(p_digits(row["p_holm"]), row["p_holm"]),
                 measured(row["resolvable"], places),

@@ -17,7 +17,7 @@ from ablate.report.words import sentence
 from ablate.units import listed
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
-MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs, which the axis fits."
+MARKS = "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
 BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 

@@ -16,7 +16,7 @@ from ablate.errors import AblateError
 from ablate.report.document import Picture
 from ablate.report.gallery import Gallery
 from ablate.report.material import Material
-from ablate.report.words import MINUS, MetricWords, p_value, plural, sentence
+from ablate.report.words import MINUS, MetricWords, ends, number, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.forms import levels
 from ablate.scaling.study import of_study, resources
@@ -158,7 +158,7 @@ def _equation(one: Fit) -> str:
 
 
 def interval(one: Interval, digits: int = 3) -> str:
-    return f"{one.value:.{digits}f} (95% interval {one.lo:.{digits}f} to {one.hi:.{digits}f})"
+    return f"{one.value:.{digits}f} (95% interval {ends(one.lo, one.hi, digits, number)})"
 
 
 def _compared(one: Comparison) -> str:
@@ -181,11 +181,11 @@ def _tested(test: Difference) -> str:
 
 
 def change(one: Interval, rest: str = "") -> str:
-    return minus(f"{one.value:+.3f} ({one.lo:+.3f} to {one.hi:+.3f}{rest})")
+    return minus(f"{one.value:+.3f} ({ends(one.lo, one.hi, 3)}{rest})")
 
 
 def gap(one: Interval) -> str:
-    return minus(f"{one.value:+.2%} ({one.lo:+.2%} to {one.hi:+.2%})")
+    return minus(f"{one.value:+.2%} ({ends(100 * one.lo, 100 * one.hi, 2, unit='%')})")
 
 
 # -- figures -------------------------------------------------------------------------------------------------------
@@ -200,11 +200,11 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
             look: dict[str, Any] = {"x": x, "label": words.axis, "fits": scaled.fits}
             found.append(gallery.hang(f"scaling-{x}", title, _caption(scaled, x), figures.scaling, scaled.frame, **look))
     isoflops = scaled.fitted.isoflops if scaled.fitted else {}
-    for number, (name, iso) in enumerate(isoflops.items()):
+    for index, (name, iso) in enumerate(isoflops.items()):
         part = scaled.frame[scaled.frame["curve"] == name]
         title = "isoFLOP curves" + ("" if name == ONE else f" of {name}")
         caption = "A line a budget: Akima interpolation of the mean losses. Star: its minimum, with the 95% interval of its size."
-        found.append(gallery.hang(f"isoflop-{number}", title, caption, figures.isoflop, iso, part, label=words.axis))
+        found.append(gallery.hang(f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=words.axis))
     two = {name: one for name, one in scaled.fits.items() if one.form.columns == ("n", "d")}
     if isoflops or two:
         budgets = scaled.frame.groupby("curve", observed=True)["c"]

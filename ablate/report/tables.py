@@ -11,7 +11,7 @@ import pandas as pd
 from ablate.factors import CATALOGUE
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
-from ablate.report.words import decimals, number, p_digits, signed
+from ablate.report.words import decimals, ends, number, p_digits, signed
 from ablate.store.questions import quoted
 from ablate.units import count, power
 
@@ -69,7 +69,7 @@ def effects(material: Material) -> Table:
 
 
 def _interval(low: float, high: float, places: int) -> Value:
-    return Value("–" if math.isnan(low) else f"{signed(low, places)} to {signed(high, places)}", low)
+    return Value("–" if math.isnan(low) else ends(low, high, places), low)
 
 
 def cells(material: Material) -> Table:

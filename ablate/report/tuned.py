@@ -12,7 +12,7 @@ import pandas as pd
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.tables import measured, quoted
-from ablate.report.words import decimals, number, percent, plural, signed
+from ablate.report.words import decimals, ends, number, percent, plural, signed
 from ablate.tune import sensitivity
 from ablate.units import duration, listed
 
@@ -192,9 +192,7 @@ def _compared(effect: pd.Series) -> Value:
     if not effect["n"]:
         return Value("–", None)
     places = decimals((effect["hi"] - effect["lo"]) / 2)
-    return Value(
-        f"{signed(effect['mean'], places)} ({signed(effect['lo'], places)} to {signed(effect['hi'], places)})", effect["mean"]
-    )
+    return Value(f"{signed(effect['mean'], places)} ({ends(effect['lo'], effect['hi'], places)})", effect["mean"])
 
 
 def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[str]:

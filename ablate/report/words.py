@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ablate import metrics
@@ -89,6 +89,20 @@ def signed(value: float, places: int = 4) -> str:
     return f"+{text}" if value > 0 else text
 
 
+def ends(low: float, high: float, places: int, write: Callable[[float, int], str] = signed, unit: str = "") -> str:
+    """An interval; an end that is not zero is not written as zero, but with more decimals.
+
+    >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
+    ('−0.111 to −0.0002', '−0.10 to 0.00')
+    """
+    return " to ".join(write(end, _nonzero(end, places)) + unit for end in (low, high))
+
+
+def _nonzero(value: float, places: int) -> int:
+    """At least `places` decimals, with which a value that is not zero does not look like it."""
+    return next((more for more in range(places, 12) if round(value, more)), places)
+
+
 def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> str:
     """What a study can see of contrasts that it does not resolve, by the one it sees least of; "" where that is not known."""
     known = [value for value in resolvable if math.isfinite(value) and value > 0]
@@ -115,6 +129,8 @@ def p_digits(p: float) -> str:
         return "–"
     if p < 0.001:
         return "< 0.001"
+    if p < 0.05:
+        return f"{p:.{next(places for places in range(3, 20) if round(p, places) < 0.05)}f}"  # 0.0497 is not 0.050
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
