@@ -467,10 +467,10 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
     ],
 )
 def test_the_time_of_a_run_has_its_evaluations(fields: dict[str, object], evaluation: Evaluation, passes: int) -> None:
-    """A token that is read takes a third of one that is learnt from; never more than are held out, a tenth of the text."""
+    """A token that is read takes a third of one that is learnt from; never more than are held out."""
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
-    for epochs, read in ((0.1, 600), (5120 / 3600, 400)):
-        cell = Cell("a", {}, "", config, sizes.count(config), epochs)
+    for held_out, read in ((1000, 600), (400, 400)):
+        cell = Cell("a", {}, "", config, sizes.count(config), 1.0, held_out)
         assert planning.Times({"a": 100.0}, 1, "").seconds(cell, evaluation) == pytest.approx((5120 + passes * read / 3) / 100)
 
 

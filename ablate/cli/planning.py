@@ -118,8 +118,8 @@ class Times:
 
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
         """Of one run of a cell. A token that is evaluated takes a third of one that is learnt from: no backward pass."""
-        held_out = min(evaluation.tokens, cell.config.tokens / cell.epochs / 9)  # a tenth of the text is held out
-        return (cell.config.tokens + held_out * evaluation.passes(cell.config) / 3) / self.speed[cell.label]
+        read = min(evaluation.tokens, cell.held_out) * evaluation.passes(cell.config)
+        return (cell.config.tokens + read / 3) / self.speed[cell.label]
 
 
 def _given_speed(text: str) -> float:
