@@ -229,6 +229,11 @@ class Evaluation(BaseModel):
         limit = config.longest_context
         return {factor: length for factor, length in lengths.items() if limit is None or length <= limit}
 
+    def passes(self, config: RunConfig) -> float:
+        """How often a run's evaluations read the held-out tokens, in all; linear probes are left out."""
+        probes = 1 + len(self.probe.ratio) if config.objective == "masked" else 0
+        return self.points + sum(self.contexts(config)) + probes
+
     def finals(self, config: RunConfig) -> list[tuple[str, float]]:
         """The finals, as (name, at), that are asked of a run."""
         names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]

@@ -14,9 +14,11 @@ import pytest
 import typer
 from command import QUICKSTART, ROOT, Run, measure
 
-from ablate.cli import app, complete
+from ablate import sizes
+from ablate.cli import app, complete, planning
+from ablate.config import Evaluation, Probe, RunConfig
 from ablate.factors import CATALOGUE
-from ablate.plan import Plan, plan
+from ablate.plan import Cell, Plan, plan
 from ablate.study import load
 from ablate.study.values import FOLLOWS
 
@@ -175,6 +177,15 @@ def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path)
     ):
         assert words in out, words
     assert files(tmp_path) == set()
+
+
+def test_plan_says_what_of_it_is_done(ablate: Run, measured: str) -> None:
+    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    assert "Done: 25 of 25 runs\n" in out and out.endswith("Next: ablate report quickstart\n")
+    with sqlite3.connect(measured) as connection:
+        connection.execute("UPDATE run SET status = 'stopped' WHERE id = 1")
+    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
 
 
 def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: Run, measured: str) -> None:
@@ -422,6 +433,27 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
     assert code == 0
     assert "tokens/s" in out and "on cpu, as timed now" in out
     assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "evaluation", "passes"),
+    [
+        ({}, Evaluation(points=3, tokens=600), 3),
+        ({}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1 + 2),
+        ({"position": "learned"}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1),  # which has no longer ones
+        (
+            {"objective": "masked"},
+            Evaluation(points=3, tokens=600, probe=Probe(ratio=(0.15, 0.4))),
+            3 + 2 + 1,
+        ),  # and token by token
+    ],
+)
+def test_the_time_of_a_run_has_its_evaluations(fields: dict[str, object], evaluation: Evaluation, passes: int) -> None:
+    """A token that is read takes a third of one that is learnt from; never more than are held out, a tenth of the text."""
+    config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
+    for epochs, read in ((0.1, 600), (5120 / 3600, 400)):
+        cell = Cell("a", {}, "", config, sizes.count(config), epochs)
+        assert planning.Times({"a": 100.0}, 1, "").seconds(cell, evaluation) == pytest.approx((5120 + passes * read / 3) / 100)
 
 
 def test_plan_names_a_cell_that_falls_off_a_cliff(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -85,7 +86,7 @@ def shown(terminal: bool, monkeypatch, act) -> str:
     return out.getvalue()
 
 
-def test_plain_lines_come_at_a_readable_rate(monkeypatch):
+def test_every_run_that_ends_has_its_plain_line(monkeypatch):
     def act(display, tally, clock):
         for k in range(40):
             clock.now += 0.1
@@ -98,8 +99,9 @@ def test_plain_lines_come_at_a_readable_rate(monkeypatch):
     lines = shown(False, monkeypatch, act).splitlines()
     first, *_, last = lines
     assert first == "topology 1/40: cell [x], seed 0 complete, held-out loss 2.75"  # read whole, it tells no rate
-    assert last == "topology 34/40: cell [x], seed 33 complete, held-out loss 2.75; about 1 s left"
-    assert len(lines) == 4  # one a second
+    assert last == "topology 40/40: cell [x], seed 39 complete, held-out loss 2.75"
+    assert "topology 34/40: cell [x], seed 33 complete, held-out loss 2.75; about 1 s left" in lines
+    assert len(lines) == 40
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,20 @@ def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
     lines = shown(False, monkeypatch, act).splitlines()
     assert lines[0] == "topology 0/40: serial, seed 0 step 2/1000, loss 2.5, 1k tokens/s, 8.3 min left"
     assert len(lines) == 4
+
+
+def test_a_terminal_shows_how_many_of_all_runs_are_done(monkeypatch):
+    """Of as many as there are by then: a study that is tuned grows."""
+
+    def act(display, tally, clock):
+        display.refresh()
+        tally.begin("a", Running("a", 100, 500, 1e9))
+        display.ended(tally.end("a", done=True), "complete")
+        tally.total = 52
+        display.refresh()
+
+    counts = re.findall(r"\d+/[\d?]+", shown(True, monkeypatch, act))
+    assert [*dict.fromkeys(counts)] == ["0/?", "0/40", "1/52"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

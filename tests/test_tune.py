@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import signal
+import sqlite3
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -317,6 +318,23 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     assert launch(given, path)[0] == launcher.Outcome({"complete": 14 + 12}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(26 + failed,)]
     assert "not chosen" not in plain(ablate("status", "--db", str(path)))
+
+
+def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(tmp_path: Path, monkeypatch, ablate: Run) -> None:
+    """All of its runs are, as those that follow from them are not planned yet."""
+    given, path = study(tmp_path), tmp_path / "a.db"
+    launch(given, path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM decision")
+    said = plain(ablate("status", "--db", str(path)))
+    for place in (SERIAL, OTHER):
+        assert (
+            f"learning rate tuned on {place} is not chosen, and what is to be trained with it is not planned: `ablate run`"
+            in said
+        )
+    monkeypatch.setattr(tune, "run_study", lambda *given, **more: launcher.Outcome({"complete": 6}, 130))
+    code, output, _ = ablate("run", str(given.path), "--device", "cpu", "--db", str(path))
+    assert code == 130 and f"Next: ablate run {given.path}" in output
 
 
 def plain(ended: tuple[int, str, str]) -> str:

@@ -18,8 +18,9 @@ from ablate.units import count, duration, memory
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ablate.config import Evaluation
     from ablate.factors import Factor
-    from ablate.plan import Plan
+    from ablate.plan import Cell, Plan
     from ablate.plan.price import Price
     from ablate.study import Study
 
@@ -87,7 +88,9 @@ def plan(
         *made.notes,
     ):
         out.print(line, markup=False)
-    out.print(f"\nNext: ablate run {quote(study)}" + (f" --size {size}" if size else ""), markup=False)
+    finished = not made.later and done >= {run.config.key for run in made.runs}
+    following = f"report {quote(made.study.name)}" if finished else f"run {quote(study)}" + (f" --size {size}" if size else "")
+    out.print(f"\nNext: ablate {following}", markup=False)
 
 
 def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
@@ -107,11 +110,16 @@ def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Times:
-    """How long training takes."""
+    """How long training and evaluation take."""
 
-    seconds: dict[str, float]  # of one run of each cell, by its label
+    speed: dict[str, float]  # tokens a second in training, by the cell's label
     side_by_side: int  # runs or packs that train at once
     how: str  # "on cuda:0, timed"
+
+    def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
+        """Of one run of a cell. A token that is evaluated takes a third of one that is learnt from: no backward pass."""
+        held_out = min(evaluation.tokens, cell.config.tokens / cell.epochs / 9)  # a tenth of the text is held out
+        return (cell.config.tokens + held_out * evaluation.passes(cell.config) / 3) / self.speed[cell.label]
 
 
 def _given_speed(text: str) -> float:
@@ -127,7 +135,8 @@ def _given_speed(text: str) -> float:
 def _reckoned(plan: Plan, speed: float) -> Times:
     from ablate import sizes
 
-    return Times({cell.label: sizes.train_flops(cell.config) / speed for cell in plan.cells}, 1, f"at {speed:.3g} FLOP/s")
+    speeds = {cell.label: speed * cell.config.tokens / sizes.train_flops(cell.config) for cell in plan.cells}
+    return Times(speeds, 1, f"at {speed:.3g} FLOP/s")
 
 
 def _timed(plan: Plan, kind: str) -> Times:
@@ -138,15 +147,13 @@ def _timed(plan: Plan, kind: str) -> Times:
 
     found = packs.seats(plan, devices.find(kind))
     side_by_side = len(found) if found[0].name == "cpu" else len({seat.name for seat in found})  # workers of a GPU take turns
-    tokens = {cell.label: cell.config.tokens for cell in plan.cells}
-    doing = f"timing {len(tokens)} models on {found[0].name}"
+    doing = f"timing {len(plan.cells)} models on {found[0].name}"
     with Console(stderr=True).status(doing) as status:
         speeds = speed.measure(plan, found[0], lambda done: status.update(f"{doing}: {done} done"))
-    seconds = {label: tokens[label] / tokens_per_second for label, tokens_per_second in speeds.tokens_per_second.items()}
     of = "workers on" if found[0].name == "cpu" else "devices such as"
     many = f"{side_by_side} {of} " if side_by_side > 1 else ""
     start = f", after about {duration(speeds.start)} of start" if speeds.start else ""
-    return Times(seconds, side_by_side, f"on {many}{found[0].name}, as timed now{start}")
+    return Times(speeds.tokens_per_second, side_by_side, f"on {many}{found[0].name}, as timed now{start}")
 
 
 def _cells(plan: Plan, times: Times | None) -> Table:
@@ -159,7 +166,7 @@ def _cells(plan: Plan, times: Times | None) -> Table:
         row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
         row += [memory(sizes.memory_bytes(cell.config, 1))]
         if times:
-            row += [count(cell.config.tokens / times.seconds[cell.label]), duration(times.seconds[cell.label])]
+            row += [count(times.speed[cell.label]), duration(times.seconds(cell, plan.study.evaluation))]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
     return table(headings, rows, right=headings[1:], spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"))
@@ -221,6 +228,8 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         what = [f"{number} runs that {role}" for role, number in missing.items() if number]
         then = ", then those at the rates found" if plan.undecided else ""
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace("runs that compare", "runs to compare")
+    elif done:
+        yield f"Done: {len(done)} of {len({run.config.key for run in plan.runs})} runs"
 
 
 def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
@@ -228,7 +237,8 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
     cells = {run.config.key: run.cell for run in planned}.values()
     compared = sum(run.role == "compare" for run in planned)
     shared = len(planned) - price.runs
-    total = sum(times.seconds[cell] for cell in cells) / times.side_by_side if times else 0.0
+    each_takes = {cell.label: times.seconds(cell, plan.study.evaluation) for cell in plan.cells} if times else {}
+    total = sum(each_takes[cell] for cell in cells) / times.side_by_side if times else 0.0
     each = (
         f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
         if compared == len(plan.cells) * price.pairs
@@ -247,7 +257,7 @@ def _slow(plan: Plan, times: Times | None) -> Iterator[str]:
     """Levels that fall off a cliff."""
     if times is None:
         return
-    speed = {cell.label: cell.config.tokens / times.seconds[cell.label] for cell in plan.cells}
+    speed = times.speed
     shares = {contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline]) for contrast in plan.contrasts}
     for cell, (baseline, share) in shares.items():
         if share < SLOW:

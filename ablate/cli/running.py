@@ -57,7 +57,7 @@ def run(
         from ablate.analysis import analyse
 
         analyse(database, given.name)
-    unfinished = outcome.counts.keys() & {"planned", "running", "stopped"}
+    unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {"planned", "running", "stopped"}
     out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
 

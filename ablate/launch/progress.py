@@ -1,4 +1,4 @@
-"""What a study's progress looks like: bars on a terminal, plain lines at a readable rate elsewhere."""
+"""What a study's progress looks like: bars on a terminal, elsewhere a line for each run that ends, and some between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ablate.units import count, duration
 
 ROWS = 8  # runs at work that a terminal shows
 SETTLED = 3.0  # seconds of training before which a rate says nothing: short runs are read whole
-PLAIN_EVERY = 1.0  # seconds between plain lines about runs that ended well
 PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
 
 
@@ -127,7 +126,7 @@ class Display:
         if console.is_terminal:
             columns = ("{task.description}", progress.BarColumn(20), progress.MofNCompleteColumn(), "{task.fields[facts]}")
             self._bars = progress.Progress(*columns, console=console, auto_refresh=False, transient=True)
-            self._rows[""] = self._bars.add_task(escape(study), total=tally.total, facts="")
+            self._rows[""] = self._bars.add_task(escape(study), total=None, facts="")
 
     def __enter__(self) -> Self:
         if self._bars:
@@ -143,12 +142,10 @@ class Display:
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
     def ended(self, run: Running, status: str, error: str = "") -> None:
-        """A run has ended; one that failed always gets its line, with the last of its error."""
-        now = time.monotonic()
-        fine = status in ("complete", "diverged")
-        if fine and (self._bars or now - self._last_ended < PLAIN_EVERY):
+        """A run has ended. On a terminal only one that failed gets a line, with the last of its error."""
+        if self._bars and status in ("complete", "diverged"):
             return
-        self._last_ended = now
+        self._last_ended = time.monotonic()
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
         metric = "held-out loss" if run.metric == "loss" else run.metric
@@ -173,5 +170,6 @@ class Display:
                 self._rows[key] = self._bars.add_task(f"  {escape(run.label)}", total=run.steps, facts="")
             facts = str(run).split(", ", 1)
             self._bars.update(self._rows[key], completed=run.step, facts=escape(facts[1] if len(facts) > 1 else ""))
-        self._bars.update(self._rows[""], completed=self._tally.done, facts=escape(str(self._tally)))
+        tally = self._tally
+        self._bars.update(self._rows[""], total=tally.total, completed=tally.done, facts=escape(str(tally)))
         self._bars.refresh()

@@ -82,37 +82,42 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
 
 
 def waiting(db: Database, name: str) -> list[str]:
-    """What a study cannot decide, as runs failed that it needs for that: a sentence on each, without its full stop.
+    """What a study has not decided, though the runs that tell it have ended: a sentence on each, without its full stop.
 
     The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells that they are missing.
     """
-    rates = _rows(db, _FAILED.format(by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"), study=name)
+    rates = _rows(db, _UNDECIDED.format(by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"), study=name)
     pilots = _rows(
-        db, _FAILED.format(by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum"), study=name
+        db,
+        _UNDECIDED.format(by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum"),
+        study=name,
     )
     two_stage = any(_two_stage(row.toml) for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name))
     return [
         f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it is not planned: "
-        f"{_failed(row, 'tuning runs')}"
+        f"{_why(row, 'tuning runs')}"
         for row in rates
     ] + [
-        f"how many seeds {row.place or 'the study'} gets is not decided: {_failed(row, 'pilot runs')}"
+        f"how many seeds {row.place or 'the study'} gets is not decided: {_why(row, 'pilot runs')}"
         for row in (pilots if two_stage else [])
     ]
 
 
-_FAILED = """
+_UNDECIDED = """
 SELECT {by} AS place, count(DISTINCT run.id) AS number,
-       count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed
+       count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
+       count(DISTINCT CASE WHEN run.status IN ('planned', 'running', 'stopped') THEN run.id END) AS unfinished
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
 WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
     WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
-GROUP BY {by} HAVING failed ORDER BY min(member.ordinal)
+GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 """
 
 
-def _failed(row: Any, what: str) -> str:
+def _why(row: Any, what: str) -> str:
+    if not row.failed:
+        return "`ablate run` goes on with that"
     them = "it" if row.failed == 1 else "them"
     return f"{row.failed} of its {row.number} {what} failed; `ablate run` tries {them} again"
 
