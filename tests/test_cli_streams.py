@@ -79,6 +79,12 @@ def test_output_to_a_full_disk_is_one_line(arguments: list[str], unbuffered: str
     assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
 
 
+def test_a_report_that_cannot_be_shown_lays_that_on_no_folder(measured: str, tmp_path: Path) -> None:
+    with FULL.open("w") as full:
+        done = ablate("report", "quickstart", "--db", measured, "--out", str(tmp_path), stdout=full)
+    assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
+
+
 @pytest.mark.parametrize("arguments", [["factors"], ["--version"]], ids=["rich", "print"])
 def test_a_pipe_that_nobody_reads_ends_a_command_silently(arguments: list[str]) -> None:
     with left_pipe() as pipe:
@@ -104,8 +110,9 @@ def test_what_is_opened_or_started_with_closed_streams_does_not_take_their_place
     assert python("-c", code, preexec_fn=lambda: os.closerange(0, 3)).returncode == 3
 
 
-def test_an_error_that_cannot_be_told_keeps_its_exit_code() -> None:
-    command = f"exec '{sys.executable}' -m ablate plan nowhere > /dev/full 2> /dev/full"
+@pytest.mark.parametrize("arguments", ["plan nowhere", "plan --bogus"])
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(arguments: str) -> None:
+    command = f"exec '{sys.executable}' -m ablate {arguments} > /dev/full 2> /dev/full"
     assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 2
 
 

@@ -50,9 +50,9 @@ class Dispensable(Output):
 @contextlib.contextmanager
 def written() -> Iterator[None]:
     """Around a command: `AblateError` where its output cannot be written; where nobody reads it, it ends silently with 1."""
-    output = Output(sys.stdout)
+    output, errors = Output(sys.stdout), Dispensable(sys.stderr)
     try:
-        with contextlib.redirect_stdout(cast(IO[str], output)):
+        with contextlib.redirect_stdout(cast(IO[str], output)), contextlib.redirect_stderr(cast(IO[str], errors)):
             try:
                 yield
             finally:
