@@ -1,5 +1,50 @@
-"""`python -m ablate`."""
+"""The command `ablate`, also as `python -m ablate`: a process whose standard streams may be closed, and which Ctrl-C may end."""
 
-from ablate.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+import sys
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C ends it with exit code 130 and without a word, during the imports and the exit too."""
+    open_streams()
+    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # one started in the background does not
+    if heeds:
+        signal.signal(signal.SIGINT, leave)
+    from ablate import cli
+
+    try:
+        if heeds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        cli.main()
+    except KeyboardInterrupt:
+        leave()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            leave()
+        raise
+    finally:
+        if heeds:
+            signal.signal(signal.SIGINT, leave)
+
+
+def leave(*_: object) -> None:
+    """End at once: Python would wait for threads, such as one that imports what is wanted later."""
+    os._exit(INTERRUPTED)
+
+
+def open_streams() -> None:
+    """Let closed standard streams lead nowhere: printing must not fail, nor another file come to stand in their place."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so the stream's own
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+if __name__ == "__main__":
+    main()

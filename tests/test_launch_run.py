@@ -62,17 +62,20 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
     assert rows(path, "SELECT count(*) FROM attempt") == before == [(6,)]
 
 
-def test_what_is_to_be_done_meanwhile_is_done_once_and_keeps_nobody(tmp_path, monkeypatch):
-    """It goes on until a run has ended in the database: a launcher that waited for it would wait for ever."""
-    plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
+def test_what_is_to_be_done_meanwhile_is_done_once_and_keeps_nobody(tmp_path):
+    """Neither while runs are at work nor at the end, when a Ctrl-C would have to wait for it too."""
+    plan, path, free = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db", threading.Event()
     done: list[int] = []
 
     def meanwhile() -> None:
-        wait_for(lambda: rows(path, "SELECT 1 FROM run WHERE status = 'complete'"))
+        free.wait(60)
         done.append(threading.get_ident())
 
     assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
-    assert len(done) == 1 and done[0] != threading.get_ident()
+    assert not done
+    free.set()
+    wait_for(lambda: done)
+    assert done[0] != threading.get_ident()
     assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
     assert len(done) == 1, "no worker was started"
 

@@ -203,3 +203,13 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
         monkeypatch.undo()
         writing.append("end", status="failed")
     assert [event["event"] for event in journal.read(tmp_path / "j")[0]] == ["metrics", "end"]
+
+
+def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker, tmp_path):
+    begun = tmp_path / "begun"
+    (tmp_path / "slow_engine.py").write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n")
+    process = worker(ABLATE_ENGINE="slow_engine", PYTHONPATH=f"{HERE.parent}:{tmp_path}")
+    send(process, 1, tmp_path, RunConfig())
+    wait_for(begun.exists)
+    process.stdin.close()
+    assert process.wait(60) == 0

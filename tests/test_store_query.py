@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,24 @@ def test_query_is_stopped_in_time(db: Database, sql: str) -> None:
     with pytest.raises(AblateError, match=r"stopped after 0\.2 s"):
         query.run(db, sql, limit_seconds=0.2)
     assert time.monotonic() - start < 2
+
+
+def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while Python looks at the clock: SQLite, which called for that, makes an interrupt of its own of it."""
+    looks = itertools.count()
+
+    def clock() -> float:
+        if next(looks) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return 0.0
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    try:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(query.time, "monotonic", clock)
+            query.run(db, "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT max(k) FROM n")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_errors_say_what_was_meant(db: Database) -> None:

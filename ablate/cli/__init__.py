@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, compare, complete, database, export, fit, new, planning, power, query, running, show
+from ablate.cli import answers, compare, complete, database, export, fit, new, output, planning, power, query, running, show
 from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
 
@@ -58,8 +58,8 @@ def _options(
 def main() -> None:
     """The command `ablate`. What the user can put right is one line on standard error and exit code 2."""
     try:
-        with complete.words_of_bash():
+        with output.written(), complete.words_of_bash():
             app()
     except AblateError as error:
-        print(f"ablate: {' '.join(str(error).split())}", file=sys.stderr)
+        output.complain(" ".join(str(error).split()))
         sys.exit(2)

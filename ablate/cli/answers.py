@@ -27,14 +27,16 @@ def report(
     from ablate.store import query as queries
 
     show = console()
-    with store.open(db) as database, writing(out):
+    with store.open(db) as database:
         if study is None:
             names = [name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]]
-            page = reports.index(database, names, out)
+            with writing(out):
+                page = reports.index(database, names, out)
         else:
             gathered = reports.gather(database, study)
             show.print(reports.answer(gathered), markup=False, soft_wrap=True)
-            page = reports.write(gathered, out / slug(study))
+            with writing(out):
+                page = reports.write(gathered, out / slug(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 

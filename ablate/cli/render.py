@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,11 +26,11 @@ Db = Annotated[
 ]
 
 
-def console() -> Console:
-    """Standard output: as wide as the terminal, or wide enough for tables in a pipe."""
+def console(file: IO[str] | None = None) -> Console:
+    """Standard output, by way of `file` where one is given: as wide as the terminal, or wide enough for tables in a pipe."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 @contextlib.contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ablate.cli import complete
+from ablate.cli.output import Dispensable
 from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, table
 from ablate.launch.devices import KINDS
@@ -46,7 +48,7 @@ def run(
 
     given, made = open_study(study, size)
     places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
-    out = console()
+    out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)

@@ -80,9 +80,9 @@ def run(
     """
     seats = packs.seats(plan, places)
     study_id = register(db, plan)
-    # The thread is waited for at the end: one that still imports while Python ends would abort the process.
-    with Owner.here(db) as owner, Signals() as signals, ThreadPoolExecutor(1) as beside:
-        besides = partial(beside.submit, meanwhile) if meanwhile else None
+    beside = ThreadPoolExecutor(1)  # its thread is waited for by Python's end alone, so that a Ctrl-C need not wait for it
+    besides = partial(beside.submit, meanwhile) if meanwhile else None
+    with Owner.here(db) as owner, Signals() as signals:
         return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then, besides).run()
 
 

@@ -51,6 +51,7 @@ class Inbox:
     def __init__(self, file: BinaryIO):
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # its put may be called by a signal handler
         self._stop = threading.Event()
+        self.ready = False  # the worker is set up, and may be at work
         threading.Thread(target=self._read, args=(file,), daemon=True).start()
 
     def _read(self, file: BinaryIO) -> None:
@@ -61,7 +62,9 @@ class Inbox:
         os._exit(1)
 
     def close(self) -> None:
-        """No more jobs, and the one at work is to stop."""
+        """No more jobs, and the one at work is to stop. While the worker is still being set up, that ends it at once."""
+        if not self.ready:
+            os._exit(0)
         self._stop.set()
         self._jobs.put(None)
 
@@ -195,6 +198,7 @@ def main() -> None:
         print(json.dumps(values), file=answers, flush=True)
 
     worker = Worker(arguments.device, arguments.threads, arguments.memory, arguments.turns)
+    inbox.ready = True
     answer(ready=arguments.device)
     try:
         while (job := inbox.next()) and worker.work(job, inbox):

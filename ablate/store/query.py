@@ -53,6 +53,8 @@ def run(
         except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
             code = getattr(error, "sqlite_errorcode", 0)
             if code == sqlite3.SQLITE_INTERRUPT:
+                if time.monotonic() <= end:  # a Ctrl-C came while Python looked at the clock, and SQLite was told to stop
+                    raise KeyboardInterrupt from None
                 raise AblateError(f"the query was stopped after {limit_seconds:g} s; narrow it with WHERE or LIMIT") from None
             if refused or code == sqlite3.SQLITE_AUTH:
                 raise AblateError(

@@ -1,0 +1,153 @@
+"""The command as a process: streams that are closed or cannot be written, and Ctrl-C at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import QUICKSTART, ROOT
+from launching import HERE, rows, small_plan
+
+FULL = Path("/dev/full")
+
+
+def heeds_ctrl_c() -> None:
+    """Also where these tests themselves were started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def python(*arguments: str, path: Path = HERE, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Python with the package, and before it the modules in `path`; its standard error, and its output unless that is given."""
+    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT}:{HERE}", "ABLATE_ENGINE": "stub_engine"}
+    options = {"stdout": subprocess.PIPE, "preexec_fn": heeds_ctrl_c, "timeout": 60, **options}
+    return subprocess.run([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **options)
+
+
+def ablate(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return python("-m", "ablate", *arguments, **options)
+
+
+@contextlib.contextmanager
+def left_pipe() -> Iterator[int]:
+    """The end for writing of a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
+@pytest.fixture(params=["full", "left", "closed"])
+def unwritable(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Options of a process whose standard output cannot be written."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "full":
+            yield {"stdout": stack.enter_context(FULL.open("w"))}
+        elif request.param == "left":
+            yield {"stdout": stack.enter_context(left_pipe())}
+        else:
+            yield {"preexec_fn": lambda: os.close(1)}
+
+
+# -- output ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_that_cannot_be_shown_is_trained(tmp_path: Path, unwritable: dict[str, Any]) -> None:
+    small_plan(tmp_path, [1e-3, 2e-3])
+    done = ablate("run", "stub.toml", "--device", "cpu", "--db", "a.db", cwd=tmp_path, **unwritable)
+    assert done.returncode == 0
+    assert rows(tmp_path / "a.db", "SELECT status, count(*) FROM run GROUP BY status") == [("complete", 2)]
+    assert len(done.stderr.splitlines()) == ("stdout" in unwritable), done.stderr
+    assert done.stderr.startswith("ablate: standard output cannot be written") or not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [(["factors"], ""), (["--version"], ""), (["--version"], "1"), (["query", "--list", "--format", "md"], "1")],
+    ids=["rich", "print", "print unbuffered", "long print unbuffered"],
+)
+def test_output_to_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with FULL.open("w") as full:
+        done = ablate(*arguments, stdout=full)
+    assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
+
+
+def test_a_report_that_cannot_be_shown_lays_that_on_no_folder(measured: str, tmp_path: Path) -> None:
+    with FULL.open("w") as full:
+        done = ablate("report", "quickstart", "--db", measured, "--out", str(tmp_path), stdout=full)
+    assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["factors"], ["--version"]], ids=["rich", "print"])
+def test_a_pipe_that_nobody_reads_ends_a_command_silently(arguments: list[str]) -> None:
+    with left_pipe() as pipe:
+        done = ablate(*arguments, stdout=pipe)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("streams", [(1,), (2,), (0, 1, 2)], ids=["output", "errors", "all"])
+def test_closed_streams_lead_nowhere(streams: tuple[int, ...]) -> None:
+    done = ablate("plan", QUICKSTART, preexec_fn=lambda: [os.close(number) for number in streams])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (1 not in streams)
+
+
+def test_what_is_opened_or_started_with_closed_streams_does_not_take_their_place() -> None:
+    """Else what a library or a child process prints would be written into the database."""
+    code = (
+        "import os, subprocess, sys\nfrom ablate.__main__ import open_streams\nopen_streams()\n"
+        "opened = os.open(os.devnull, os.O_RDONLY)\n"
+        "child = subprocess.run(['sh', '-c', 'echo lost && echo lost >&2']).returncode\n"
+        "os._exit(opened + child)"
+    )
+    assert python("-c", code, preexec_fn=lambda: os.closerange(0, 3)).returncode == 3
+
+
+@pytest.mark.parametrize("arguments", ["plan nowhere", "plan --bogus"])
+def test_an_error_that_cannot_be_told_keeps_its_exit_code(arguments: str) -> None:
+    command = f"exec '{sys.executable}' -m ablate {arguments} > /dev/full 2> /dev/full"
+    assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 2
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------------
+
+CTRL_C = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+
+
+def test_ctrl_c_during_the_first_imports_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text(CTRL_C)
+    done = ablate("--version", path=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "raise KeyboardInterrupt",
+        "import atexit, os; atexit.register(lambda: os.kill(os.getpid(), 2))",
+        "from concurrent.futures import ThreadPoolExecutor as Pool; Pool(1).submit(time.sleep, 600); sys.exit(130)",
+    ],
+    ids=["in the command", "at the exit", "while a thread works"],
+)
+def test_ctrl_c_later_is_silent_and_waits_for_nothing(meanwhile: str) -> None:
+    code = (
+        "import sys, time\nfrom ablate import cli\nfrom ablate.__main__ import main\n"
+        f"def command():\n    {meanwhile}\ncli.main = command\nmain()"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_in_the_background_ctrl_c_stays_ignored(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        CTRL_C + "import atexit\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
+    done = ablate("--version", path=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("ablate ")
