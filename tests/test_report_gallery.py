@@ -117,7 +117,10 @@ def slow(folder: Path, name: str, frame: pd.DataFrame) -> Axes:
 @contextmanager
 def painter(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that paints, and is at its first two figures."""
-    code = "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
+    heed = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where tests run in the background
+    )
+    code = heed + "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(figures.__file__).parents[2])])
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)],
