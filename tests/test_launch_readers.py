@@ -54,7 +54,7 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
     plan, path, alone = small_plan(tmp_path, [1e-3, 2e-3], RUNS // 2, STEPS), tmp_path / "a.db", tmp_path / "alone.db"
     assert Launcher(plan, alone).wait() == 0
     assert look(alone) == RUNS
-    monkeypatch.setenv("STUB_DELAY", "0.02")
+    monkeypatch.setenv("STUB_DELAY", "0.035")
     study, shown = Launcher(plan, path), tmp_path / "shown"
     wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
     command = [sys.executable, "-m", "ablate", "status", "--watch", "--db", str(path)]
