@@ -45,6 +45,7 @@ def run(
     """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
     from ablate import store, tune
     from ablate.launch import devices
+    from ablate.launch.status import UNFINISHED
 
     given, made = open_study(study, size)
     places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
@@ -57,7 +58,7 @@ def run(
         from ablate.analysis import analyse
 
         analyse(database, given.name)
-    unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {"planned", "running", "stopped"}
+    unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
     out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
     raise typer.Exit(outcome.exit_code)
 

@@ -86,12 +86,8 @@ def waiting(db: Database, name: str) -> list[str]:
 
     The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells that they are missing.
     """
-    rates = _rows(db, _UNDECIDED.format(by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"), study=name)
-    pilots = _rows(
-        db,
-        _UNDECIDED.format(by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum"),
-        study=name,
-    )
+    rates = _undecided(db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id")
+    pilots = _undecided(db, name, by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum")
     two_stage = any(_two_stage(row.toml) for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name))
     return [
         f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it is not planned: "
@@ -106,13 +102,17 @@ def waiting(db: Database, name: str) -> list[str]:
 _UNDECIDED = """
 SELECT {by} AS place, count(DISTINCT run.id) AS number,
        count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
-       count(DISTINCT CASE WHEN run.status IN ('planned', 'running', 'stopped') THEN run.id END) AS unfinished
+       count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
 WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
     WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
 GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 """
+
+
+def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
+    return _rows(db, _UNDECIDED.format(unfinished=UNFINISHED, **parts), study=name)
 
 
 def _why(row: Any, what: str) -> str:

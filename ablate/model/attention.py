@@ -77,6 +77,16 @@ class MlpProjection(nn.Module):
         return tuple(m.output(F.relu(h)) for m, h in zip(maps, hidden, strict=True))
 
 
+TILES: Any = {
+    "FORCE_USE_FLEX_ATTENTION": True,  # for short contexts too: the kernel that is made for these has no gradient
+    **{f"fwd_BLOCK_{side}": 64 for side in ("M", "N")},
+    **{f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")},
+    "fwd_num_stages": 2,
+    "bwd_num_stages": 1,
+}
+ROOM = 160 << 10  # bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than 100
+
+
 def flexible(config: RunConfig) -> bool:
     """Whether FlexAttention (Dong et al. 2024), compiled for the current GPU, serves: it sums the gradient of a learned bias.
 
@@ -87,24 +97,12 @@ def flexible(config: RunConfig) -> bool:
     return learned and config.precision == "bfloat16" and 16 <= config.d_head <= 64 and _shared_memory() >= ROOM
 
 
-ROOM = 160 << 10  # bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than 100
-
-
 @functools.cache
 def _shared_memory() -> int:
     """Bytes that a block of threads of the current GPU shares at most; 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
     return getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "shared_memory_per_block_optin", 0)
-
-
-TILES: Any = {
-    "FORCE_USE_FLEX_ATTENTION": True,  # for short contexts too: the kernel that is made for these has no gradient
-    **{f"fwd_BLOCK_{side}": 64 for side in ("M", "N")},
-    **{f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")},
-    "fwd_num_stages": 2,
-    "bwd_num_stages": 1,
-}
 
 
 class DotScore(nn.Module):

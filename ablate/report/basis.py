@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ablate.launch.status import UNFINISHED
 from ablate.report import probes, tuned
 from ablate.report.material import Material
 from ablate.report.words import number, percent, plural, sentence
@@ -93,7 +94,7 @@ def _counted(material: Material) -> str:
     for status, text in (("diverged", "diverged"), ("failed", "failed"), ("oom", "ran out of memory")):
         if counts.get(status, 0):
             parts.append(f"{int(counts[status])} {text}")
-    waiting = int(sum(counts.get(status, 0) for status in ("planned", "running", "stopped")))
+    waiting = int(sum(counts.get(status, 0) for status in UNFINISHED))
     if waiting:
         parts.append(f"{waiting} {'is' if waiting == 1 else 'are'} still to run")
     return sentence(listed(parts)) + "."
