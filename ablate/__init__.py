@@ -1,7 +1,7 @@
 """ablate: find out whether a part of a transformer matters, and by how much.
 
-In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames, which the functions of
-`ablate.figures` draw.
+In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
+which the functions of `ablate.figures` draw.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # where each is, imported on first use: pandas takes half a second
-_LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") | {"effects": "ablate.analysis"}
+_LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") | {
+    "effects": "ablate.analysis"
+}
 
 
 def __getattr__(name: str) -> Any:

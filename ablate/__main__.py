@@ -1,4 +1,6 @@
-"""The command `ablate`, also as `python -m ablate`: a process whose standard streams may be closed, and which Ctrl-C may end."""
+"""The command `ablate`, also as `python -m ablate`: a process whose standard streams may be closed,
+and which Ctrl-C may end.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it with exit code 130 and without a word, during the imports and the exit too."""
+    """Run the command line. Ctrl-C ends it with exit code 130 and without a word, during the
+    imports and the exit too.
+    """
     open_streams()
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # one started in the background does not
+    heeds = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # one started in the background does not
     if heeds:
         signal.signal(signal.SIGINT, leave)
     from ablate import cli
@@ -38,7 +44,9 @@ def leave(*_: object) -> None:
 
 
 def open_streams() -> None:
-    """Let closed standard streams lead nowhere: printing must not fail, nor another file come to stand in their place."""
+    """Let closed standard streams lead nowhere: printing must not fail, nor another file come to
+    stand in their place.
+    """
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so the stream's own

@@ -11,7 +11,9 @@ class AblateError(Exception):
 
 
 class NoPlace(AblateError):
-    """Something that no line of a study file is to blame for, though it was found out on one's behalf."""
+    """Something that no line of a study file is to blame for, though it was found out on one's
+    behalf.
+    """
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:
@@ -27,10 +29,11 @@ def written(value: object) -> str:
 
 
 def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:
-    """One line for a word that is not among its choices: what it is, where it stands, what was meant.
+    """One line for a word that is not among its choices: what it is, where it stands, what was
+    meant.
 
-    >>> print(unknown("topology", "seriel", ["serial", "parallel"], "topology.toml, line 3"))
-    topology.toml, line 3: unknown topology 'seriel'; did you mean 'serial'? Choices: serial, parallel.
+    >>> print(unknown("topology", "seriel", ["serial", "parallel"], "t.toml, line 3"))
+    t.toml, line 3: unknown topology 'seriel'; did you mean 'serial'? Choices: serial, parallel.
     """
     choices = list(choices)
     meant = nearest(word, choices)

@@ -8,9 +8,10 @@
 | text | bare, or a JSON string | bare, or in quotes | a string |
 | bytes | x'00ff' | the same | the same, as a string |
 
-Text is not bare where it would read as one of the others, or holds what must not reach a terminal. JSON has no NaN: the
-strings are Protocol Buffers' JSON mapping (protobuf.dev/programming-guides/json), and `float()` and pandas make numbers
-of them. In a column `value` NULL stands for NaN, see `ablate.store.schema.from_db`.
+Text is not bare where it would read as one of the others, or holds what must not reach a terminal.
+JSON has no NaN: the strings are Protocol Buffers' JSON mapping
+(protobuf.dev/programming-guides/json), and `float()` and pandas make numbers of them. In a column
+`value` NULL stands for NaN, see `ablate.store.schema.from_db`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from ablate.errors import unknown
 
 Rows = Sequence[Sequence[Any]]
 
-_READS_AS_VALUE = re.compile(r"(?i)null|[-+]?(nan|inf|infinity)|[-+]?[\d_.]+(e[-+]?\d+)?|0x[\da-f]+|x'.*'|\".*|")
+_READS_AS_VALUE = re.compile(
+    r"(?i)null|[-+]?(nan|inf|infinity)|[-+]?[\d_.]+(e[-+]?\d+)?|0x[\da-f]+|x'.*'|\".*|"
+)
 
 
 def render(columns: Sequence[str], rows: Rows, format: str = "table") -> str:
@@ -57,8 +60,14 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, what must not reach a terminal escaped: controls, marks that turn the direction, lone surrogates."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(char) for char in text)
+    """`text` on one line, what must not reach a terminal escaped: controls, marks that turn the
+    direction, lone surrogates.
+    """
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else _escaped(char) for char in text)
+    )
 
 
 def _escaped(char: str) -> str:
@@ -69,7 +78,10 @@ def _table(columns: Sequence[str], rows: Rows) -> str:
     cells = [[shown(value) for value in row] for row in rows]
     heads = [shown(column) for column in columns]
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
-    right = [all(value is None or isinstance(value, int | float) for value in column) for column in zip(*rows, strict=True)]
+    right = [
+        all(value is None or isinstance(value, int | float) for value in column)
+        for column in zip(*rows, strict=True)
+    ]
     right = right or [False] * len(heads)
 
     def line(texts: Sequence[str]) -> str:
@@ -84,7 +96,10 @@ def _table(columns: Sequence[str], rows: Rows) -> str:
 
 def _width(text: str) -> int:
     """Columns that `text` takes on a terminal: two for wide characters, none for combining ones."""
-    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
 
 
 def _csv(columns: Sequence[str], rows: Rows) -> str:
@@ -96,7 +111,11 @@ def _csv_field(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         return shown(value)
-    if value == value.strip() and not _READS_AS_VALUE.fullmatch(value) and not re.search(r'[",\r\n\0]', value):
+    if (
+        value == value.strip()
+        and not _READS_AS_VALUE.fullmatch(value)
+        and not re.search(r'[",\r\n\0]', value)
+    ):
         return value
     return '"' + value.replace('"', '""') + '"'
 
@@ -104,7 +123,12 @@ def _csv_field(value: Any) -> str:
 def _json(columns: Sequence[str], rows: Rows) -> str:
     names = _distinct(columns)
     lines = [
-        json.dumps(dict(zip(names, map(_json_value, row), strict=True)), ensure_ascii=False, allow_nan=False) for row in rows
+        json.dumps(
+            dict(zip(names, map(_json_value, row), strict=True)),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+        for row in rows
     ]
     return "[" + ",\n ".join(lines) + "]\n"
 
@@ -136,7 +160,17 @@ def _markdown(columns: Sequence[str], rows: Rows) -> str:
 
 def _escape_markdown(text: str) -> str:
     """`text` such that Markdown and HTML show it as it is."""
-    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return (
+        re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
 
 
-FORMATS: dict[str, Callable[[Sequence[str], Rows], str]] = {"table": _table, "csv": _csv, "json": _json, "md": _markdown}
+FORMATS: dict[str, Callable[[Sequence[str], Rows], str]] = {
+    "table": _table,
+    "csv": _csv,
+    "json": _json,
+    "md": _markdown,
+}

@@ -1,17 +1,20 @@
-"""The journal of an attempt: whole JSON lines that only its worker appends, and anyone reads from an offset.
+"""The journal of an attempt: whole JSON lines that only its worker appends, and anyone reads from
+an offset.
 
 Every line is an object with an `event`:
 
 | event | further keys |
 | --- | --- |
-| start | step (made before), time, host, pid, device, device_name, threads, pack_size, compile_mode, versions, commit, dirty |
+| start | step (made before), time, host, pid, device, device_name, threads, pack_size,
+          compile_mode, versions, commit, dirty |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |
-| end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds, peak_bytes, time |
+| end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
+        peak_bytes, time |
 
-NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system lock on the file
-while it lives, so that on one host a dead worker is told from a slow one at once.
+NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system
+lock on the file while it lives, so that on one host a dead worker is told from a slow one at once.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ Event = dict[str, Any]
 
 
 class Journal:
-    """The writing end. One `os.write` a line, so that a line is there whole or, at the very end, torn; never mixed."""
+    """The writing end. One `os.write` a line, so that a line is there whole or, at the very end,
+    torn; never mixed.
+    """
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +43,9 @@ class Journal:
 
     def append(self, event: str, **values: Any) -> None:
         text = json.dumps({"event": event, **values}, separators=(",", ":"), ensure_ascii=False)
-        line = text.encode(errors="replace") + b"\n"  # half a surrogate, as in an odd file's name, is no text to a database
+        line = (
+            text.encode(errors="replace") + b"\n"
+        )  # half a surrogate, as in an odd file's name, is no text to a database
         size = os.fstat(self._fd).st_size
         try:
             while line:
@@ -53,12 +60,19 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """The whole lines from byte `offset` on, and the offset behind the last of them. A torn last line stays for later."""
+    """The whole lines from byte `offset` on, and the offset behind the last of them. A torn last
+    line stays for later.
+    """
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -70,7 +84,9 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
 
 
 def alive(path: Path) -> bool:
-    """Whether a process on this host holds the journal open for writing. `OSError` where it may not be looked at."""
+    """Whether a process on this host holds the journal open for writing. `OSError` where it may not
+    be looked at.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

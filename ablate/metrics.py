@@ -1,4 +1,6 @@
-"""What a study can be decided by: the measured numbers, their units and which way is better. One table; no torch."""
+"""What a study can be decided by: the measured numbers, their units and which way is better. One
+table; no torch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from ablate.errors import AblateError, unknown
 
 @dataclass(frozen=True)
 class Metric:
-    """A final number of a run. `at` says what a parameter behind "@" means, "" for a metric that has none."""
+    """A final number of a run. `at` says what a parameter behind "@" means, "" for a metric that
+    has none.
+    """
 
     name: str
     goal: str  # "min" | "max"
@@ -21,15 +25,60 @@ class Metric:
 
 
 _ROWS = (
-    Metric("loss", "min", "nats per token", "cross-entropy on held-out text; for masked models at the ratio they train with"),
-    Metric("bits_per_byte", "min", "bits per byte", "held-out loss per byte of text: comparable across tokenizers"),
+    Metric(
+        "loss",
+        "min",
+        "nats per token",
+        "cross-entropy on held-out text; for masked models at the ratio they train with",
+    ),
+    Metric(
+        "bits_per_byte",
+        "min",
+        "bits per byte",
+        "held-out loss per byte of text: comparable across tokenizers",
+    ),
     Metric("accuracy", "max", "share", "share of held-out targets that the model ranks first"),
-    Metric("probe_loss", "min", "nats per token", "masked loss at one ratio of the probe grid", "probe ratio"),
-    Metric("probe_accuracy", "max", "share", "masked accuracy at one ratio of the probe grid", "probe ratio"),
-    Metric("pseudo_perplexity", "min", "", "exp of a masked model's loss on tokens each of which is the only one hidden"),
-    Metric("loss_at_length", "min", "nats per token", "loss of the same targets at another context", "length factor"),
-    Metric("era_accuracy", "max", "share", "linear probe: which era a passage comes from", downstream=True),
-    Metric("novel_accuracy", "max", "share", "linear probe: which document (novel) a passage comes from", downstream=True),
+    Metric(
+        "probe_loss",
+        "min",
+        "nats per token",
+        "masked loss at one ratio of the probe grid",
+        "probe ratio",
+    ),
+    Metric(
+        "probe_accuracy",
+        "max",
+        "share",
+        "masked accuracy at one ratio of the probe grid",
+        "probe ratio",
+    ),
+    Metric(
+        "pseudo_perplexity",
+        "min",
+        "",
+        "exp of a masked model's loss on tokens each of which is the only one hidden",
+    ),
+    Metric(
+        "loss_at_length",
+        "min",
+        "nats per token",
+        "loss of the same targets at another context",
+        "length factor",
+    ),
+    Metric(
+        "era_accuracy",
+        "max",
+        "share",
+        "linear probe: which era a passage comes from",
+        downstream=True,
+    ),
+    Metric(
+        "novel_accuracy",
+        "max",
+        "share",
+        "linear probe: which document (novel) a passage comes from",
+        downstream=True,
+    ),
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
@@ -38,7 +87,8 @@ METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
 def parse(text: str) -> tuple[Metric, float | None]:
     """ "probe_loss@0.4" → its row and 0.4; the number is None where the text has none.
 
-    Raises `AblateError` for a name that is not in the table and for a number that the metric does not take.
+    Raises `AblateError` for a name that is not in the table and for a number that the metric does
+    not take.
     """
     name, at, number = text.partition("@")
     if name not in METRICS:
@@ -49,11 +99,16 @@ def parse(text: str) -> tuple[Metric, float | None]:
     if not row.at:
         raise AblateError(f"metric {text!r}: {name} takes no number behind '@'")
     if not re.fullmatch(r"\d+(\.\d+)?", number):
-        raise AblateError(f"metric {text!r}: behind '@' stands a {row.at}, such as {name}@{'0.15' if 'ratio' in row.at else '2'}")
+        raise AblateError(
+            f"metric {text!r}: behind '@' stands a {row.at}, such as"
+            f" {name}@{'0.15' if 'ratio' in row.at else '2'}"
+        )
     return row, float(number)
 
 
 def final(text: str) -> tuple[str, float]:
-    """The name and the `at` under which a run's `final` holds the metric: "probe_loss@0.4" → ("probe_loss", 0.4)."""
+    """The name and the `at` under which a run's `final` holds the metric: "probe_loss@0.4" →
+    ("probe_loss", 0.4).
+    """
     row, at = parse(text)
     return row.name, at or 0.0

@@ -1,4 +1,6 @@
-"""Where the results database is, and whether it is there: known before SQLAlchemy is loaded to open it."""
+"""Where the results database is, and whether it is there: known before SQLAlchemy is loaded to open
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ DEFAULT = Path("results/ablate.db")
 
 
 def locate(url: str | None = None) -> Path:
-    """The file that `url` names: a path or an SQLAlchemy URL; without one $ABLATE_DB, else results/ablate.db."""
+    """The file that `url` names: a path or an SQLAlchemy URL; without one $ABLATE_DB, else
+    results/ablate.db.
+    """
     url = url or os.environ.get("ABLATE_DB") or str(DEFAULT)
     if "://" not in url:
         return Path(url)
@@ -21,16 +25,26 @@ def locate(url: str | None = None) -> Path:
     try:
         parts = make_url(url)
     except ArgumentError:
-        raise AblateError(f"database {url!r} is no path and no SQLAlchemy URL, such as sqlite:///results/ablate.db") from None
+        raise AblateError(
+            f"database {url!r} is no path and no SQLAlchemy URL, such as"
+            " sqlite:///results/ablate.db"
+        ) from None
     if parts.get_backend_name() != "sqlite":
-        raise AblateError(f"database {url!r}: {parts.get_backend_name()} is not supported; give the path of a SQLite file")
+        raise AblateError(
+            f"database {url!r}: {parts.get_backend_name()} is not supported; give the path of a"
+            " SQLite file"
+        )
     if not parts.database or parts.database == ":memory:":
-        raise AblateError(f"database {url!r} names no file; other processes must be able to open it")
+        raise AblateError(
+            f"database {url!r} names no file; other processes must be able to open it"
+        )
     return Path(parts.database)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file; `AblateError` where it may not be looked for, of which `Path.exists` says nothing."""
+    """Whether there is a file; `AblateError` where it may not be looked for, of which `Path.exists`
+    says nothing.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 """The store → tidy DataFrames. Reads only.
 
-A value that is NULL in the database is NaN here: of a run that is not finished, of a measurement not made, or a NaN that a
-diverged run produced; the column `status` tells which. ±Inf stay ±Inf.
+A value that is NULL in the database is NaN here: of a run that is not finished, of a measurement
+not made, or a NaN that a diverged run produced; the column `status` tells which. ±Inf stay ±Inf.
 """
 
 from __future__ import annotations
@@ -21,11 +21,25 @@ from ablate.store import names as known
 if TYPE_CHECKING:
     from ablate.store import Database
 
-    Source = Database | str | Path | None  # a database, its path or URL, or None for the default one
+    Source = (
+        Database | str | Path | None
+    )  # a database, its path or URL, or None for the default one
 
 BASELINE = "baseline"  # the arm of a baseline whose stratum varies several factors
 TEXT = frozenset(
-    ["study", "cell", "stratum", "role", "key", "status", "family", "factor", "level", "baseline", "baseline_status"]
+    [
+        "study",
+        "cell",
+        "stratum",
+        "role",
+        "key",
+        "status",
+        "family",
+        "factor",
+        "level",
+        "baseline",
+        "baseline_status",
+    ]
 )
 WHOLE = ("diverged_at", "seed", "tokens", "n_params", "n_params_body", "attempts", "step")
 
@@ -44,10 +58,12 @@ class StudyRow:
 
 
 def load(study: str, db: Source = None) -> pd.DataFrame:
-    """The study's runs, one row each: the columns of the view `runs`, one column a factor, and `arm`.
+    """The study's runs, one row each: the columns of the view `runs`, one column a factor, and
+    `arm`.
 
-    A factor's column is an ordered categorical of its levels' labels, baseline first; where the view has a numeric column of that
-    name (n_layer, mask_ratio), the numbers stay. `arm`, ordered alike, is what tells a run from the others of its stratum.
+    A factor's column is an ordered categorical of its levels' labels, baseline first; where the
+    view has a numeric column of that name (n_layer, mask_ratio), the numbers stay. `arm`, ordered
+    alike, is what tells a run from the others of its stratum.
     """
     opened = _open(db)
     row = _study(opened, study)
@@ -56,7 +72,9 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
         order = list(dict.fromkeys(part.sort_values("ordinal")["level"]))
-        runs[factor] = pd.Categorical(runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True)
+        runs[factor] = pd.Categorical(
+            runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True
+        )
     return _with_arms(runs, study, opened)
 
 
@@ -64,7 +82,10 @@ def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
     """Cell → factor → level's label. A factor that has no meaning in a cell is not there."""
     opened = _open(db)
     frame = _levels(opened, _study(opened, study).id)
-    return {str(cell): dict(zip(part["factor"], part["level"], strict=True)) for cell, part in frame.groupby("cell", sort=False)}
+    return {
+        str(cell): dict(zip(part["factor"], part["level"], strict=True))
+        for cell, part in frame.groupby("cell", sort=False)
+    }
 
 
 def orders(study: str, db: Source = None) -> dict[str, list[str]]:
@@ -73,13 +94,18 @@ def orders(study: str, db: Source = None) -> dict[str, list[str]]:
     frame = _levels(opened, _study(opened, study).id)
     ordered = frame.sort_values("ordinal", kind="stable").groupby("factor")["level"].unique()
     label = str(frame["cell"].iloc[0]) if len(frame) else ""
-    return {factor: list(ordered[factor]) for factor in sorted(ordered.index, key=lambda name: label.find(f"{name}="))}
+    return {
+        factor: list(ordered[factor])
+        for factor in sorted(ordered.index, key=lambda name: label.find(f"{name}="))
+    }
 
 
 def arms(study: str, db: Source = None) -> pd.DataFrame:
-    """The study's cells: cell, stratum, arm, is_baseline. `arm` is short and tells the cells of a stratum apart.
+    """The study's cells: cell, stratum, arm, is_baseline. `arm` is short and tells the cells of a
+    stratum apart.
 
-    It is the level where a single factor differs ("parallel"), else "factor=level", and "baseline" for their common baseline.
+    It is the level where a single factor differs ("parallel"), else "factor=level", and "baseline"
+    for their common baseline.
     """
     opened = _open(db)
     row = _study(opened, study)
@@ -88,15 +114,28 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     single = contrasts["factor"].nunique() <= 1
     named: dict[str, str] = {}
     for contrast in contrasts.to_dict("records"):
-        base = baseline_level(contrast["factor"], by_cell.get(contrast["baseline"], {})) if single else BASELINE
+        base = (
+            baseline_level(contrast["factor"], by_cell.get(contrast["baseline"], {}))
+            if single
+            else BASELINE
+        )
         named[contrast["baseline"]] = base
     order = list(dict.fromkeys(named.values()))
     for contrast in contrasts.to_dict("records"):
-        named.setdefault(contrast["cell"], contrast["level"] if single else f"{contrast['factor']}={contrast['level']}")
-    cells = query(opened, "SELECT label AS cell, stratum FROM cell WHERE study_id = :study AND active ORDER BY id", study=row.id)
+        named.setdefault(
+            contrast["cell"],
+            contrast["level"] if single else f"{contrast['factor']}={contrast['level']}",
+        )
+    cells = query(
+        opened,
+        "SELECT label AS cell, stratum FROM cell WHERE study_id = :study AND active ORDER BY id",
+        study=row.id,
+    )
     cells["arm"] = [named.get(cell, cell) for cell in cells["cell"]]
     cells["is_baseline"] = cells["cell"].isin(set(contrasts["baseline"]))
-    cells["arm"] = pd.Categorical(cells["arm"], categories=list(dict.fromkeys([*order, *cells["arm"]])), ordered=True)
+    cells["arm"] = pd.Categorical(
+        cells["arm"], categories=list(dict.fromkeys([*order, *cells["arm"]])), ordered=True
+    )
     return cells
 
 
@@ -106,20 +145,32 @@ def baseline_level(factor: str, levels: dict[str, str]) -> str:
 
 
 def curves(
-    study: str, series: str | Iterable[str] | None = None, db: Source = None, *, points: int | None = None
+    study: str,
+    series: str | Iterable[str] | None = None,
+    db: Source = None,
+    *,
+    points: int | None = None,
 ) -> pd.DataFrame:
-    """The stored points of the study's runs, or those of `series`: the columns of the view `curves` (study, cell, role, run,
-    seed, series, step, tokens, value), with `stratum` and `arm` as in `load`.
+    """The stored points of the study's runs, or those of `series`: the columns of the view `curves`
+    (study, cell, role, run, seed, series, step, tokens, value), with `stratum` and `arm` as in
+    `load`.
 
-    points: about how many of each curve are wanted, evenly spaced in steps, its first and last among them; all without it. Runs
-    with points at the same steps keep the same ones. `AblateError` for a study or a series of which nobody knows.
+    points: about how many of each curve are wanted, evenly spaced in steps, its first and last
+    among them; all without it. Runs with points at the same steps keep the same ones. `AblateError`
+    for a study or a series of which nobody knows.
     """
     opened = _open(db)
     row = _study(opened, study)
-    names = {} if series is None else dict(enumerate([series] if isinstance(series, str) else series))
+    names = (
+        {} if series is None else dict(enumerate([series] if isinstance(series, str) else series))
+    )
     known.require_series(opened, names.values())
-    wanted = f"AND series IN ({', '.join(f':series{k}' for k in names)})" if series is not None else ""
-    values = {"study": row.name, "points": points} | {f"series{k}": name for k, name in names.items()}
+    wanted = (
+        f"AND series IN ({', '.join(f':series{k}' for k in names)})" if series is not None else ""
+    )
+    values = {"study": row.name, "points": points} | {
+        f"series{k}": name for k, name in names.items()
+    }
     if points is None:
         sql = f"SELECT * FROM curves WHERE study = :study {wanted} ORDER BY series, run, step"
     else:
@@ -127,12 +178,15 @@ def curves(
     return _with_arms(query(opened, sql, **values), study, opened)
 
 
-# Each step of a curve that is kept is found through the primary key: nothing between two of them is read.
+# Each step of a curve that is kept is found through the primary key: nothing between two of them is
+# read.
 _THINNED = """
     WITH RECURSIVE
     member_of AS (
-        SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed, r.batch_tokens AS batch_tokens
-        FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id JOIN run r ON r.id = m.run_id
+        SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed,
+               r.batch_tokens AS batch_tokens
+        FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
+               JOIN run r ON r.id = m.run_id
         WHERE t.name = :study AND c.active
     ),
     span AS (
@@ -142,25 +196,30 @@ _THINNED = """
         FROM (SELECT DISTINCT run FROM member_of) CROSS JOIN series s WHERE 1 {wanted}
     ),
     kept AS (
-        SELECT run, series_id, series, first AS step, last, max(1, (last - first) / :points) AS stride FROM span
+        SELECT run, series_id, series, first AS step, last, max(1,
+               (last - first) / :points) AS stride FROM span
         WHERE first IS NOT NULL
         UNION ALL
         SELECT run, series_id, series,
                (SELECT min(m.step) FROM metric m
-                WHERE m.run_id = run AND m.series_id = kept.series_id AND m.step >= min(kept.step + stride, last)),
+                WHERE m.run_id = run AND m.series_id = kept.series_id
+                       AND m.step >= min(kept.step + stride, last)),
                last, stride
         FROM kept WHERE step < last
     )
-    SELECT :study AS study, cell, role, run, seed, series, kept.step AS step, kept.step * batch_tokens AS tokens, value
-    FROM kept JOIN member_of USING (run) JOIN metric ON metric.run_id = run AND metric.series_id = kept.series_id
+    SELECT :study AS study, cell, role, run, seed, series, kept.step AS step,
+           kept.step * batch_tokens AS tokens, value
+    FROM kept JOIN member_of USING (run) JOIN metric ON metric.run_id = run
+           AND metric.series_id = kept.series_id
          AND metric.step = kept.step
     ORDER BY series, run, kept.step
 """
 
 
 def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
-    """Final values: cell, run, seed, role, name, at, value, stratum, arm. `at` is a block, a length factor, a position or a
-    probe ratio, else 0. `AblateError` for a study or a name of which nobody knows.
+    """Final values: cell, run, seed, role, name, at, value, stratum, arm. `at` is a block, a length
+    factor, a position or a probe ratio, else 0. `AblateError` for a study or a name of which nobody
+    knows.
     """
     opened = _open(db)
     row = _study(opened, study)
@@ -178,7 +237,11 @@ def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFra
 def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
     """`frame` with the stratum and the arm of its cells."""
     cells = arms(study, db).set_index("cell")
-    named = pd.Categorical(frame["cell"].map(cells["arm"].astype(str)), categories=cells["arm"].cat.categories, ordered=True)
+    named = pd.Categorical(
+        frame["cell"].map(cells["arm"].astype(str)),
+        categories=cells["arm"].cat.categories,
+        ordered=True,
+    )
     return frame.assign(stratum=frame["cell"].map(cells["stratum"]), arm=named)
 
 
@@ -186,18 +249,25 @@ def pairs(study: str, db: Source = None) -> pd.DataFrame:
     """Each run of a contrast beside its baseline's run of the same seed: the view `pairs`."""
     opened = _open(db)
     row = _study(opened, study)
-    return query(opened, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=row.name)
+    return query(
+        opened, "SELECT * FROM pairs WHERE study = :study ORDER BY contrast, seed", study=row.name
+    )
 
 
 def decisions(study: str, db: Source = None) -> pd.DataFrame:
-    """What the study learnt while running: cell, name ("lr", "seeds"), value, evidence (a dictionary, see `ablate.tune`)."""
+    """What the study learnt while running: cell, name ("lr", "seeds"), value, evidence (a
+    dictionary, see `ablate.tune`).
+    """
     opened = _open(db)
     found = stored.read(opened, _study(opened, study).name)
-    return pd.DataFrame([vars(decision) for decision in found], columns=["cell", "name", "value", "evidence"])
+    return pd.DataFrame(
+        [vars(decision) for decision in found], columns=["cell", "name", "value", "evidence"]
+    )
 
 
 def attempts(study: str, db: Source = None) -> pd.DataFrame:
-    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`; a row for each cell and role.
+    """Every try at the study's runs: cell, run, seed, role, and the columns of the table `attempt`;
+    a row for each cell and role.
 
     Counted once, as by `drop_duplicates("id")`, a run that is also compared counts as that.
     """
@@ -221,16 +291,20 @@ def studies(db: Source = None) -> list[str]:
     return list(query(_open(db), "SELECT name FROM study ORDER BY id")["name"])
 
 
-# -- reading -------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def query(db: Database, sql: str, **values: Any) -> pd.DataFrame:
-    """One SELECT as a frame, on the raw driver connection; `:name` stands for a value. Empty numeric columns are numeric too."""
+    """One SELECT as a frame, on the raw driver connection; `:name` stands for a value. Empty
+    numeric columns are numeric too.
+    """
     with db.read() as connection:
         frame = pd.read_sql_query(sql, connection.connection.driver_connection, params=values)  # type: ignore[arg-type]
     for column in frame.columns:
         if column in WHOLE:
-            frame[column] = pd.to_numeric(frame[column]).astype("Int64" if frame[column].isna().any() else "int64")
+            frame[column] = pd.to_numeric(frame[column]).astype(
+                "Int64" if frame[column].isna().any() else "int64"
+            )
         elif column not in TEXT and frame[column].isna().all():
             frame[column] = frame[column].astype(float)
     return frame
@@ -241,7 +315,11 @@ def _open(db: Source) -> Database:
 
 
 def _study(db: Database, name: str) -> StudyRow:
-    found = query(db, "SELECT id, name, question, metric, goal, revision, toml FROM study WHERE name = :name", name=name)
+    found = query(
+        db,
+        "SELECT id, name, question, metric, goal, revision, toml FROM study WHERE name = :name",
+        name=name,
+    )
     if found.empty:
         raise unknown("study", name, studies(db))
     row = found.iloc[0]  # its numbers are numpy's, which SQLite would take for blobs

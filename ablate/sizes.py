@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from ablate.config import RunConfig
 
 _GATED = ("swiglu",)
-_BYTES = {"float32": (4, 4), "bfloat16": (4, 2), "float64": (8, 8)}  # precision → bytes of a stream's and a product's number
+_BYTES = {
+    "float32": (4, 4),
+    "bfloat16": (4, 2),
+    "float64": (8, 8),
+}  # precision → bytes of a stream's and a product's number
 
 
 @dataclass(frozen=True)
@@ -18,10 +22,15 @@ class Sizes:
     """How large a model of a configuration is, for one member."""
 
     params: int  # total
-    body: int  # blocks, their position bias and the final norm: without embeddings, positions among them, and head
-    flops_per_token: int  # matrix products of a forward pass over n_ctx tokens, per token; causal attention in full
+    # blocks, their position bias and the final norm: without embeddings, positions among them, and
+    # head
+    body: int
+    # matrix products of a forward pass over n_ctx tokens, per token; causal attention in full
+    flops_per_token: int
     state_bytes: int  # weights, gradients and the two moments of Adam
-    activation_bytes_per_token: int  # kept for the backward pass, with logits and their gradient; an estimate
+    activation_bytes_per_token: (
+        int  # kept for the backward pass, with logits and their gradient; an estimate
+    )
     recomputed_bytes_per_token: int  # the same where blocks are computed again in the backward pass
 
 
@@ -51,15 +60,23 @@ def head_flops_per_token(d_model: int, n_vocab: int, mlm_head_transform: str) ->
     return 2 * d_model * (n_vocab + (d_model if mlm_head_transform == "dense" else 0))
 
 
-def memory_bytes(config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False) -> int:
-    """Estimated peak memory of a training step for `pack` members, `micro_batch` sequences of each (0: all) at once."""
+def memory_bytes(
+    config: RunConfig, pack: int = 1, micro_batch: int = 0, recompute: bool = False
+) -> int:
+    """Estimated peak memory of a training step for `pack` members, `micro_batch` sequences of each
+    (0: all) at once.
+    """
     sizes = count(config)
     per_token = sizes.recomputed_bytes_per_token if recompute else sizes.activation_bytes_per_token
-    return pack * (sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token)
+    return pack * (
+        sizes.state_bytes + (micro_batch or config.batch_size) * config.n_ctx * per_token
+    )
 
 
 def score_bytes(config: RunConfig) -> int:
-    """The part of `memory_bytes` for one member that `score = "additive"` needs for its scores, O(n_ctx²·d_head); else 0."""
+    """The part of `memory_bytes` for one member that `score = "additive"` needs for its scores,
+    O(n_ctx²·d_head); else 0.
+    """
     _, product = _BYTES[config.precision]
     return config.n_layer * product * config.batch_tokens * _score_numbers(config)
 
@@ -67,9 +84,10 @@ def score_bytes(config: RunConfig) -> int:
 def embedding_scale(config: RunConfig) -> float:
     """What embeddings are multiplied by where they enter the stream (Vaswani et al. 2017, §3.4).
 
-    √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and a tied head is as an
-    untied one, but that it first favours the token it reads, which training takes back within some tens of steps.
-    1 for `init = "normal-0.02"`, which is as in GPT-2 and BERT.
+    √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and a
+    tied head is as an untied one, but that it first favours the token it reads, which training
+    takes back within some tens of steps. 1 for `init = "normal-0.02"`, which is as in GPT-2 and
+    BERT.
     """
     return 1.0 if config.init == "normal-0.02" else config.d_model**0.5
 
@@ -77,8 +95,9 @@ def embedding_scale(config: RunConfig) -> float:
 def t5_buckets(config: RunConfig) -> tuple[int, int]:
     """Number of buckets and maximum distance of `position = "t5"`.
 
-    T5's 32 and 128 at its context of 512; the distance follows a quarter of longer contexts and stays within shorter
-    ones, which get fewer buckets where some would hold no distance. Full attention shares them between two directions.
+    T5's 32 and 128 at its context of 512; the distance follows a quarter of longer contexts and
+    stays within shorter ones, which get fewer buckets where some would hold no distance. Full
+    attention shares them between two directions.
     """
     directions = 2 if config.attention == "full" else 1
     distance = min(config.n_ctx, max(128, config.n_ctx // 4))
@@ -93,14 +112,21 @@ def _widths(config: RunConfig) -> tuple[int, int, int]:
 
 
 def _matrices(config: RunConfig) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear maps of a block; the attention output, whose inputs `head_combine` sets, is last."""
+    """(inputs, outputs) of the linear maps of a block; the attention output, whose inputs
+    `head_combine` sets, is last.
+    """
     queries, keys, read = _widths(config)
     c, hidden = config.d_model, config.d_mlp
     project = [(c, width) for width in (queries, keys, keys)]
     if config.qkv == "mlp":
         project += [(c, c)] * 3
     up = [(read, hidden)] * (2 if config.activation in _GATED else 1)
-    return [*project, *up, (hidden, c), (config.d_head if config.head_combine == "sum" else queries, c)]
+    return [
+        *project,
+        *up,
+        (hidden, c),
+        (config.d_head if config.head_combine == "sum" else queries, c),
+    ]
 
 
 def _norm(config: RunConfig, kind: str, width: int) -> int:
@@ -139,20 +165,28 @@ def _flops_per_token(config: RunConfig) -> int:
     """Two a multiplication and addition, in matrix products alone."""
     block = sum(n_in * n_out for n_in, n_out in _matrices(config))
     block += 2 * config.n_ctx * config.n_head * config.d_head  # scores, and the mean of the values
-    return 2 * config.n_layer * block + head_flops_per_token(config.d_model, config.n_vocab, config.mlm_head_transform)
+    return 2 * config.n_layer * block + head_flops_per_token(
+        config.d_model, config.n_vocab, config.mlm_head_transform
+    )
 
 
 def _score_numbers(config: RunConfig) -> int:
-    """Numbers a token and block that additive scores keep: tanh(q + k), the scores and their softmax, for every key."""
+    """Numbers a token and block that additive scores keep: tanh(q + k), the scores and their
+    softmax, for every key.
+    """
     return config.n_ctx * config.n_head * (config.d_head + 2) if config.score == "additive" else 0
 
 
 def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int, int]:
-    """What eager PyTorch keeps per token for the backward pass, of a block and of all else; a compiled step keeps less."""
+    """What eager PyTorch keeps per token for the backward pass, of a block and of all else; a
+    compiled step keeps less.
+    """
     c, hidden = config.d_model, config.d_mlp
     queries, keys, read = _widths(config)
     gated = config.activation in _GATED
-    twice = gated and config.precision == "bfloat16"  # autocast casts the input of each of the two matrices anew
+    twice = (
+        gated and config.precision == "bfloat16"
+    )  # autocast casts the input of each of the two matrices anew
     inputs = c + (2 if twice else 1) * read
     attention = 2 * queries + 2 * keys + (3 * c if config.qkv == "mlp" else 0)
     if config.qkv == "linear" and (config.position == "rotary" or config.qk_norm != "none"):
@@ -162,7 +196,9 @@ def _activation_bytes(config: RunConfig, stream: int, product: int) -> tuple[int
     mlp += c if config.outer_activation == "relu" else 0
     norms = 2 * sum(_norm_widths(config)) if config.norm_kind != "none" else 0
     norms += 2 * (queries + keys) if config.qk_norm != "none" else 0
-    shares = config.n_head * config.n_ctx if config.position == "t5" else 0  # a learned bias needs the softmax's gradient
+    shares = (
+        config.n_head * config.n_ctx if config.position == "t5" else 0
+    )  # a learned bias needs the softmax's gradient
     dropped = 2 * c if config.dropout else 0  # a byte each
     block = product * (inputs + attention + mlp) + stream * (norms + shares) + dropped
     head = 5 * c + (5 * c if config.mlm_head_transform == "dense" else 0) + 3 * config.n_vocab

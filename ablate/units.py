@@ -1,4 +1,6 @@
-"""How numbers with a size, and lists of words, are written: the same on a terminal, in a table and on an axis."""
+"""How numbers with a size, and lists of words, are written: the same on a terminal, in a table and
+on an axis.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def count(value: float) -> str:
-    """A number of parameters, tokens or steps, with three digits and the suffix that a study file takes.
+    """A number of parameters, tokens or steps, with three digits and the suffix that a study file
+    takes.
 
     >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9, 2e15)]
     ['0', '950', '12.3k', '3.4M', '20M', '1.25B', '2×10¹⁵']
@@ -52,7 +55,11 @@ def duration(seconds: float) -> str:
     """
     for size, least, unit in ((86400, 2 * 86400, "days"), (3600, 5400, "h"), (60, 89.5, "min")):
         if seconds >= least:
-            return f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
+            return (
+                f"{seconds / size:.2g} {unit}"
+                if seconds < 99.5 * size
+                else f"{seconds / size:,.0f} {unit}"
+            )
     return f"{seconds:.2g} s"
 
 
@@ -61,4 +68,10 @@ def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
     words = [str(item) for item in items]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
+    return (
+        words[0]
+        if len(words) == 1
+        else f"{', '.join(words[:-1])} {last} {words[-1]}"
+        if words
+        else ""
+    )

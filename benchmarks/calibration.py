@@ -2,9 +2,10 @@
 
     python benchmarks/calibration.py [--studies 10000] [--fits 200] [--seed 0]
 
-Prints the tables of docs/method.md. Effects: A/A studies of a baseline and four levels that differ in nothing, so every
-difference found is false. Fits: curves with known constants. Effects are computed for all studies at once; on the first studies
-of every case the arithmetic is checked against `ablate.stats` itself. Takes a few minutes on one core.
+Prints the tables of docs/method.md. Effects: A/A studies of a baseline and four levels that differ
+in nothing, so every difference found is false. Fits: curves with known constants. Effects are
+computed for all studies at once; on the first studies of every case the arithmetic is checked
+against `ablate.stats` itself. Takes a few minutes on one core.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 
 def skewed_unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """A right tail in the levels (skewness 1.7), hardly one in the baseline, with equal means: differences are skewed."""
+    """A right tail in the levels (skewness 1.7), hardly one in the baseline, with equal means:
+    differences are skewed.
+    """
     return log_normal(rng, shape, 0.5)
 
 
@@ -67,7 +70,14 @@ def log_normal(rng: np.random.Generator, shape: tuple[int, ...], spread: float) 
     return np.exp(sd * rng.normal(size=shape) - sd**2 / 2)
 
 
-NOISES: tuple[Callable[..., Floats], ...] = (normal, heavy, correlated, skewed, skewed_unequal, very_skewed_unequal)
+NOISES: tuple[Callable[..., Floats], ...] = (
+    normal,
+    heavy,
+    correlated,
+    skewed,
+    skewed_unequal,
+    very_skewed_unequal,
+)
 
 
 def table(*columns: str) -> None:
@@ -75,7 +85,10 @@ def table(*columns: str) -> None:
 
 
 def row(*cells: object) -> None:
-    print(f"| {' | '.join(f'{cell:.1%}' if isinstance(cell, float) else str(cell) for cell in cells)} |", flush=True)
+    print(
+        f"| {' | '.join(f'{c:.1%}' if isinstance(c, float) else str(c) for c in cells)} |",
+        flush=True,
+    )
 
 
 def title(noise: Callable[..., Floats]) -> str:
@@ -83,7 +96,17 @@ def title(noise: Callable[..., Floats]) -> str:
 
 
 def effects(rng: np.random.Generator, studies: int) -> None:
-    table("noise", "seeds", "p ≤ 0.05", "coverage", "Holm", "Bonferroni intervals", "max-t intervals", "sign-flip", "TOST")
+    table(
+        "noise",
+        "seeds",
+        "p ≤ 0.05",
+        "coverage",
+        "Holm",
+        "Bonferroni intervals",
+        "max-t intervals",
+        "sign-flip",
+        "TOST",
+    )
     for noise, seeds in itertools.product(NOISES, SEEDS):
         arms = noise(rng, (studies, seeds, 1 + LEVELS))
         d = arms[..., 1:] - arms[..., :1]
@@ -94,13 +117,17 @@ def effects(rng: np.random.Generator, studies: int) -> None:
         sums = np.abs(d[..., 0] @ flips.T)
         sign_flip = (sums >= np.abs(d[..., 0].sum(axis=1))[:, None] - 1e-9).mean(axis=1)
         margin = 2 * float(np.std(d))
-        tost = equivalence_p(d[..., 0] + margin, margin)  # the true difference lies on the margin: "equivalent" is false
+        tost = equivalence_p(
+            d[..., 0] + margin, margin
+        )  # the true difference lies on the margin: "equivalent" is false
         row(
             title(noise),
             seeds,
             float((p <= 0.05).mean()),
             float((p > 0.05).mean()),
-            float((smallest * LEVELS <= 0.05).mean()),  # Holm's first step decides whether anything is found
+            float(
+                (smallest * LEVELS <= 0.05).mean()
+            ),  # Holm's first step decides whether anything is found
             float((smallest < 0.05 / LEVELS).mean()),
             float((smallest < max_t_levels(d, rng)).mean()),
             float((sign_flip <= 0.05).mean()),
@@ -118,17 +145,22 @@ def paired_p(d: Floats) -> Floats:
 def equivalence_p(d: Floats, margin: float) -> Floats:
     """The larger one-sided p of TOST on d [R, S] → [R]."""
     seeds = d.shape[1]
-    return st.t.sf((margin - np.abs(d.mean(axis=1))) / (d.std(axis=1, ddof=1) / np.sqrt(seeds)), seeds - 1)
+    return st.t.sf(
+        (margin - np.abs(d.mean(axis=1))) / (d.std(axis=1, ddof=1) / np.sqrt(seeds)), seeds - 1
+    )
 
 
 def max_t_levels(d: Floats, rng: np.random.Generator) -> Floats:
     """What `stats.max_t` lets each test of a study use: d [R, S, M] → [R].
 
-    Its simulation depends on a study's mean correlation only, so it is done for 21 correlations, not for every study.
+    Its simulation depends on a study's mean correlation only, so it is done for 21 correlations,
+    not for every study.
     """
     z = d - d.mean(axis=1, keepdims=True)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
-    r = np.mean([(z[..., i] * z[..., j]).sum(axis=1) for i in range(LEVELS) for j in range(i)], axis=0).clip(0, 1)
+    r = np.mean(
+        [(z[..., i] * z[..., j]).sum(axis=1) for i in range(LEVELS) for j in range(i)], axis=0
+    ).clip(0, 1)
     grid = np.linspace(0, 1, 21)
     there = np.ones(d.shape[1:], bool)
     levels = [np.quantile(smallest_p(at, there, rng), 0.05) for at in grid]
@@ -140,8 +172,13 @@ def check(d: Floats, p: Floats) -> None:
     for study, expected in zip(d[:CHECKED], p[:CHECKED], strict=True):
         family = stats.family(study)
         assert np.allclose([effect.p for effect in family], expected)
-        assert all((effect.lo <= 0 <= effect.hi) == (one > 0.05) for effect, one in zip(family, expected, strict=True))
-        assert (min(effect.p_holm for effect in family) <= 0.05) == (expected.min() * LEVELS <= 0.05)
+        assert all(
+            (effect.lo <= 0 <= effect.hi) == (one > 0.05)
+            for effect, one in zip(family, expected, strict=True)
+        )
+        assert (min(effect.p_holm for effect in family) <= 0.05) == (
+            expected.min() * LEVELS <= 0.05
+        )
         outside = any(not effect.family_lo <= 0 <= effect.family_hi for effect in family)
         assert outside == (expected.min() < 0.05 / LEVELS)
 
@@ -149,7 +186,12 @@ def check(d: Floats, p: Floats) -> None:
 def two_stage(rng: np.random.Generator, studies: int) -> None:
     most, resolution, patience = 400, 0.6, 30
     table(
-        "noise", "pilot", "mean N", "Stein's interval misses", "t interval of all N misses", "stopping when significant or narrow"
+        "noise",
+        "pilot",
+        "mean N",
+        "Stein's interval misses",
+        "t interval of all N misses",
+        "stopping when significant or narrow",
     )
     for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
         arms = noise(rng, (studies, most, 2))
@@ -159,15 +201,22 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
         n = np.minimum(np.maximum(np.ceil((t * s / resolution) ** 2), pilot), most).astype(int)
         counts, rows = np.arange(1, most + 1), np.arange(studies)
         means = d.cumsum(axis=1) / counts
-        sds = np.sqrt(np.maximum((d**2).cumsum(axis=1) - counts * means**2, 0) / np.maximum(counts - 1, 1))
+        sds = np.sqrt(
+            np.maximum((d**2).cumsum(axis=1) - counts * means**2, 0) / np.maximum(counts - 1, 1)
+        )
         halves = st.t.isf(0.025, np.maximum(counts - 1, 1)) * sds / np.sqrt(counts)
         stein, mean = t * s / np.sqrt(n), means[rows, n - 1]
         for i in range(CHECKED):
             assert n[i] == stats.two_stage(d[i, :pilot], resolution, most=most)
-            after = stats.after_pilot(stats.paired(d[i, : n[i]]), d[i, : n[i]], d[i, :pilot], resolution)
+            after = stats.after_pilot(
+                stats.paired(d[i, : n[i]]), d[i, : n[i]], d[i, :pilot], resolution
+            )
             assert np.allclose((after.lo, after.hi), (mean[i] - stein[i], mean[i] + stein[i]))
         stop = (halves <= resolution) | (np.abs(means) > halves)
-        stop[:, : pilot - 1], stop[:, patience - 1 :] = False, True  # looked at after every seed from the pilot on
+        stop[:, : pilot - 1], stop[:, patience - 1 :] = (
+            False,
+            True,
+        )  # looked at after every seed from the pilot on
         at = stop.argmax(axis=1)
         row(
             title(noise),
@@ -180,9 +229,19 @@ def two_stage(rng: np.random.Generator, studies: int) -> None:
 
 
 def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
-    """Four levels and one baseline; as many seeds for all as the noisiest contrast of the pilot asks for."""
+    """Four levels and one baseline; as many seeds for all as the noisiest contrast of the pilot
+    asks for.
+    """
     most, resolution, block = 400, 0.6, 500
-    table("noise", "pilot", "mean N", "one contrast: misses", "Holm", "the pilot's noise alone: misses", "Holm")
+    table(
+        "noise",
+        "pilot",
+        "mean N",
+        "one contrast: misses",
+        "Holm",
+        "the pilot's noise alone: misses",
+        "Holm",
+    )
     for noise, pilot in itertools.product(NOISES, (3, 5, 8)):
         found = []
         for _ in range(-(-studies // block)):
@@ -190,17 +249,31 @@ def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
             d = arms[..., 1:] - arms[..., :1]
             d /= d.std()
             s = d[:, :pilot].std(axis=1, ddof=1)
-            wanted = np.ceil((st.t.isf(0.025, pilot - 1) * s / resolution) ** 2).clip(pilot, most).astype(int)
+            wanted = (
+                np.ceil((st.t.isf(0.025, pilot - 1) * s / resolution) ** 2)
+                .clip(pilot, most)
+                .astype(int)
+            )
             n = wanted.max(axis=1)
             study, size = np.arange(block), n[:, None]
             mean = d.cumsum(axis=1)[study, n - 1] / size
             sd = np.sqrt(((d**2).cumsum(axis=1)[study, n - 1] - size * mean**2) / (size - 1))
             alone = 2 * st.t.sf(np.abs(mean) / (s / np.sqrt(size)), pilot - 1)
-            p = np.where(wanted < size, np.maximum(alone, 2 * st.t.sf(np.abs(mean) / (sd / np.sqrt(size)), size - 1)), alone)
+            p = np.where(
+                wanted < size,
+                np.maximum(alone, 2 * st.t.sf(np.abs(mean) / (sd / np.sqrt(size)), size - 1)),
+                alone,
+            )
             for i in range(2):
-                family = stats.family(d[i, : n[i]], pilot=np.arange(n[i]) < pilot, resolution=resolution)
+                family = stats.family(
+                    d[i, : n[i]], pilot=np.arange(n[i]) < pilot, resolution=resolution
+                )
                 assert n[i] == most or np.allclose([effect.p for effect in family], p[i])
-            rates = [rate for each in (p, alone) for rate in ((each <= 0.05).mean(1), each.min(1) * LEVELS <= 0.05)]
+            rates = [
+                rate
+                for each in (p, alone)
+                for rate in ((each <= 0.05).mean(1), each.min(1) * LEVELS <= 0.05)
+            ]
             found.append(np.column_stack([n, *rates]))
         mean_n, *rates = np.concatenate(found).mean(axis=0)
         row(title(noise), pilot, f"{mean_n:.1f}", *map(float, rates))
@@ -222,7 +295,19 @@ def fits(rng: np.random.Generator, studies: int) -> None:
         ("8 sizes", "n", {"n": sizes}, 0.003, normal),
         ("5 sizes, 3 seeds", "n", {"n": np.tile(np.geomspace(5e7, 5e9, 5), 3)}, 0.003, normal),
     )
-    table("curve", "runs", "noise", "E", "A", "alpha", "B", "beta", "a", "width of alpha", "expected width")
+    table(
+        "curve",
+        "runs",
+        "noise",
+        "E",
+        "A",
+        "alpha",
+        "B",
+        "beta",
+        "a",
+        "width of alpha",
+        "expected width",
+    )
     for name, key, columns, sd, noise in cases:
         form, truth = FORMS[key], usual_constants(FORMS[key])
         exact, runs = np.log(form.loss(truth, columns)), len(columns["n"])
@@ -238,7 +323,14 @@ def fits(rng: np.random.Generator, studies: int) -> None:
             widths.append(hi[2] - lo[2])
         cover = [*map(float, np.mean(hits, axis=0)), "", "", ""][:6]
         expected = scaling.expected_width(form, truth, columns, sd)["alpha"]
-        row(f"{form.symbol}: {name}", runs, f"{sd:.1%} {title(noise)}", *cover, f"{np.median(widths):.3f}", f"{expected:.3f}")
+        row(
+            f"{form.symbol}: {name}",
+            runs,
+            f"{sd:.1%} {title(noise)}",
+            *cover,
+            f"{np.median(widths):.3f}",
+            f"{expected:.3f}",
+        )
 
 
 def further(rng: np.random.Generator, studies: int) -> None:
@@ -247,10 +339,16 @@ def further(rng: np.random.Generator, studies: int) -> None:
     exact = FORMS["nd"].loss(USUAL, columns)
     trusted = []
     for _ in range(studies):
-        found = scaling.fit(exact * np.exp(0.01 * rng.normal(size=36)), rng=rng, bootstraps=REPLICATES, **columns)
+        found = scaling.fit(
+            exact * np.exp(0.01 * rng.normal(size=36)), rng=rng, bootstraps=REPLICATES, **columns
+        )
         assert found.held_out is not None
         trusted.append(found.held_out.trusted)
-    row("36 runs, 1% noise: the miss of the largest size lies in its interval", studies, float(np.mean(trusted)))
+    row(
+        "36 runs, 1% noise: the miss of the largest size lies in its interval",
+        studies,
+        float(np.mean(trusted)),
+    )
     for sd in (0.002, 0.01):
         isoflop(rng, studies // 2, sd)
     groups(rng, studies // 4)
@@ -262,13 +360,21 @@ def isoflop(rng: np.random.Generator, studies: int, sd: float) -> None:
     truth = USUAL[4] / (USUAL[2] + USUAL[4])
     hits, found = [], []
     for _ in range(studies):
-        n = best_split(USUAL, c)[0] * np.tile(np.geomspace(1 / 10, 10, 8), 6) * np.repeat(np.exp(rng.uniform(-0.3, 0.3, 6)), 8)
+        n = (
+            best_split(USUAL, c)[0]
+            * np.tile(np.geomspace(1 / 10, 10, 8), 6)
+            * np.repeat(np.exp(rng.uniform(-0.3, 0.3, 6)), 8)
+        )
         loss = FORMS["nd"].loss(USUAL, {"n": n, "d": c / 6 / n}) * np.exp(sd * rng.normal(size=48))
         one = scaling.isoflop(loss, n=n, c=c, rng=rng, bootstraps=REPLICATES)
         hits.append(one.n_exponent.lo <= truth <= one.n_exponent.hi)
         found.append(one.n_exponent.value)
     off = f"bias {np.mean(found) - truth:+.3f}, sd {np.std(found):.3f}"
-    row(f"isoFLOP, 6 budgets × 8 sizes, {sd:.1%} noise: the exponent lies in its interval ({off})", studies, float(np.mean(hits)))
+    row(
+        f"isoFLOP, 6 budgets × 8 sizes, {sd:.1%} noise: the exponent lies in its interval ({off})",
+        studies,
+        float(np.mean(hits)),
+    )
 
 
 def groups(rng: np.random.Generator, studies: int) -> None:
@@ -279,23 +385,35 @@ def groups(rng: np.random.Generator, studies: int) -> None:
     for _ in range(studies):
         noise = 0.007 * (np.tile(rng.normal(size=36), 2) + rng.normal(size=72))
         loss = np.tile(FORMS["nd"].loss(USUAL, columns), 2) * np.exp(noise)
-        (one,) = scaling.fit_table(loss, group=["a"] * 36 + ["b"] * 36, rng=rng, bootstraps=REPLICATES, **both).comparisons
-        own, shared = (any(test.p_holm <= 0.05 for test in tests.values()) for tests in (one.exponents, one.one_floor))
+        (one,) = scaling.fit_table(
+            loss, group=["a"] * 36 + ["b"] * 36, rng=rng, bootstraps=REPLICATES, **both
+        ).comparisons
+        own, shared = (
+            any(test.p_holm <= 0.05 for test in tests.values())
+            for tests in (one.exponents, one.one_floor)
+        )
         said.append([own, shared, one.verdict == "offset"])
     for what, rate in zip(
-        ("exponents differ, own floors", "exponents differ, one floor", "an offset"), np.mean(said, axis=0), strict=True
+        ("exponents differ, own floors", "exponents differ, one floor", "an offset"),
+        np.mean(said, axis=0),
+        strict=True,
     ):
         row(f"two groups of one curve, 36 runs each, said to differ: {what}", studies, float(rate))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", type=int, default=10_000, help="simulated studies of effects a case")
+    parser.add_argument(
+        "--studies", type=int, default=10_000, help="simulated studies of effects a case"
+    )
     parser.add_argument("--fits", type=int, default=200, help="simulated tables of losses a case")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
-    print(f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, {options}\n")
+    print(
+        f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy"
+        f" {scipy.__version__}, {options}\n"
+    )
     for heading, part, count in (
         ("A/A studies", effects, options.studies),
         ("Two stages", two_stage, options.studies),
@@ -306,7 +424,11 @@ def main() -> None:
         started, cpu = time.perf_counter(), time.process_time()
         print(f"## {heading}\n")
         part(rng, count)
-        print(f"\n{time.perf_counter() - started:.0f} s, {time.process_time() - cpu:.0f} s of processor time\n", flush=True)
+        print(
+            f"\n{time.perf_counter() - started:.0f} s, {time.process_time() - cpu:.0f} s of"
+            " processor time\n",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

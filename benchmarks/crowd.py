@@ -1,10 +1,12 @@
-"""Many processes on one database: eight that claim, train in mime, journal and ingest, while others read all the time.
+"""Many processes on one database: eight that claim, train in mime, journal and ingest, while others
+read all the time.
 
     python benchmarks/crowd.py [--seconds 60] [--writers 8] [--runs 2000] [--folder DIR]
 
-Readers are the commands `query`, `status` and `report`, pandas on a connection of its own, and `ablate.load`. Each looks
-for a run that is half there: a line of a journal, a pack's end and a run's finals come whole or not at all. In the end
-every point is compared with what was written. Then writers are killed, and what they had acknowledged is looked for.
+Readers are the commands `query`, `status` and `report`, pandas on a connection of its own, and
+`ablate.load`. Each looks for a run that is half there: a line of a journal, a pack's end and a
+run's finals come whole or not at all. In the end every point is compared with what was written.
+Then writers are killed, and what they had acknowledged is looked for.
 """
 
 from __future__ import annotations
@@ -32,24 +34,32 @@ from ablate.journal import Journal
 from ablate.store import runs
 from ablate.store.ingest import ingest_all
 
-POINTS, LINE, PACK = 1000, 50, 4  # of a series and run; of a line of a journal; runs that a writer claims together
+POINTS, LINE, PACK = (
+    1000,
+    50,
+    4,
+)  # of a series and run; of a line of a journal; runs that a writer claims together
 
-# Of the last runs that were begun: points that are no whole number of lines, series of unequal length, a complete run
-# that lacks points or finals, an unfinished one that has finals, a pack of which only some have ended.
+# Of the last runs that were begun: points that are no whole number of lines, series of unequal
+# length, a complete run that lacks points or finals, an unfinished one that has finals, a pack of
+# which only some have ended.
 HALF_THERE = f"""
 WITH latest AS (SELECT run_id, owner, status FROM attempt ORDER BY id DESC LIMIT 80),
      seen AS (SELECT run_id, owner, status,
                      (SELECT count(*) FROM metric AS m WHERE m.run_id = latest.run_id) AS points,
-                     (SELECT count(*) FROM metric AS m WHERE m.run_id = latest.run_id AND series_id = 1) AS first,
-                     (SELECT count(*) FROM final AS f WHERE f.run_id = latest.run_id) AS finals FROM latest)
-SELECT count(*) AS wrong, (SELECT count(*) FROM attempt WHERE status = 'complete') AS complete FROM seen
+                     (SELECT count(*) FROM metric AS m WHERE m.run_id = latest.run_id
+                            AND series_id = 1) AS first,
+                     (SELECT count(*) FROM final AS f
+                            WHERE f.run_id = latest.run_id) AS finals FROM latest)
+SELECT count(*) AS wrong, (SELECT count(*) FROM attempt
+       WHERE status = 'complete') AS complete FROM seen
 WHERE first % {LINE} OR points <> first * {len(SERIES)} OR (status = 'complete') <> (finals = 3)
       OR status = 'complete' AND first <> {POINTS}
       OR owner IN (SELECT owner FROM seen WHERE status = 'running' GROUP BY owner
                    HAVING count(DISTINCT points) > 1 OR count(*) <> {PACK})
 """
 
-# -- writing ------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def work(path: str, seconds: float, acknowledged: Any, start: Any = None) -> None:
@@ -71,25 +81,40 @@ def do(db: store.Database, claims: list[runs.Claim], acknowledged: Any) -> None:
         for first in range(0, POINTS, LINE):
             steps = list(range(first, first + LINE))
             for claim, journal in zip(claims, journals, strict=True):
-                series = {name: [value(claim.run_id, s, step) for step in steps] for s, name in enumerate(SERIES)}
+                series = {
+                    name: [value(claim.run_id, s, step) for step in steps]
+                    for s, name in enumerate(SERIES)
+                }
                 journal.append("metrics", steps=steps, series=series)
-            assert all(ingest_all(db, attempts).values()), "an attempt of this writer is no longer its own"
+            assert all(ingest_all(db, attempts).values()), (
+                "an attempt of this writer is no longer its own"
+            )
             with acknowledged.get_lock():
                 acknowledged.value += LINE * len(SERIES) * len(claims)
         for claim, journal in zip(claims, journals, strict=True):
-            finals = [[name, 0, value(claim.run_id, 0, POINTS)] for name in ("loss", "bits_per_byte", "accuracy")]
+            finals = [
+                [name, 0, value(claim.run_id, 0, POINTS)]
+                for name in ("loss", "bits_per_byte", "accuracy")
+            ]
             journal.append("final", values=finals)
             journal.append("end", status="complete", step=POINTS, device_seconds=1.0)
     ingest_all(db, attempts)
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def command(path: str, *words: str) -> str:
     """What an `ablate` command prints; an error where it fails, or has a word to say about one."""
-    done = subprocess.run([sys.executable, "-m", "ablate", *words, "--db", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ablate {words[0]}: exit {done.returncode}: {(done.stderr + done.stdout).strip()[-300:]}"
+    done = subprocess.run(
+        [sys.executable, "-m", "ablate", *words, "--db", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"ablate {words[0]}: exit {done.returncode}: {(done.stderr + done.stdout).strip()[-300:]}"
+    )
     return done.stdout
 
 
@@ -107,10 +132,14 @@ def by_report(path: str) -> None:
 
 
 def by_pandas(path: str) -> None:
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
+    ) as connection:
         (wrong,) = pd.read_sql_query(HALF_THERE, connection)["wrong"]
         frame = pd.read_sql_query("SELECT run, status, loss, bits_per_byte FROM runs", connection)
-    assert wrong == 0 and (frame["loss"].notna() == (frame["status"] == "complete")).all(), "a run is half there"
+    assert wrong == 0 and (frame["loss"].notna() == (frame["status"] == "complete")).all(), (
+        "a run is half there"
+    )
 
 
 def by_load(path: str) -> None:
@@ -134,7 +163,7 @@ def read(path: str, name: str, done: Any, reads: Any, start: Any) -> None:
         reads.value += 1
 
 
-# -- together -----------------------------------------------------------------------------------------------------
+# -- together --------------------------------------------------------------------------------------
 
 
 def made(path: Path, n_runs: int) -> Path:
@@ -144,24 +173,32 @@ def made(path: Path, n_runs: int) -> Path:
 
 
 def faults(path: Path) -> list[str]:
-    """What is not as it was written: points, finals, states, pages; and what `ablate db check` finds."""
+    """What is not as it was written: points, finals, states, pages; and what `ablate db check`
+    finds.
+    """
     with contextlib.closing(sqlite3.connect(path)) as connection:
         points = pd.read_sql_query(
-            "SELECT run_id, name, step, value, status FROM metric JOIN series ON series.id = series_id "
-            "JOIN run ON run.id = run_id",
+            "SELECT run_id, name, step, value, status FROM metric JOIN series ON series.id ="
+            " series_id JOIN run ON run.id = run_id",
             connection,
         )
         finals = connection.execute("SELECT run_id, value FROM final").fetchall()
-        complete = {run for (run,) in connection.execute("SELECT id FROM run WHERE status = 'complete'")}
+        complete = {
+            run for (run,) in connection.execute("SELECT id FROM run WHERE status = 'complete'")
+        }
         (sound,) = connection.execute("PRAGMA integrity_check").fetchone()
     place = points["name"].map({name: s for s, name in enumerate(SERIES)})
     wrong = int((points["value"] != value(points["run_id"], place, points["step"])).sum())
     whole = points[points["status"] == "complete"].groupby("run_id").size()
     told = {
         f"{wrong} points have another value": wrong,
-        "a complete run lacks points": set(whole.index) != complete or (whole != POINTS * len(SERIES)).any(),
-        "finals are not those of the complete runs": sorted(finals)
-        != sorted((run, value(run, 0, POINTS)) for run in complete for _ in range(3)),
+        "a complete run lacks points": (
+            set(whole.index) != complete or (whole != POINTS * len(SERIES)).any()
+        ),
+        "finals are not those of the complete runs": (
+            sorted(finals)
+            != sorted((run, value(run, 0, POINTS)) for run in complete for _ in range(3))
+        ),
         f"integrity: {sound}": sound != "ok",
     }
     return [text for text, so in told.items() if so]
@@ -179,8 +216,14 @@ def crowd(path: Path, writers: int, seconds: float) -> list[str]:
     done, written = context.Event(), context.Value("q", 0)
     reads = {name: context.Value("q", 0) for name in READERS}
     start = context.Barrier(writers + len(READERS) + 1)
-    reading = [context.Process(target=read, args=(str(path), name, done, reads[name], start)) for name in READERS]
-    working = [context.Process(target=work, args=(str(path), seconds, written, start)) for _ in range(writers)]
+    reading = [
+        context.Process(target=read, args=(str(path), name, done, reads[name], start))
+        for name in READERS
+    ]
+    working = [
+        context.Process(target=work, args=(str(path), seconds, written, start))
+        for _ in range(writers)
+    ]
     for process in reading + working:
         process.start()
     start.wait(60)
@@ -193,18 +236,35 @@ def crowd(path: Path, writers: int, seconds: float) -> list[str]:
         process.join()
     number = stored(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        (complete,) = connection.execute("SELECT count(*) FROM run WHERE status = 'complete'").fetchone()
-    print(f"{writers} writers, {took:.0f} s: {complete} runs, {number:,} points stored, {written.value:,} acknowledged")
-    print("reads meanwhile: " + ", ".join(f"{name} {count.value}" for name, count in reads.items()), flush=True)
-    failed = [f"a {kind} failed" for kind, all_ in (("writer", working), ("reader", reading)) for p in all_ if p.exitcode]
+        (complete,) = connection.execute(
+            "SELECT count(*) FROM run WHERE status = 'complete'"
+        ).fetchone()
+    print(
+        f"{writers} writers, {took:.0f} s: {complete} runs, {number:,} points stored,"
+        f" {written.value:,} acknowledged"
+    )
+    print(
+        "reads meanwhile: " + ", ".join(f"{name} {count.value}" for name, count in reads.items()),
+        flush=True,
+    )
+    failed = [
+        f"a {kind} failed"
+        for kind, all_ in (("writer", working), ("reader", reading))
+        for p in all_
+        if p.exitcode
+    ]
     return failed + faults(path) + ["points were lost or doubled"] * (number != written.value)
 
 
 def killed(path: Path, writers: int) -> list[str]:
-    """Writers that are killed on their way, and one that takes over what they leave; what went wrong."""
+    """Writers that are killed on their way, and one that takes over what they leave; what went
+    wrong.
+    """
     context = mp.get_context("spawn")
     written = context.Value("q", 0)
-    working = [context.Process(target=work, args=(str(path), 600.0, written)) for _ in range(writers)]
+    working = [
+        context.Process(target=work, args=(str(path), 600.0, written)) for _ in range(writers)
+    ]
     for process in working:
         process.start()
     while written.value < 50_000 and all(process.is_alive() for process in working):
@@ -219,24 +279,40 @@ def killed(path: Path, writers: int) -> list[str]:
     wrong = faults(path) + ["acknowledged points are lost"] * (there < written.value)
     work(str(path), 600.0, written)  # whatever is left
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        states = dict(connection.execute("SELECT status, count(*) FROM run GROUP BY status").fetchall())
+        states = dict(
+            connection.execute("SELECT status, count(*) FROM run GROUP BY status").fetchall()
+        )
     print(f"taken over: {states}")
     return wrong + faults(path) + ["a run was not taken over"] * (states.keys() != {"complete"})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--runs", type=int, default=2000, help="that there are to claim; a thousand points of four series each")
-    parser.add_argument("--folder", type=Path, help="where the databases are written; a temporary folder without it")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=2000,
+        help="that there are to claim; a thousand points of four series each",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where the databases are written; a temporary folder without it"
+    )
     options = parser.parse_args()
-    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, pandas {pd.__version__}, {os.cpu_count()} CPUs")
+    print(
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, pandas"
+        f" {pd.__version__}, {os.cpu_count()} CPUs"
+    )
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         wrong = crowd(made(Path(name) / "crowd.db", options.runs), options.writers, options.seconds)
         wrong += killed(made(Path(name) / "killed.db", options.writers * PACK * 2), options.writers)
         command(f"{name}/crowd.db", "db", "check")
-        command(f"{name}/killed.db", "db", "check", "--repair")  # of the killed ones lock files may lie about
+        command(
+            f"{name}/killed.db", "db", "check", "--repair"
+        )  # of the killed ones lock files may lie about
     print("\n".join(wrong) or "nothing lost, nothing doubled, nothing half there, no error")
     sys.exit(bool(wrong))
 

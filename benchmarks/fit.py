@@ -1,4 +1,5 @@
-"""How long 4,000 bootstrap fits of L(N, D) to 240 points take, and that an independent optimiser finds no better curve.
+"""How long 4,000 bootstrap fits of L(N, D) to 240 points take, and that an independent optimiser
+finds no better curve.
 
     python benchmarks/fit.py
 
@@ -34,21 +35,42 @@ def main() -> None:
 
     def objective(theta: np.ndarray) -> float:
         e, a, alpha, b, beta = theta
-        terms = [np.full(len(n), e), a - alpha * np.log(columns["n"]), b - beta * np.log(columns["d"])]
+        terms = [
+            np.full(len(n), e),
+            a - alpha * np.log(columns["n"]),
+            b - beta * np.log(columns["d"]),
+        ]
         residual = np.abs(np.logaddexp.reduce(terms) - log_loss)
-        return float(np.where(residual < DELTA, residual**2 / 2, DELTA * (residual - DELTA / 2)).sum())
+        return float(
+            np.where(residual < DELTA, residual**2 / 2, DELTA * (residual - DELTA / 2)).sum()
+        )
 
     ours = np.array([np.log(value[0]), np.log(value[1]), value[2], np.log(value[3]), value[4]])
     one = time.perf_counter()
     other = optimize.minimize(
-        objective, ours * 1.02, method="L-BFGS-B", options={"maxiter": 5000, "maxfun": 100_000, "ftol": 1e-14}
+        objective,
+        ours * 1.02,
+        method="L-BFGS-B",
+        options={"maxiter": 5000, "maxfun": 100_000, "ftol": 1e-14},
     )
     one = time.perf_counter() - one
     sd = replicates.std(axis=0)
-    print(f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}")
-    print(f"{REPLICATES} bootstrap fits of {len(n)} points: {wall:.1f} s ({cpu:.1f} s of processor time), target {TARGET:g} s")
-    print(f"summed Huber loss {objective(ours):.9f}; one L-BFGS-B fit from 2% away: {other.fun:.9f} in {one:.2f} s")
-    print("bootstrap sd: " + ", ".join(f"{name} {s:.3g}" for name, s in zip(FORMS["nd"].constants, sd, strict=True)))
+    print(
+        f"{date.today()}, Python {platform.python_version()}, numpy {np.__version__}, scipy"
+        f" {scipy.__version__}"
+    )
+    print(
+        f"{REPLICATES} bootstrap fits of {len(n)} points: {wall:.1f} s ({cpu:.1f} s of processor"
+        f" time), target {TARGET:g} s"
+    )
+    print(
+        f"summed Huber loss {objective(ours):.9f}; one L-BFGS-B fit from 2% away: {other.fun:.9f}"
+        f" in {one:.2f} s"
+    )
+    print(
+        "bootstrap sd: "
+        + ", ".join(f"{name} {s:.3g}" for name, s in zip(FORMS["nd"].constants, sd, strict=True))
+    )
     assert objective(ours) <= other.fun * (1 + 1e-6), "another optimiser found a better curve"
 
 

@@ -1,4 +1,5 @@
-"""How long `ablate --help` takes beside a Typer application with one empty command: a ratio, so that the machine hardly matters.
+"""How long `ablate --help` takes beside a Typer application with one empty command: a ratio, so
+that the machine hardly matters.
 
     python benchmarks/help.py
 
@@ -12,8 +13,14 @@ import sys
 import time
 
 ROUNDS, TARGET = 15, 2.0
-BARE = "import typer\napp = typer.Typer()\n@app.command()\ndef one() -> None: ...\n@app.command()\ndef two() -> None: ...\napp()"
-PROGRAMS = {"bare": [sys.executable, "-c", BARE, "--help"], "ablate": [sys.executable, "-m", "ablate", "--help"]}
+BARE = (
+    "import typer\napp = typer.Typer()\n@app.command()\ndef one() -> None: ...\n@app.command()\ndef"
+    " two() -> None: ...\napp()"
+)
+PROGRAMS = {
+    "bare": [sys.executable, "-c", BARE, "--help"],
+    "ablate": [sys.executable, "-m", "ablate", "--help"],
+}
 
 
 def main() -> None:
@@ -24,7 +31,10 @@ def main() -> None:
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
             fastest[name] = min(fastest[name], time.perf_counter() - start)
     ratio = fastest["ablate"] / fastest["bare"]
-    print(f"ablate --help {fastest['ablate']:.3f} s, a bare Typer application {fastest['bare']:.3f} s: {ratio:.2f} times")
+    print(
+        f"ablate --help {fastest['ablate']:.3f} s, a bare Typer application {fastest['bare']:.3f}"
+        f" s: {ratio:.2f} times"
+    )
     sys.exit(ratio > TARGET)
 
 

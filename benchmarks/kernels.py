@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 STEPS = 10
-# What the names of kernels have in them: those of cuBLAS, cuDNN, PyTorch and Triton. The first that fits.
+# What the names of kernels have in them: those of cuBLAS, cuDNN, PyTorch and Triton. The first that
+# fits.
 KINDS = {
     "split-K sums": ("splitkreduce",),
     "attention": ("flash", "sdpa", "fmha", "cudnn", "attention"),
@@ -24,11 +25,16 @@ LAST = "after the last product"  # clipping, the optimiser, and gradients that n
 
 
 def kind(name: str) -> str:
-    return next((found for found, words in KINDS.items() if any(word in name.lower() for word in words)), "other")
+    return next(
+        (found for found, words in KINDS.items() if any(word in name.lower() for word in words)),
+        "other",
+    )
 
 
 def profile(step: Callable[[], object]) -> str:
-    """What a step that was made before takes, the most first: "matrix products 4220 µs (99), attention 1429 µs (32), …"."""
+    """What a step that was made before takes, the most first: "matrix products 4220 µs (99),
+    attention 1429 µs (32), …".
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(STEPS):
             step()
@@ -41,7 +47,10 @@ def profile(step: Callable[[], object]) -> str:
 
 def by_kind(events: list[dict]) -> str:
     """The kernels of `STEPS` equal steps, from the events of a trace."""
-    kernels = sorted((e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
+    kernels = sorted(
+        (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")),
+        key=lambda e: e["ts"],
+    )
     a_step = len(kernels) // STEPS
     took, made = Counter[str](), Counter[str]()
     for begun in range(0, len(kernels), max(1, a_step)):
@@ -51,4 +60,6 @@ def by_kind(events: list[dict]) -> str:
             found = LAST if i > last else found
             took[found] += event["dur"] / STEPS
             made[found] += 1
-    return ", ".join(f"{found} {us:.0f} µs ({made[found] / STEPS:.0f})" for found, us in took.most_common())
+    return ", ".join(
+        f"{found} {us:.0f} µs ({made[found] / STEPS:.0f})" for found, us in took.most_common()
+    )

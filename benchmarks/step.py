@@ -1,17 +1,20 @@
-"""How fast a training step is: tokens/s, model FLOP/s, share of the matrix-product ceiling, set-up time, memory.
+"""How fast a training step is: tokens/s, model FLOP/s, share of the matrix-product ceiling, set-up
+time, memory.
 
-    python benchmarks/step.py                            # the four sizes, solo and packed
-    python benchmarks/step.py --sizes 0.85M --packs 1,8,32 --modes eager,block,whole
-    python benchmarks/step.py --levels                   # each topology and position at 10.8M
-    python benchmarks/step.py --profile                  # below each row, what its kernels take
-    python benchmarks/step.py --nanogpt ~/nanoGPT        # with the ratio to nanoGPT's model.py and fused AdamW, compiled
-    python benchmarks/step.py --nanogpt ~/nanoGPT --processes 8    # and to as many processes of it at once
-    python benchmarks/step.py --sizes tiny --device cpu  # whether all of it works
+    python benchmarks/step.py                            # the four sizes, solo and packed python
+    benchmarks/step.py --sizes 0.85M --packs 1,8,32 --modes eager,block,whole python
+    benchmarks/step.py --levels                   # each topology and position at 10.8M python
+    benchmarks/step.py --profile                  # below each row, what its kernels take python
+    benchmarks/step.py --nanogpt ~/nanoGPT        # with the ratio to nanoGPT's model.py and fused
+    AdamW, compiled python benchmarks/step.py --nanogpt ~/nanoGPT --processes 8    # and to as many
+    processes of it at once python benchmarks/step.py --sizes tiny --device cpu  # whether all of it
+    works
 
-The models are nanoGPT's: learned positions, tied embeddings, no biases, pre-norm, bfloat16 matrix products. The ceiling
-is a bfloat16 product of two 8192 × 8192 matrices, measured before and after everything else; on a CPU all is float32.
-FLOPs are those of `ablate.sizes`: matrix products alone, causal attention in full, three forward passes' worth a step.
-Each row is printed as it is made; one that fails, or takes longer than `--limit`, says so in its place.
+The models are nanoGPT's: learned positions, tied embeddings, no biases, pre-norm, bfloat16 matrix
+products. The ceiling is a bfloat16 product of two 8192 × 8192 matrices, measured before and after
+everything else; on a CPU all is float32. FLOPs are those of `ablate.sizes`: matrix products alone,
+causal attention in full, three forward passes' worth a step. Each row is printed as it is made; one
+that fails, or takes longer than `--limit`, says so in its place.
 """
 
 from __future__ import annotations
@@ -46,14 +49,31 @@ from ablate.train import warm
 from ablate.train.warm import Warm, warm_step
 
 COMMON: dict[str, Any] = {
-    "position": "learned", "tie_embeddings": "tied", "bias": "none", "warmup": 0.0,
-}  # fmt: skip
+    "position": "learned",
+    "tie_embeddings": "tied",
+    "bias": "none",
+    "warmup": 0.0,
+}
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"n_layer": 2, "d_model": 32, "n_head": 2, "n_ctx": 32, "batch": 8, "n_vocab": 256},
     "0.85M": {"n_layer": 4, "d_model": 128, "n_head": 4, "n_ctx": 256, "batch": 32, "n_vocab": 256},
     "10.8M": {"n_layer": 6, "d_model": 384, "n_head": 6, "n_ctx": 256, "batch": 64, "n_vocab": 256},
-    "29.6M": {"n_layer": 8, "d_model": 512, "n_head": 8, "n_ctx": 512, "batch": 32, "n_vocab": 8192},
-    "124M": {"n_layer": 12, "d_model": 768, "n_head": 12, "n_ctx": 1024, "batch": 32, "n_vocab": 50304},
+    "29.6M": {
+        "n_layer": 8,
+        "d_model": 512,
+        "n_head": 8,
+        "n_ctx": 512,
+        "batch": 32,
+        "n_vocab": 8192,
+    },
+    "124M": {
+        "n_layer": 12,
+        "d_model": 768,
+        "n_head": 12,
+        "n_ctx": 1024,
+        "batch": 32,
+        "n_vocab": 50304,
+    },
 }
 PACKS = {"tiny": (1, 2), "0.85M": (1, 8, 32), "10.8M": (1, 4, 16), "29.6M": (1, 4), "124M": (1,)}
 STEPS = 1000  # the windows of so many steps are laid out
@@ -139,7 +159,9 @@ def line(*cells: object) -> None:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of one row: tokens a second of all its runs, seconds until the first step, bytes, kernels."""
+    """What was measured of one row: tokens a second of all its runs, seconds until the first step,
+    bytes, kernels.
+    """
 
     mode: str
     rate: float
@@ -154,14 +176,26 @@ class Bench:
     def __init__(self, options: argparse.Namespace):
         self.options, self.device = options, options.device
         self.top = ceiling(self.device, options.seconds / 3)
-        self.ratios = ["× nanoGPT"] * bool(options.nanogpt) + [f"× {options.processes} at once"] * (options.processes > 1)
+        self.ratios = ["× nanoGPT"] * bool(options.nanogpt) + [f"× {options.processes} at once"] * (
+            options.processes > 1
+        )
 
     def head(self) -> None:
         for cells in ((*COLUMNS, *self.ratios), ["---"] * (len(COLUMNS) + len(self.ratios))):
             line(*cells)
 
-    def row(self, name: str, runs: int, mode: str, of: RunConfig, measure: Callable[[], Speed], to: Sequence[float]) -> float:
-        """Measure, and print a row with the ratios to the rates `to`; a failure is a row too. The rate, or 0."""
+    def row(
+        self,
+        name: str,
+        runs: int,
+        mode: str,
+        of: RunConfig,
+        measure: Callable[[], Speed],
+        to: Sequence[float],
+    ) -> float:
+        """Measure, and print a row with the ratios to the rates `to`; a failure is a row too. The
+        rate, or 0.
+        """
         fresh(self.device)
         try:
             with limited(self.options.limit):
@@ -173,7 +207,13 @@ class Bench:
         flops = 3 * sizes.count(of).flops_per_token * made.rate
         memory = f"{made.peak / 2**30:.1f}" if made.peak else "–"
         ratios = [f"{made.rate / other:.2f}" if other else "" for other in to]
-        cells = (f"{made.rate / 1e6:.3f}", f"{flops / 1e12:.1f}", f"{flops / self.top:.1%}", f"{made.set_up:.1f}", memory)
+        cells = (
+            f"{made.rate / 1e6:.3f}",
+            f"{flops / 1e12:.1f}",
+            f"{flops / self.top:.1%}",
+            f"{made.set_up:.1f}",
+            memory,
+        )
         line(name, runs, made.mode, *cells, *ratios, *[""] * (len(self.ratios) - len(ratios)))
         if made.kernels:
             tokens = runs * of.batch_tokens
@@ -189,24 +229,46 @@ class Bench:
             def measure(mode: str = mode) -> Speed:
                 ours = Ours(configs, self.device, mode)
                 rate = ours.tokens_per_second(self.device, self.options.seconds)
-                return Speed(ours.mode, rate, ours.setup, peak_bytes(self.device), self.kernels(ours.step.replay))
+                return Speed(
+                    ours.mode,
+                    rate,
+                    ours.setup,
+                    peak_bytes(self.device),
+                    self.kernels(ours.step.replay),
+                )
 
             self.row(name, len(configs), mode, configs[0], measure, to)
 
     def theirs(self, size: str) -> list[float]:
-        """nanoGPT's tokens a second, by one process and by several at once, as far as they are asked for."""
+        """nanoGPT's tokens a second, by one process and by several at once, as far as they are
+        asked for.
+        """
         if not self.options.nanogpt:
             return []
         of = config(size, self.device)
         rates = [self.row(f"{size} nanoGPT", 1, "compile", of, lambda: self._alone(size), [])]
         if (n := self.options.processes) > 1:
-            rates.append(self.row(f"{size} nanoGPT at once", n, "compile", of, lambda: self._at_once(size, n), rates))
+            rates.append(
+                self.row(
+                    f"{size} nanoGPT at once",
+                    n,
+                    "compile",
+                    of,
+                    lambda: self._at_once(size, n),
+                    rates,
+                )
+            )
         return rates
 
     def _alone(self, size: str) -> Speed:
         begun = time.perf_counter()
         with contextlib.redirect_stdout(sys.stderr):  # the model prints what it is
-            model = NanoGPT(self.options.nanogpt, SIZES[size], random_text(SIZES[size]["n_vocab"]).train, self.device)
+            model = NanoGPT(
+                self.options.nanogpt,
+                SIZES[size],
+                random_text(SIZES[size]["n_vocab"]).train,
+                self.device,
+            )
         model.train(WARM_UP)
         set_up = time.perf_counter() - begun
         rate = model.tokens_per_second(self.options.seconds)
@@ -217,10 +279,23 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             data = Path(folder) / "data.npy"
             np.save(data, random_text(SIZES[size]["n_vocab"]).train)
-            job = {"checkout": str(self.options.nanogpt), "shape": SIZES[size], "device": self.device, "data": str(data)}
-            command = [sys.executable, nanogpt.__file__, json.dumps({**job, "seconds": self.options.seconds})]
+            job = {
+                "checkout": str(self.options.nanogpt),
+                "shape": SIZES[size],
+                "device": self.device,
+                "data": str(data),
+            }
+            command = [
+                sys.executable,
+                nanogpt.__file__,
+                json.dumps({**job, "seconds": self.options.seconds}),
+            ]
             begun = time.perf_counter()
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            pipes: dict[str, Any] = {
+                "stdin": subprocess.PIPE,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.DEVNULL,
+            }
             processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(n)]
             for process in processes:
                 stack.callback(process.wait)
@@ -233,7 +308,10 @@ class Bench:
                 process.stdin.flush()
             answers = [answered(process) for process in processes]
         return Speed(
-            "compile", sum(answer["rate"] for answer in answers), set_up, sum(int(answer["peak_bytes"]) for answer in answers)
+            "compile",
+            sum(answer["rate"] for answer in answers),
+            set_up,
+            sum(int(answer["peak_bytes"]) for answer in answers),
         )
 
 
@@ -245,25 +323,54 @@ def answered(process: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sizes", default="", help=f"of {', '.join(SIZES)}; by default all but tiny, with --levels 10.8M")
-    parser.add_argument("--packs", default="", help="members trained together, e.g. 1,8; by default each size's own")
-    parser.add_argument("--modes", default="whole", help="what is compiled: eager, block, whole, auto; several joined by commas")
-    parser.add_argument("--levels", action="store_true", help="each topology and position, in place of the packs")
-    parser.add_argument("--profile", action="store_true", help="what the kernels of each row take, by kind; on a GPU")
+    parser.add_argument(
+        "--sizes",
+        default="",
+        help=f"of {', '.join(SIZES)}; by default all but tiny, with --levels 10.8M",
+    )
+    parser.add_argument(
+        "--packs", default="", help="members trained together, e.g. 1,8; by default each size's own"
+    )
+    parser.add_argument(
+        "--modes",
+        default="whole",
+        help="what is compiled: eager, block, whole, auto; several joined by commas",
+    )
+    parser.add_argument(
+        "--levels", action="store_true", help="each topology and position, in place of the packs"
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="what the kernels of each row take, by kind; on a GPU",
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each is timed")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a row may take, set-up included")
+    parser.add_argument(
+        "--limit", type=float, default=300.0, help="seconds that a row may take, set-up included"
+    )
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT, for the ratio to it")
-    parser.add_argument("--processes", type=int, default=1, help="of nanoGPT at once, for the ratio to them all together")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="of nanoGPT at once, for the ratio to them all together",
+    )
     return parser.parse_args()
 
 
 def described(device: str) -> str:
     """Card, versions and date."""
     cuda = device.startswith("cuda")
-    card = torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine()
-    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
+    card = (
+        torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine()
+    )
+    versions = (
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
+    )
     return f"{card}; {versions}; {time.strftime('%Y-%m-%d')}"
 
 
@@ -279,11 +386,19 @@ def main() -> None:
         if options.levels:
             for factor in ("topology", "position"):
                 for level in CATALOGUE[factor].names:
-                    bench.ours(f"{size} {factor} = {level}", [config(size, options.device, **{factor: level})], theirs)
+                    bench.ours(
+                        f"{size} {factor} = {level}",
+                        [config(size, options.device, **{factor: level})],
+                        theirs,
+                    )
         else:
             for pack in map(int, options.packs.split(",")) if options.packs else PACKS[size]:
-                bench.ours(size, [config(size, options.device, seed=seed) for seed in range(pack)], theirs)
-    print(f"\nceiling afterwards: {ceiling(options.device, options.seconds / 3) / 1e12:.1f} TFLOP/s")
+                bench.ours(
+                    size, [config(size, options.device, seed=seed) for seed in range(pack)], theirs
+                )
+    print(
+        f"\nceiling afterwards: {ceiling(options.device, options.seconds / 3) / 1e12:.1f} TFLOP/s"
+    )
 
 
 if __name__ == "__main__":

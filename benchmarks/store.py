@@ -2,9 +2,10 @@
 
     python benchmarks/store.py [--runs 1000] [--folder DIR]
 
-Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same size: a run, or a pack
-of runs that end together. Optuna's and MLflow's own stores are measured where they are installed, on fewer points, for
-they are slower. Many processes at once: `benchmarks/crowd.py`.
+Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same
+size: a run, or a pack of runs that end together. Optuna's and MLflow's own stores are measured
+where they are installed, on fewer points, for they are slower. Many processes at once:
+`benchmarks/crowd.py`.
 """
 
 from __future__ import annotations
@@ -45,10 +46,19 @@ def plan_of(n_runs: int) -> Plan:
     cells = []
     for level in TOPOLOGIES:
         config = RunConfig(topology=level, n_layer=2, d_model=64)
-        cells.append(Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0))
-    contrasts = [Contrast("topology", "", "topology", c.levels["topology"], c.label, cells[0].label) for c in cells[1:]]
+        cells.append(
+            Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0)
+        )
+    contrasts = [
+        Contrast("topology", "", "topology", c.levels["topology"], c.label, cells[0].label)
+        for c in cells[1:]
+    ]
     seeds = tuple(range(n_runs // len(cells)))
-    planned = [PlannedRun(c.label, c.config.model_copy(update={"seed": seed})) for seed in seeds for c in cells]
+    planned = [
+        PlannedRun(c.label, c.config.model_copy(update={"seed": seed}))
+        for seed in seeds
+        for c in cells
+    ]
     levels = {level: {"topology": level} for level in TOPOLOGIES}
     study = Study("bench", "", "loss", "min", "one-factor", (), seeds, {}, {"topology": levels})
     return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
@@ -61,7 +71,9 @@ def value(run: int, series: int, point: int) -> float:
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds by the clock, and of this process's own work, which another busy process does not lengthen."""
+    """Seconds by the clock, and of this process's own work, which another busy process does not
+    lengthen.
+    """
 
     wall: float
     cpu: float
@@ -77,19 +89,31 @@ def best(times: list[Took]) -> Took:
     return Took(min(t.wall for t in times), min(t.cpu for t in times))
 
 
-def report(name: str, took: Took, points: int, raw: Took | None = None, size: float | None = None) -> None:
-    ratio = f"{raw.wall / took.wall:6.2f} × raw ({raw.cpu / took.cpu:.2f} by CPU)" if raw else " " * 28
+def report(
+    name: str, took: Took, points: int, raw: Took | None = None, size: float | None = None
+) -> None:
+    ratio = (
+        f"{raw.wall / took.wall:6.2f} × raw ({raw.cpu / took.cpu:.2f} by CPU)" if raw else " " * 28
+    )
     each = f"{size / points:7.1f} bytes a point" if size else ""
-    print(f"{name:42s} {took.wall:8.3f} s {points / took.wall:11,.0f} points/s {ratio} {each}", flush=True)
+    print(
+        f"{name:42s} {took.wall:8.3f} s {points / took.wall:11,.0f} points/s {ratio} {each}",
+        flush=True,
+    )
 
 
-# -- writing ------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def batches(n_runs: int, points: int, pack: int) -> list[list[tuple[int, int, int, float]]]:
     """The points of each pack of runs, as rows of `metric` in the order of its key."""
     return [
-        [(run, s, k, value(run, s, k)) for run in range(first, first + pack) for s in range(len(SERIES)) for k in range(points)]
+        [
+            (run, s, k, value(run, s, k))
+            for run in range(first, first + pack)
+            for s in range(len(SERIES))
+            for k in range(points)
+        ]
         for first in range(1, n_runs + 1, pack)
     ]
 
@@ -101,8 +125,8 @@ def write_raw(path: Path, n_runs: int, points: int, pack: int) -> Took:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(
-            "CREATE TABLE metric (run_id INTEGER NOT NULL, series_id INTEGER NOT NULL, step INTEGER NOT NULL, value FLOAT, "
-            "PRIMARY KEY (run_id, series_id, step)) WITHOUT ROWID"
+            "CREATE TABLE metric (run_id INTEGER NOT NULL, series_id INTEGER NOT NULL, step INTEGER"
+            " NOT NULL, value FLOAT, PRIMARY KEY (run_id, series_id, step)) WITHOUT ROWID"
         )
 
         def insert() -> None:
@@ -141,11 +165,20 @@ def write_study(path: Path, n_runs: int, points: int, pack: int) -> dict[str, To
                 writing.append("start", step=0)
                 for first in range(0, points, LINE):
                     steps = range(first, first + LINE)
-                    series = {name: [value(claim.run_id, s, step) for step in steps] for s, name in enumerate(SERIES)}
+                    series = {
+                        name: [value(claim.run_id, s, step) for step in steps]
+                        for s, name in enumerate(SERIES)
+                    }
                     writing.append("metrics", steps=list(steps), series=series)
-                writing.append("final", values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]])
+                writing.append(
+                    "final",
+                    values=[["loss", 0, 2.0], ["bits_per_byte", 0, 1.0], ["accuracy", 0, 0.5]],
+                )
                 writing.append("end", status="complete", step=points)
-        packs = [[claim.attempt_id for claim in claims[first : first + pack]] for first in range(0, n_runs, pack)]
+        packs = [
+            [claim.attempt_id for claim in claims[first : first + pack]]
+            for first in range(0, n_runs, pack)
+        ]
 
         def take_in() -> None:
             for attempts in packs:
@@ -163,7 +196,9 @@ def write_study(path: Path, n_runs: int, points: int, pack: int) -> dict[str, To
 
 
 def write(folder: Path, n_runs: int, points_each: int, pack: int) -> float:
-    """Every way of writing in turn, five times over, for other processes come and go. The raw rate, in points a second."""
+    """Every way of writing in turn, five times over, for other processes come and go. The raw rate,
+    in points a second.
+    """
     points = n_runs * len(SERIES) * points_each
     folder.mkdir()
     print(f"-- {n_runs:,} runs of {len(SERIES) * points_each:,} points, {pack} runs a transaction")
@@ -177,25 +212,47 @@ def write(folder: Path, n_runs: int, points_each: int, pack: int) -> float:
     for name in ("register", "claim", "claim of nothing"):
         print(f"{name:42s} {least[name].wall:8.3f} s  {n_runs:,} runs")
     report("raw sqlite3, executemany", plain, points, size=(folder / "raw0.db").stat().st_size)
-    report("ablate, the same tuples", best(tuples), points, plain, size=(folder / "tuples0.db").stat().st_size)
+    report(
+        "ablate, the same tuples",
+        best(tuples),
+        points,
+        plain,
+        size=(folder / "tuples0.db").stat().st_size,
+    )
     ingested = least["ingest"]
-    report("ablate, whole ingest of journals", ingested, points, plain, size=(folder / "study0.db").stat().st_size)
+    report(
+        "ablate, whole ingest of journals",
+        ingested,
+        points,
+        plain,
+        size=(folder / "study0.db").stat().st_size,
+    )
     parsed = least["parse"]
-    report("  less reading and parsing JSON", Took(ingested.wall - parsed.wall, ingested.cpu - parsed.cpu), points, plain)
+    report(
+        "  less reading and parsing JSON",
+        Took(ingested.wall - parsed.wall, ingested.cpu - parsed.cpu),
+        points,
+        plain,
+    )
     return points / plain.wall
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 RAW_FINALS = (
-    "SELECT cell.label, run.seed, run.topology, run.lr, final.value FROM run JOIN member ON member.run_id = run.id "
-    "JOIN cell ON cell.id = member.cell_id JOIN final ON final.run_id = run.id AND final.name = 'loss' AND final.at = 0"
+    "SELECT cell.label, run.seed, run.topology, run.lr, final.value FROM run JOIN member ON"
+    " member.run_id = run.id JOIN cell ON cell.id = member.cell_id JOIN final ON final.run_id ="
+    " run.id AND final.name = 'loss' AND final.at = 0"
 )
-RAW_CURVES = "SELECT run_id, step, value FROM metric WHERE series_id = (SELECT id FROM series WHERE name = 'loss')"
+RAW_CURVES = (
+    "SELECT run_id, step, value FROM metric WHERE series_id = (SELECT id FROM series WHERE name ="
+    " 'loss')"
+)
 RAW_CURVES_WIDE = (
-    "SELECT 'bench', cell.label, role, run.id, run.seed, 'loss', step, step * run.batch_tokens, value FROM cell "
-    "JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id JOIN metric ON metric.run_id = run.id "
-    "AND series_id = (SELECT id FROM series WHERE name = 'loss')"
+    "SELECT 'bench', cell.label, role, run.id, run.seed, 'loss', step, step * run.batch_tokens,"
+    " value FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
+    " JOIN metric ON metric.run_id = run.id AND series_id = (SELECT id FROM series WHERE name ="
+    " 'loss')"
 )
 READS = (
     (
@@ -210,8 +267,16 @@ READS = (
         RAW_CURVES,
         "SELECT run, step, value FROM curves WHERE study = 'bench' AND series = 'loss'",
     ),
-    ("  every column of the view curves", RAW_CURVES_WIDE, "SELECT * FROM curves WHERE study = 'bench' AND series = 'loss'"),
-    ("all curves of all runs", "SELECT * FROM metric", "SELECT run, series, step, value FROM curves WHERE study = 'bench'"),
+    (
+        "  every column of the view curves",
+        RAW_CURVES_WIDE,
+        "SELECT * FROM curves WHERE study = 'bench' AND series = 'loss'",
+    ),
+    (
+        "all curves of all runs",
+        "SELECT * FROM metric",
+        "SELECT run, series, step, value FROM curves WHERE study = 'bench'",
+    ),
 )
 
 
@@ -237,11 +302,14 @@ def read(path: Path) -> None:
             assert len(raw(raw_sql)) == len(ours(sql))
             least, beside_raw = best(took), best(plain)
             ratio = least.wall / beside_raw.wall
-            beside = f"raw {beside_raw.wall:.3f} s: {ratio:.2f} × its time ({least.cpu / beside_raw.cpu:.2f} by CPU)"
+            beside = (
+                f"raw {beside_raw.wall:.3f} s: {ratio:.2f} × its time"
+                f" ({least.cpu / beside_raw.cpu:.2f} by CPU)"
+            )
         print(f"{name:42s} {best(took).wall:8.3f} s  {len(ours(sql)):,} rows  {beside}", flush=True)
 
 
-# -- others -------------------------------------------------------------------------------------------------------
+# -- others ----------------------------------------------------------------------------------------
 
 
 def optuna_store(folder: Path, raw_rate: float) -> None:
@@ -260,7 +328,13 @@ def optuna_store(folder: Path, raw_rate: float) -> None:
 
     took = timed(write)
     points = n_runs * POINTS
-    report(f"Optuna {optuna.__version__}", took, points, raw_of(points, raw_rate), (folder / "optuna.db").stat().st_size)
+    report(
+        f"Optuna {optuna.__version__}",
+        took,
+        points,
+        raw_of(points, raw_rate),
+        (folder / "optuna.db").stat().st_size,
+    )
 
 
 def mlflow_store(folder: Path, raw_rate: float) -> None:
@@ -277,7 +351,9 @@ def mlflow_store(folder: Path, raw_rate: float) -> None:
         for run in range(n_runs):
             run_id = client.create_run(study).info.run_id
             for s, name in enumerate(SERIES):
-                client.log_batch(run_id, [Metric(name, value(run, s, step), 0, step) for step in range(POINTS)])
+                client.log_batch(
+                    run_id, [Metric(name, value(run, s, step), 0, step) for step in range(POINTS)]
+                )
 
     took = timed(write)
     points = n_runs * POINTS * len(SERIES)
@@ -290,11 +366,18 @@ def raw_of(points: int, rate: float) -> Took:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where the databases are written; a temporary folder without it")
+    parser.add_argument(
+        "--folder", type=Path, help="where the databases are written; a temporary folder without it"
+    )
     options = parser.parse_args()
-    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} CPUs, schema {schema.HEAD}")
+    print(
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()}"
+        f" CPUs, schema {schema.HEAD}"
+    )
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         write(folder / "long", max(1, options.runs // 25) // 4 * 4 or 4, POINTS * 25, 1)

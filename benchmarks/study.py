@@ -1,12 +1,14 @@
-"""How long a whole study takes, from command to report, beside a fresh compiled nanoGPT process a run.
+"""How long a whole study takes, from command to report, beside a fresh compiled nanoGPT process a
+run.
 
-    python benchmarks/study.py --nanogpt ~/nanoGPT                 # 5 topologies × 3 seeds × 1,000 steps at 0.85M, 15 processes
-    python benchmarks/study.py --nanogpt ~/nanoGPT --processes 4   # the other 11 count as long as the mean of all but the first
-    python benchmarks/study.py --size tiny --device cpu            # whether it works
+    python benchmarks/study.py --nanogpt ~/nanoGPT                 # 5 topologies × 3 seeds × 1,000
+    steps at 0.85M, 15 processes python benchmarks/study.py --nanogpt ~/nanoGPT --processes 4   #
+    the other 11 count as long as the mean of all but the first python benchmarks/study.py --size
+    tiny --device cpu            # whether it works
 
-The study is `ablate run` and `ablate report`. A process of nanoGPT imports, starts CUDA, makes and compiles its model, trains
-on the same text with batches from memory, and is evaluated once, on as many tokens. Both begin with empty caches, of the
-compiler too; nanoGPT's processes share theirs.
+The study is `ablate run` and `ablate report`. A process of nanoGPT imports, starts CUDA, makes and
+compiles its model, trains on the same text with batches from memory, and is evaluated once, on as
+many tokens. Both begin with empty caches, of the compiler too; nanoGPT's processes share theirs.
 """
 
 from __future__ import annotations
@@ -38,10 +40,20 @@ RUNS = len(TOPOLOGIES) * SEEDS
 
 
 def study_file(shape: dict[str, int], steps: int, precision: str) -> str:
-    fields: dict[str, Any] = {name: value for name, value in shape.items() if name not in ("batch", "n_vocab")} | COMMON
+    fields: dict[str, Any] = {
+        name: value for name, value in shape.items() if name not in ("batch", "n_vocab")
+    } | COMMON
     batch_tokens = shape["batch"] * shape["n_ctx"]
-    fields |= {"corpus": "austen", "tokenizer": "byte", "batch_tokens": batch_tokens, "tokens": steps * batch_tokens}
-    base = "\n".join(f"{name} = {json.dumps(value)}" for name, value in (fields | {"precision": precision}).items())
+    fields |= {
+        "corpus": "austen",
+        "tokenizer": "byte",
+        "batch_tokens": batch_tokens,
+        "tokens": steps * batch_tokens,
+    }
+    base = "\n".join(
+        f"{name} = {json.dumps(value)}"
+        for name, value in (fields | {"precision": precision}).items()
+    )
     return f"""
 name = "whole"
 question = "Which wiring of attention and MLP learns fastest?"
@@ -60,18 +72,28 @@ points = 1
 def timed(command: list[str], **environment: str) -> tuple[float, str]:
     """Seconds that a command takes, and what it prints. Fails with what it said."""
     begun = time.perf_counter()
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)[:200]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise SystemExit(
+            f"{' '.join(command)[:200]} ended with"
+            f" {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     return time.perf_counter() - begun, done.stdout
 
 
 def ours(study: Path, device: str, folder: Path) -> dict[str, float]:
     """Seconds of each command."""
     ablate = [sys.executable, "-m", "ablate"]
-    environment = {"ABLATE_CACHE": str(folder / "cache"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    environment = {
+        "ABLATE_CACHE": str(folder / "cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"),
+    }
     environment |= {"ABLATE_DB": str(folder / "ablate.db")}
-    run, said = timed([*ablate, "run", str(study), "--device", device.partition(":")[0]], **environment)
+    run, said = timed(
+        [*ablate, "run", str(study), "--device", device.partition(":")[0]], **environment
+    )
     assert f"{RUNS} complete" in said, said
     report, said = timed([*ablate, "report", "whole", "--out", str(folder)], **environment)
     assert (folder / "whole" / "report.html").exists(), said
@@ -85,25 +107,39 @@ def theirs(study: Path, options: argparse.Namespace, folder: Path) -> list[float
     tokens = text.load(first, made.sources)
     np.save(folder / "data.npy", tokens.train)
     np.save(folder / "held_out.npy", tokens.held_out)
-    job = {"checkout": str(options.nanogpt.absolute()), "shape": SIZES[options.size] | {"n_vocab": first.n_vocab}}
-    job |= {"data": str(folder / "data.npy"), "held_out": str(folder / "held_out.npy"), "device": options.device}
+    job = {
+        "checkout": str(options.nanogpt.absolute()),
+        "shape": SIZES[options.size] | {"n_vocab": first.n_vocab},
+    }
+    job |= {
+        "data": str(folder / "data.npy"),
+        "held_out": str(folder / "held_out.npy"),
+        "device": options.device,
+    }
     job |= {"steps": first.steps, "tokens": Evaluation().tokens}
     seconds = []
     for k in range(options.processes):
         command = [sys.executable, nanogpt.__file__, json.dumps(job)]
         took, said = timed(command, TORCHINDUCTOR_CACHE_DIR=str(folder / "theirs"))
-        print(f"nanoGPT process {k + 1}: {took:.1f} s, held-out loss {json.loads(said)['loss']:.3f}", flush=True)
+        print(
+            f"nanoGPT process {k + 1}: {took:.1f} s, held-out loss {json.loads(said)['loss']:.3f}",
+            flush=True,
+        )
         seconds.append(took)
     return seconds
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", default="0.85M", choices=SIZES)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT")
-    parser.add_argument("--processes", type=int, default=RUNS, help=f"of nanoGPT that are run, of {RUNS}")
+    parser.add_argument(
+        "--processes", type=int, default=RUNS, help=f"of nanoGPT that are run, of {RUNS}"
+    )
     return parser.parse_args()
 
 
@@ -126,7 +162,13 @@ def main() -> None:
     if each:
         whole = sum(each) + (RUNS - len(each)) * mean(each[1:] or each)
         counted = "" if len(each) == RUNS else f", {len(each)} run and {RUNS - len(each)} reckoned"
-        line(f"nanoGPT, a process a run{counted}", RUNS, f"{whole:.1f}", f"{whole / RUNS:.1f}", f"{whole / took:.2f}")
+        line(
+            f"nanoGPT, a process a run{counted}",
+            RUNS,
+            f"{whole:.1f}",
+            f"{whole / RUNS:.1f}",
+            f"{whole / took:.2f}",
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Writes the generated parts of the pages beside it: `python docs/generate.py`, or `make docs`.
 
-A page marks such a part by `<!-- generated: NAME -->` and `<!-- end -->`; NAME is a key of `PARTS`. What stands in them is
-read from the catalogue and the models, so that a new level or key has its row; `tests/test_docs.py` says when a page is old.
+A page marks such a part by `<!-- generated: NAME -->` and `<!-- end -->`; NAME is a key of `PARTS`.
+What stands in them is read from the catalogue and the models, so that a new level or key has its
+row; `tests/test_docs.py` says when a page is old.
 """
 
 from __future__ import annotations
@@ -48,8 +49,15 @@ def toml(value: object) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, BaseModel):
-        return f"{{ {', '.join(f'{name} = {toml(getattr(value, name))}' for name in type(value).model_fields)} }}"
-    return f"{value:g}" if isinstance(value, float) else f'"{value}"' if isinstance(value, str) else str(value)
+        pairs = (f"{name} = {toml(getattr(value, name))}" for name in type(value).model_fields)
+        return f"{{ {', '.join(pairs)} }}"
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
 
 
 def default(field: FieldInfo) -> str:
@@ -62,7 +70,10 @@ def keys(model: type[BaseModel]) -> str:
     """The keys of a table of a study file."""
     return table(
         ("key", "default", "meaning"),
-        [(f"`{name}`", default(field), field.description) for name, field in model.model_fields.items()],
+        [
+            (f"`{name}`", default(field), field.description)
+            for name, field in model.model_fields.items()
+        ],
     )
 
 
@@ -72,10 +83,14 @@ def named(rows: Mapping[str, str], first: str) -> str:
 
 def metrics() -> str:
     rows = [
-        (f"`{name}`" + (f", `{name}@{'0.15' if 'ratio' in row.at else '2'}`" if row.at else ""), row.unit,
-         "lower" if row.goal == "min" else "higher", row.meaning)
+        (
+            f"`{name}`" + (f", `{name}@{'0.15' if 'ratio' in row.at else '2'}`" if row.at else ""),
+            row.unit,
+            "lower" if row.goal == "min" else "higher",
+            row.meaning,
+        )
         for name, row in METRICS.items()
-    ]  # fmt: skip
+    ]
     return table(("metric", "unit", "better", "meaning"), rows)
 
 
@@ -120,8 +135,14 @@ def _about(row: Factor) -> Iterator[str]:
 
 
 def _level(level: Any) -> tuple[str, str, str]:
-    spellings = [str(alias) for alias in level.aliases if isinstance(alias, int) or not str(alias).isdigit()]
-    return f"`{level.name}`" + (f" ({', '.join(spellings)})" if spellings else ""), level.meaning, level.source
+    spellings = [
+        str(alias) for alias in level.aliases if isinstance(alias, int) or not str(alias).isdigit()
+    ]
+    return (
+        f"`{level.name}`" + (f" ({', '.join(spellings)})" if spellings else ""),
+        level.meaning,
+        level.source,
+    )
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -143,7 +164,9 @@ _PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 
 def filled(text: str) -> str:
     """A page with its generated parts made anew."""
-    return _PART.sub(lambda match: f"<!-- generated: {match[1]} -->\n\n{PARTS[match[1]]()}\n\n<!-- end -->", text)
+    return _PART.sub(
+        lambda match: f"<!-- generated: {match[1]} -->\n\n{PARTS[match[1]]()}\n\n<!-- end -->", text
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The command line in tests: how it is called, and a database with a study that was never trained."""
+"""The command line in tests: how it is called, and a database with a study that was never
+trained.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun
         for run in runs:
             key = {"key": run.config.key, "loss": loss(run)}
             connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
-            sql = "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss FROM run WHERE key = :key"
+            sql = (
+                "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss"
+                " FROM run WHERE key = :key"
+            )
             connection.execute(text(sql), key)
             sql = (
-                "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-                "SELECT id, 1, 'complete', 'a:1:b', 0, key || '.jsonl', 0, '{}' FROM run WHERE key = :key"
+                "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal,"
+                " journal_offset, evaluation) SELECT id, 1, 'complete', 'a:1:b', 0, key ||"
+                " '.jsonl', 0, '{}' FROM run WHERE key = :key"
             )
             connection.execute(text(sql), key)

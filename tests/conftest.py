@@ -14,7 +14,9 @@ from ablate.study import load
 
 
 @pytest.fixture
-def ablate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def ablate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Run:
     """The command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ABLATE_DB", raising=False)
@@ -32,7 +34,9 @@ def ablate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 
 @pytest.fixture
 def measured(tmp_path: Path) -> str:
-    """A database with the quickstart, whose finals are the seed plus a tenth of the cell's place."""
+    """A database with the quickstart, whose finals are the seed plus a tenth of the cell's
+    place.
+    """
     from ablate import store
     from ablate.store.register import register
 
@@ -41,5 +45,7 @@ def measured(tmp_path: Path) -> str:
     places = {cell.label: place for place, cell in enumerate(made.cells)}
     with store.open(file, create=True) as db:
         register(db, made)
-        measure(db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01)
+        measure(
+            db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01
+        )
     return file

@@ -1,4 +1,6 @@
-"""What the tests of `ablate.launch` share: a small study, launchers in processes of their own, and looking into databases."""
+"""What the tests of `ablate.launch` share: a small study, launchers in processes of their own, and
+looking into databases.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,22 @@ lr = {lrs}
 
 def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -> Plan:
     path = folder / "stub.toml"
-    path.write_text(STUDY.format(lrs=lrs if len(lrs) > 1 else [*lrs, 1.0], seeds=seeds, tokens=64 * steps))
+    path.write_text(
+        STUDY.format(lrs=lrs if len(lrs) > 1 else [*lrs, 1.0], seeds=seeds, tokens=64 * steps)
+    )
     whole = plan(load(str(path)))
     if len(lrs) > 1:
         return whole
-    runs = tuple(planned for planned in whole.runs if planned.config.lr == lrs[0])  # a study needs two levels, a test does not
+    runs = tuple(
+        planned for planned in whole.runs if planned.config.lr == lrs[0]
+    )  # a study needs two levels, a test does not
     return dataclasses.replace(whole, cells=whole.cells[:1], contrasts=(), runs=runs)
 
 
 def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
-    """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it printed."""
+    """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it
+    printed.
+    """
     out = io.StringIO()
     options = {"places": devices.find("cpu"), "console": Console(file=out, width=200), **options}
     with store.open(str(path), create=True) as db:
@@ -66,7 +74,9 @@ def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.
 
 
 class Launcher:
-    """A launcher in a process of its own, a fork of this one: it starts in no time. Leads a process group."""
+    """A launcher in a process of its own, a fork of this one: it starts in no time. Leads a process
+    group.
+    """
 
     def __init__(self, plan: Plan | Study, path: Path, **options: object):
         self.output = path.with_suffix(f".{time.monotonic_ns()}.out")
@@ -78,7 +88,9 @@ class Launcher:
                 with self.output.open("w") as out:
                     os.dup2(out.fileno(), 1)
                     os.dup2(out.fileno(), 2)
-                    outcome = launch(plan, path, **{"console": Console(file=out, width=200), **options})[0]
+                    outcome = launch(
+                        plan, path, **{"console": Console(file=out, width=200), **options}
+                    )[0]
                 code = outcome.exit_code
             except BaseException:
                 traceback.print_exc()
@@ -129,7 +141,11 @@ def rows(path: Path, sql: str, *values: object) -> list[tuple]:
 
 def workers(launcher_pid: int) -> list[int]:
     """Pids of the living workers of a launcher."""
-    return [pid for pid, parent, command in processes() if parent == launcher_pid and "ablate.launch.worker" in command]
+    return [
+        pid
+        for pid, parent, command in processes()
+        if parent == launcher_pid and "ablate.launch.worker" in command
+    ]
 
 
 def processes() -> Iterator[tuple[int, int, str]]:
@@ -146,17 +162,25 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def content(path: Path) -> dict[str, list[tuple]]:
-    """A database, but for times, numbers of rows and attempts: what must not depend on how often a study was interrupted."""
+    """A database, but for times, numbers of rows and attempts: what must not depend on how often a
+    study was interrupted.
+    """
     return {
         "study": rows(
-            path, "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study ORDER BY name"
+            path,
+            "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study"
+            " ORDER BY name",
         ),
         "cell": rows(
             path,
-            "SELECT study_id, label, stratum, active, factor, level, ordinal FROM cell JOIN cell_level ON cell_id = cell.id "
-            "ORDER BY study_id, label, factor",
+            "SELECT study_id, label, stratum, active, factor, level, ordinal FROM cell JOIN"
+            " cell_level ON cell_id = cell.id ORDER BY study_id, label, factor",
         ),
-        "run": rows(path, "SELECT key, config, status, diverged_at, seed, tokens, n_params, flops FROM run ORDER BY key"),
+        "run": rows(
+            path,
+            "SELECT key, config, status, diverged_at, seed, tokens, n_params, flops FROM run ORDER"
+            " BY key",
+        ),
         "metric": rows(
             path,
             "SELECT run.key, series.name, step, value FROM metric JOIN run ON run.id = run_id "
@@ -172,5 +196,8 @@ def content(path: Path) -> dict[str, list[tuple]]:
             "SELECT cell.label, run.key, role, ordinal FROM member JOIN run ON run.id = run_id "
             "JOIN cell ON cell.id = cell_id ORDER BY cell.label, run.key, role",
         ),
-        "effect": rows(path, "SELECT * FROM effects ORDER BY study, family, stratum, factor, level, metric, method"),
+        "effect": rows(
+            path,
+            "SELECT * FROM effects ORDER BY study, family, stratum, factor, level, metric, method",
+        ),
     }

@@ -1,4 +1,6 @@
-"""Small models for the tests of `ablate.model` and `ablate.sizes`, and every way to change one of their factors."""
+"""Small models for the tests of `ablate.model` and `ablate.sizes`, and every way to change one of
+their factors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ablate.model.transformer import Transformer
 
 MODEL_GROUPS = ("block", "attention", "position", "embedding")
 SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 24, "n_vocab": 11}
-NUMBERS: dict[str, list[Any]] = {  # a value other than SMALL's or the default for each model factor without levels
+NUMBERS: dict[
+    str, list[Any]
+] = {  # a value other than SMALL's or the default for each model factor without levels
     "n_layer": [3],
     "d_model": [24],
     "d_mlp": [20],
@@ -51,7 +55,9 @@ ONE_FACTOR_IDS = [f"{name}={value}" for name, value, _, _ in ONE_FACTOR]
 
 
 def build(config: RunConfig, *seeds: int, sharpen: float = 1.0) -> Transformer:
-    """A model initialised with `seeds` (default: the configuration's), queries and keys multiplied by `sharpen`."""
+    """A model initialised with `seeds` (default: the configuration's), queries and keys multiplied
+    by `sharpen`.
+    """
     model = Transformer(config, max(1, len(seeds)))
     model.initialise(seeds or (config.seed,))
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Commands as a real user who is not root: `as_user` has them carried out by a process of his, in which this file is run."""
+"""Commands as a real user who is not root: `as_user` has them carried out by a process of his, in
+which this file is run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OWNER, STRANGER = 65533, 65534  # users that own nothing else here; the second is `nobody` on most systems
+OWNER, STRANGER = (
+    65533,
+    65534,
+)  # users that own nothing else here; the second is `nobody` on most systems
 PACKAGES = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("-packages"))])
 
 Answer = tuple[int, str, str]  # exit code, standard output, standard error
@@ -29,7 +34,9 @@ Answer = tuple[int, str, str]  # exit code, standard output, standard error
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder into which every user may look, which pytest's own are not; in its `out` everybody may write."""
+    """A folder into which every user may look, which pytest's own are not; in its `out` everybody
+    may write.
+    """
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         Path(name, "out").mkdir()
@@ -38,10 +45,16 @@ def open_folder() -> Iterator[Path]:
 
 
 def as_user(user: int | None, folder: Path, *commands: str) -> list[Answer]:
-    """What `ablate` answers to these lines in `folder`, given by `user`; None is whoever runs the tests."""
+    """What `ablate` answers to these lines in `folder`, given by `user`; None is whoever runs the
+    tests.
+    """
     server = _server(user)
     assert server.stdin and server.stdout
-    print(json.dumps([str(folder), [shlex.split(command) for command in commands]]), file=server.stdin, flush=True)
+    print(
+        json.dumps([str(folder), [shlex.split(command) for command in commands]]),
+        file=server.stdin,
+        flush=True,
+    )
     return [tuple(answer) for answer in json.loads(server.stdout.readline())]
 
 
@@ -66,12 +79,24 @@ def _identity(user: int | None) -> dict[str, Any]:
 
 @functools.cache
 def _python(user: int | None) -> str | None:
-    """A Python of this version that `user` can run with these packages: this one may stand in somebody's home."""
-    for python in (sys.executable, shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")):
+    """A Python of this version that `user` can run with these packages: this one may stand in
+    somebody's home.
+    """
+    for python in (
+        sys.executable,
+        shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin"),
+    ):
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             if python:
                 command = [python, "-c", "import pydantic_core, ablate.cli"]
-                subprocess.run(command, env={"PYTHONPATH": PACKAGES}, cwd="/", check=True, capture_output=True, **_identity(user))
+                subprocess.run(
+                    command,
+                    env={"PYTHONPATH": PACKAGES},
+                    cwd="/",
+                    check=True,
+                    capture_output=True,
+                    **_identity(user),
+                )
                 return python
     return None
 
@@ -85,7 +110,12 @@ def _server(user: int | None) -> subprocess.Popen[str]:
     server = subprocess.Popen(
         [python, __file__],
         cwd="/",
-        env={"PATH": os.environ["PATH"], "HOME": home.name, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1"},
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": home.name,
+            "PYTHONPATH": PACKAGES,
+            "OMP_NUM_THREADS": "1",
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

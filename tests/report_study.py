@@ -1,4 +1,6 @@
-"""A study in a database, made by hand: runs that were never trained, through the real plan, journals and ingest."""
+"""A study in a database, made by hand: runs that were never trained, through the real plan,
+journals and ingest.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ VERSIONS = {"python": "3.11.9", "torch": "2.13.0", "ablate": "0.1.0"}
 
 @dataclass
 class Outcome:
-    """How a run went. `points`: step → held-out loss; the last one is the final loss where `loss` is not given."""
+    """How a run went. `points`: step → held-out loss; the last one is the final loss where `loss`
+    is not given.
+    """
 
     loss: float = NAN
     status: str = "complete"
@@ -66,11 +70,14 @@ def study(
 
     Each run goes as `outcome(levels, seed)` says (None: not begun).
 
-    rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome` finds it in levels["lr"].
+    rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome`
+    finds it in levels["lr"].
     """
     plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml, design)
     tuning = [
-        PlannedRun(cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune")
+        PlannedRun(
+            cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune"
+        )
         for cell in plan.cells
         for rate in rates
     ]
@@ -94,12 +101,29 @@ def study(
 
 def _plan(factors, seeds, within, name, question, metric, goal, base, toml, design) -> Plan:  # type: ignore[no-untyped-def]
     text = toml or f'name = "{name}"\n'
-    described = Study(name, question, metric, goal, design, tuple(within), tuple(seeds), dict(base), dict(factors), toml=text)  # type: ignore[arg-type]
+    described = Study(
+        name,
+        question,
+        metric,
+        goal,
+        design,
+        tuple(within),
+        tuple(seeds),
+        dict(base),
+        dict(factors),
+        toml=text,
+    )  # type: ignore[arg-type]
     cells = []
     first = {factor: next(iter(levels)) for factor, levels in factors.items()}
     for combination in itertools.product(*factors.values()):
         levels = dict(zip(factors, combination, strict=True))
-        if design in PARTWISE and sum(level != first[factor] for factor, level in levels.items() if factor not in within) > 1:
+        if (
+            design in PARTWISE
+            and sum(
+                level != first[factor] for factor, level in levels.items() if factor not in within
+            )
+            > 1
+        ):
             continue
         fields = dict(base)
         for factor, level in levels.items():
@@ -109,15 +133,29 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
         cells.append(Cell(_text(levels), levels, stratum, config, sizes.count(config), 1.0))
     contrasts = []
     for cell in cells:
-        base_cell = next(c for c in cells if all(c.levels[f] == (cell.levels[f] if f in within else first[f]) for f in factors))
-        differs = {factor: level for factor, level in cell.levels.items() if base_cell.levels[factor] != level}
+        base_cell = next(
+            c
+            for c in cells
+            if all(c.levels[f] == (cell.levels[f] if f in within else first[f]) for f in factors)
+        )
+        differs = {
+            factor: level
+            for factor, level in cell.levels.items()
+            if base_cell.levels[factor] != level
+        }
         if differs:
             factor = " × ".join(differs)
             group = "parts" if design in PARTWISE else factor
             family = f"{group} | {cell.stratum}" if cell.stratum else group
             level = " × ".join(differs.values())
-            contrasts.append(Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label))
-    planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]
+            contrasts.append(
+                Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label)
+            )
+    planned = [
+        PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
+        for seed in seeds
+        for cell in cells
+    ]
     return Plan(described, tuple(cells), tuple(contrasts), tuple(planned))
 
 
@@ -135,19 +173,43 @@ def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
     last = result.step or max(result.points, default=claim.config.steps)
     with Journal(claim.journal) as journal:
         journal.append(
-            "start", step=0, time=1.7e9, host="lab", pid=1, device=result.device, threads=2, pack_size=1, compile_mode="none",
-            versions=VERSIONS, commit="0123456789abcdef", dirty=False,
-        )  # fmt: skip
+            "start",
+            step=0,
+            time=1.7e9,
+            host="lab",
+            pid=1,
+            device=result.device,
+            threads=2,
+            pack_size=1,
+            compile_mode="none",
+            versions=VERSIONS,
+            commit="0123456789abcdef",
+            dirty=False,
+        )
         if result.points:
-            journal.append("metrics", steps=list(result.points), series={"loss": list(result.points.values())})
+            journal.append(
+                "metrics", steps=list(result.points), series={"loss": list(result.points.values())}
+            )
         loss = result.loss if not math.isnan(result.loss) else result.points.get(last, NAN)
         if result.status in ("complete", "diverged"):
             final = NAN if result.status == "diverged" else loss
-            journal.append("final", values=[["loss", 0, final], ["train_seconds", 0, result.seconds], *map(list, result.finals)])
+            journal.append(
+                "final",
+                values=[
+                    ["loss", 0, final],
+                    ["train_seconds", 0, result.seconds],
+                    *map(list, result.finals),
+                ],
+            )
         journal.append(
-            "end", status=result.status, step=last, error=result.error, device_seconds=result.seconds, peak_bytes=1 << 20,
+            "end",
+            status=result.status,
+            step=last,
+            error=result.error,
+            device_seconds=result.seconds,
+            peak_bytes=1 << 20,
             time=1.7e9 + 10,
-        )  # fmt: skip
+        )
     ingest.ingest(db, claim.attempt_id)
 
 

@@ -45,11 +45,28 @@ def plan_of(
     cells = []
     for level in levels:
         config = RunConfig(
-            **{"topology": level, "n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 16, "batch_tokens": 64, **fields}
+            **{
+                "topology": level,
+                "n_layer": 1,
+                "d_model": 16,
+                "n_head": 2,
+                "n_ctx": 16,
+                "batch_tokens": 64,
+                **fields,
+            }
         )
-        cells.append(Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0))
-    contrasts = [Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label) for cell in cells[1:]]
-    planned = [PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed})) for seed in seeds for cell in cells]
+        cells.append(
+            Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0)
+        )
+    contrasts = [
+        Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label)
+        for cell in cells[1:]
+    ]
+    planned = [
+        PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
+        for seed in seeds
+        for cell in cells
+    ]
     return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
 
 
@@ -61,22 +78,42 @@ def train(
     start: int = 0,
     finals: Sequence[tuple[str, float, float]] | None = None,
 ) -> None:
-    """Write what a worker would: a start, a point of two series a step, finals, an end (none: as if killed)."""
+    """Write what a worker would: a start, a point of two series a step, finals, an end (none: as if
+    killed).
+    """
     with Journal(claim.journal) as journal:
         journal.append(
-            "start", step=start, time=1.7e9, host=None, device="cpu", threads=1, versions={"torch": "2.13"}, dirty=False
+            "start",
+            step=start,
+            time=1.7e9,
+            host=None,
+            device="cpu",
+            threads=1,
+            versions={"torch": "2.13"},
+            dirty=False,
         )
         journal.append(
             "metrics",
             steps=list(steps),
-            series={"loss": [loss + 1 / max(step, 1) for step in steps], "lr": [1e-3 for _ in steps]},
+            series={
+                "loss": [loss + 1 / max(step, 1) for step in steps],
+                "lr": [1e-3 for _ in steps],
+            },
         )
         if status in ("complete", "diverged"):
             value = loss if status == "complete" else math.nan
-            journal.append("final", values=list(finals or [("loss", 0, value), ("accuracy", 0, 0.5)]))
+            journal.append(
+                "final", values=list(finals or [("loss", 0, value), ("accuracy", 0, 0.5)])
+            )
         if status:
             journal.append(
-                "end", status=status, step=steps[-1], error=None, device_seconds=1.5, peak_bytes=1 << 20, time=1.7e9 + 1
+                "end",
+                status=status,
+                step=steps[-1],
+                error=None,
+                device_seconds=1.5,
+                peak_bytes=1 << 20,
+                time=1.7e9 + 1,
             )
 
 

@@ -1,7 +1,8 @@
-"""An engine without torch for the tests of `ablate.launch`: its curves are a pure function of run and step.
+"""An engine without torch for the tests of `ablate.launch`: its curves are a pure function of run
+and step.
 
-What else it does is said by a run's learning rate (see the constants) and by the environment: STUB_DELAY, seconds a step;
-STUB_LOG, see below.
+What else it does is said by a run's learning rate (see the constants) and by the environment:
+STUB_DELAY, seconds a step; STUB_LOG, see below.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import signal
 import time
 from pathlib import Path
 
-RAISES, RUNS_OUT_OF_MEMORY, DIES, DIES_ONCE, BREAKS_DEVICE, DIVERGES, PACK_TOO_LARGE = (0.5 + k / 100 for k in range(7))
+RAISES, RUNS_OUT_OF_MEMORY, DIES, DIES_ONCE, BREAKS_DEVICE, DIVERGES, PACK_TOO_LARGE = (
+    0.5 + k / 100 for k in range(7)
+)
 
 _broken = False
 
@@ -45,7 +48,20 @@ def value(config, series: str, step: int) -> float:
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
-def train(configs, evaluation, sources, *, device, emit, checkpoint, stop, resume, micro_batch, recompute, turn):
+def train(
+    configs,
+    evaluation,
+    sources,
+    *,
+    device,
+    emit,
+    checkpoint,
+    stop,
+    resume,
+    micro_batch,
+    recompute,
+    turn,
+):
     with turn or contextlib.nullcontext(), log_of_work(device):
         work(configs, emit=emit, checkpoint=checkpoint, stop=stop, resume=resume)
 
@@ -88,7 +104,14 @@ def work(configs, *, emit, checkpoint, stop, resume):
         diverged = config.lr == DIVERGES
         loss = float("nan") if diverged else value(config, "loss", last)
         to("final", values=[["loss", 0, loss], ["bits_per_byte", 0, loss], ["accuracy", 0, 0.5]])
-        to("end", status="diverged" if diverged else "complete", step=last, error=None, device_seconds=0.1, peak_bytes=1 << 20)
+        to(
+            "end",
+            status="diverged" if diverged else "complete",
+            step=last,
+            error=None,
+            device_seconds=0.1,
+            peak_bytes=1 << 20,
+        )
 
 
 def misbehave(configs, checkpoint: Path, step: int, emit) -> None:

@@ -1,4 +1,6 @@
-"""Study files with wounds: bytes, words, values and tables of valid ones changed at random, the same for the same seed."""
+"""Study files with wounds: bytes, words, values and tables of valid ones changed at random, the
+same for the same seed.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,11 @@ KEYS = sorted(
         "é",
         "\x00",
     }
-    | {key for table in (FitTable, MatchTable, ReportTable, SeedsTable, TuneTable) for key in table.model_fields}
+    | {
+        key
+        for table in (FitTable, MatchTable, ReportTable, SeedsTable, TuneTable)
+        for key in table.model_fields
+    }
 )
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\w.+-]+|[^\s\w]')
 
@@ -200,14 +206,16 @@ def mutated(texts: list[str], seed: int) -> bytes:
     """One of `texts` with up to six wounds."""
     chance = random.Random(seed)
     text = chance.choice(texts)
-    how = chance.choices((_gentle, _values, _tokens, _lines, _bytes, _structure), (8, 5, 1, 1, 1, 1))[0]
+    how = chance.choices(
+        (_gentle, _values, _tokens, _lines, _bytes, _structure), (8, 5, 1, 1, 1, 1)
+    )[0]
     content: str | bytes = text
     for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
         content = how(chance, content)
     return content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
 
 
-# -- values and tables ----------------------------------------------------------------------------------------------------
+# -- values and tables -----------------------------------------------------------------------------
 
 
 def _values(chance: random.Random, text: str) -> str:
@@ -246,9 +254,21 @@ def _gentle(chance: random.Random, text: str) -> str:
     table = raw.get(chance.choice(("base", "factors")))
     if numbers and chance.random() < 0.5:
         holder, key = chance.choice(numbers)
-        holder[key] = chance.choice((holder[key] * 2, holder[key] + 1, holder[key] / 3, -holder[key], holder[key] * 1e6, 1, 3))
+        holder[key] = chance.choice(
+            (
+                holder[key] * 2,
+                holder[key] + 1,
+                holder[key] / 3,
+                -holder[key],
+                holder[key] * 1e6,
+                1,
+                3,
+            )
+        )
     elif isinstance(table, dict):
-        name = chance.choice(sorted(table.keys() & CATALOGUE if chance.random() < 0.5 else CATALOGUE) or ["lr"])
+        name = chance.choice(
+            sorted(table.keys() & CATALOGUE if chance.random() < 0.5 else CATALOGUE) or ["lr"]
+        )
         table[name] = _plausible(chance, name, table is raw.get("factors"))
     return dumped(raw)
 
@@ -278,15 +298,24 @@ def _plausible(chance: random.Random, key: str, several: bool) -> Any:
     """What might stand at a key of [base] or, where there are `several`, of [factors]."""
     levels = [level.name for level in CATALOGUE[key].levels] if key in CATALOGUE else []
     values = levels or [1, 2, 3, 4, 8, 16, 32, 64, 128, 1024, 0.1, 0.5, 1e-3]
-    return chance.choices(values, k=chance.choice((1, 2, 2, 3))) if several else chance.choice(values)
+    return (
+        chance.choices(values, k=chance.choice((1, 2, 2, 3))) if several else chance.choice(values)
+    )
 
 
 def dumped(raw: dict[str, Any]) -> str:
     """A parsed file as text again, every table below the first level inline."""
-    tables = {key: value for key, value in raw.items() if isinstance(value, dict) and key != "seeds"}
-    lines = [f"{json.dumps(key)} = {_inline(value)}" for key, value in raw.items() if key not in tables]
+    tables = {
+        key: value for key, value in raw.items() if isinstance(value, dict) and key != "seeds"
+    }
+    lines = [
+        f"{json.dumps(key)} = {_inline(value)}" for key, value in raw.items() if key not in tables
+    ]
     for key, table in tables.items():
-        lines += [f"[{json.dumps(key)}]", *(f"{json.dumps(name)} = {_inline(field)}" for name, field in table.items())]
+        lines += [
+            f"[{json.dumps(key)}]",
+            *(f"{json.dumps(name)} = {_inline(field)}" for name, field in table.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -296,13 +325,21 @@ def _inline(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_inline(field)}" for key, field in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{json.dumps(key)} = {_inline(field)}" for key, field in value.items())
+            + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else repr(value).replace("e+", "e")
+    return (
+        value.isoformat()
+        if isinstance(value, datetime.date | datetime.time)
+        else repr(value).replace("e+", "e")
+    )
 
 
-# -- text -----------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def _tokens(chance: random.Random, text: str) -> str:
@@ -311,7 +348,13 @@ def _tokens(chance: random.Random, text: str) -> str:
     if not found:
         return text + "x"
     at = chance.choice(found)
-    new = chance.choice((lambda: chance.choice(found)[0], lambda: _inline(_nasty(chance)), lambda: chance.choice(WORDS)))()
+    new = chance.choice(
+        (
+            lambda: chance.choice(found)[0],
+            lambda: _inline(_nasty(chance)),
+            lambda: chance.choice(WORDS),
+        )
+    )()
     return text[: at.start()] + new + text[at.end() :]
 
 
@@ -337,12 +380,16 @@ def _bytes(chance: random.Random, text: str | bytes) -> bytes:
     start = chance.randrange(len(data) + 1)
     end = min(len(data), start + chance.choice((0, 1, 1, 2, 8, 100)))
     piece = bytes(data[start:end])
-    data[start:end] = chance.choice((b"", piece * 2, piece[::-1], chance.randbytes(3), b"[" * 3, b"\r", b"\xff"))
+    data[start:end] = chance.choice(
+        (b"", piece * 2, piece[::-1], chance.randbytes(3), b"[" * 3, b"\r", b"\xff")
+    )
     return bytes(data)
 
 
 def _structure(chance: random.Random, text: str) -> str:
-    """Something that TOML allows, or nearly: depth, dotted and quoted keys, repeated tables, long arrays, odd strings."""
+    """Something that TOML allows, or nearly: depth, dotted and quoted keys, repeated tables, long
+    arrays, odd strings.
+    """
     makers: tuple[Callable[[], str], ...] = (
         lambda: "[" * chance.choice((10, 500, 20_000)) + "]" * chance.choice((10, 500, 20_000)),
         lambda: "{ a = " * chance.choice((10, 400)) + "1" + " }" * 400,
@@ -358,7 +405,9 @@ def _structure(chance: random.Random, text: str) -> str:
         lambda: "name = '''\n'''",
         lambda: f"seeds = {[*range(chance.choice((10, 20_000)))]}",
         lambda: "lr = [" + ", ".join(f"{n}e-6" for n in range(1, chance.choice((3, 5000)))) + "]",
-        lambda: "\n".join(f"[[exclude]]\ntopology = {n % 5}" for n in range(chance.choice((2, 2000)))),
+        lambda: "\n".join(
+            f"[[exclude]]\ntopology = {n % 5}" for n in range(chance.choice((2, 2000)))
+        ),
         lambda: f"interactions = {[['topology', 'n_layer']] * chance.choice((1, 2000))}",
         lambda: f"{chance.choice(KEYS)} = {_inline(_nasty(chance))}",
         lambda: "\ufeff",

@@ -1,4 +1,6 @@
-"""Effects equal scipy's and statsmodels' on numbers known by hand; lost and pending pairs are told apart and counted."""
+"""Effects equal scipy's and statsmodels' on numbers known by hand; lost and pending pairs are told
+apart and counted.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,22 @@ TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
 def losses() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shared = rng.normal(2, 0.1, 8)
-    return {name: shared + 0.02 * place + rng.normal(0, 0.02, 8) for place, name in enumerate(LEVELS)}
+    return {
+        name: shared + 0.02 * place + rng.normal(0, 0.02, 8) for place, name in enumerate(LEVELS)
+    }
 
 
 def finished(tmp_path: Path) -> tuple[Database, dict[str, np.ndarray]]:
     values = losses()
-    return study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(float(values[levels["topology"]][seed])), seeds=8), values
+    return (
+        study(
+            tmp_path,
+            TOPOLOGY,
+            lambda levels, seed: Outcome(float(values[levels["topology"]][seed])),
+            seeds=8,
+        ),
+        values,
+    )
 
 
 def test_effects_equal_scipy_and_statsmodels(tmp_path: Path) -> None:
@@ -46,13 +58,20 @@ def test_effects_equal_scipy_and_statsmodels(tmp_path: Path) -> None:
         assert row["p"] == pytest.approx(test.pvalue)
         assert row["p_holm"] == pytest.approx(corrected)
         assert (row["lo"], row["hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
-        assert (row["family_lo"], row["family_hi"]) == pytest.approx(tuple(test.confidence_interval(1 - 0.05 / 3)))
-        assert row["correlation"] == pytest.approx(np.corrcoef(values[name], values["serial"])[0, 1])
+        assert (row["family_lo"], row["family_hi"]) == pytest.approx(
+            tuple(test.confidence_interval(1 - 0.05 / 3))
+        )
+        assert row["correlation"] == pytest.approx(
+            np.corrcoef(values[name], values["serial"])[0, 1]
+        )
         assert row["resolved"] == (corrected <= 0.05)
         seen = TTestPower().power(row["resolvable"] / row["sd"], nobs=8, alpha=0.05 / 3)
         assert seen == pytest.approx(0.8, abs=1e-3)
         flips = scipy_stats.permutation_test(
-            (values[name] - values["serial"],), np.mean, permutation_type="samples", n_resamples=np.inf
+            (values[name] - values["serial"],),
+            np.mean,
+            permutation_type="samples",
+            n_resamples=np.inf,
         )
         assert row["p_sign_flip"] == pytest.approx(flips.pvalue)
 
@@ -75,7 +94,9 @@ def test_families_are_corrected_apart() -> None:
     assert len({row.family for row in rows}) == 2
     for family in {row.family for row in rows}:
         mine = [row for row in rows if row.family == family]
-        assert [row.p_holm for row in mine] == pytest.approx(multipletests([row.p for row in mine], method="holm")[1])
+        assert [row.p_holm for row in mine] == pytest.approx(
+            multipletests([row.p for row in mine], method="holm")[1]
+        )
 
 
 def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
@@ -90,12 +111,16 @@ def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
     }
     for seed, statuses in spoil.items():
         frame.loc[mine & (frame["seed"] == seed), ["status", "baseline_status"]] = statuses
-    frame.loc[mine & (frame["seed"] == 0), "value"] = 1e9  # a diverged run may have left a finite number
+    frame.loc[mine & (frame["seed"] == 0), "value"] = (
+        1e9  # a diverged run may have left a finite number
+    )
     frame.loc[mine & (frame["seed"] == 1), "baseline_value"] = math.nan
     frame.loc[mine & (frame["seed"] == 5), "value"] = math.inf  # complete, and yet not finite
     row = next(row for row in analysis.of_pairs(frame) if row.level == "parallel")
     assert (row.n, row.lost, row.pending) == (2, 4, 2)
-    assert row.mean == pytest.approx(frame.loc[mine & frame["seed"].isin([6, 7]), "difference"].mean())
+    assert row.mean == pytest.approx(
+        frame.loc[mine & frame["seed"].isin([6, 7]), "difference"].mean()
+    )
 
 
 def test_a_baseline_that_failed_loses_its_pairs_even_with_a_value() -> None:
@@ -105,7 +130,9 @@ def test_a_baseline_that_failed_loses_its_pairs_even_with_a_value() -> None:
 
 
 def test_without_pairs_nothing_is_known_and_nothing_breaks() -> None:
-    frame = pairs(strata=("",), seeds=3).assign(status="diverged", value=math.nan, difference=math.nan)
+    frame = pairs(strata=("",), seeds=3).assign(
+        status="diverged", value=math.nan, difference=math.nan
+    )
     for row in analysis.of_pairs(frame):
         assert (row.n, row.lost, row.pending, row.resolved) == (0, 3, 0, False)
         assert math.isnan(row.mean)
@@ -124,7 +151,9 @@ def test_one_seed_has_a_mean_and_no_test() -> None:
 def test_the_hash_follows_the_values_and_not_their_order() -> None:
     frame = pairs(strata=("",))
     digest = {row.input_hash for row in analysis.of_pairs(frame)}
-    assert digest == {row.input_hash for row in analysis.of_pairs(frame.sample(frac=1, random_state=1))}
+    assert digest == {
+        row.input_hash for row in analysis.of_pairs(frame.sample(frac=1, random_state=1))
+    }
     changed = frame.copy()
     changed.loc[3, "value"] += 1e-12
     assert digest != {row.input_hash for row in analysis.of_pairs(changed)}
@@ -144,13 +173,20 @@ def test_changes_are_differences_of_differences_by_seed() -> None:
     table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
     found = analysis.changes(frame).set_index("level")
     assert set(found["stratum"]) == {"n_layer=12"}
-    tests = {level: scipy_stats.ttest_rel(table[level, "n_layer=12"], table[level, "n_layer=4"]) for level in found.index}
+    tests = {
+        level: scipy_stats.ttest_rel(table[level, "n_layer=12"], table[level, "n_layer=4"])
+        for level in found.index
+    }
     holm = multipletests([test.pvalue for test in tests.values()], method="holm")[1]
     for (level, test), corrected in zip(tests.items(), holm, strict=True):
-        assert found.loc[level, "mean"] == pytest.approx((table[level, "n_layer=12"] - table[level, "n_layer=4"]).mean())
+        assert found.loc[level, "mean"] == pytest.approx(
+            (table[level, "n_layer=12"] - table[level, "n_layer=4"]).mean()
+        )
         assert found.loc[level, "p"] == pytest.approx(test.pvalue)
         assert found.loc[level, "p_holm"] == pytest.approx(corrected)
-        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(
+            tuple(test.confidence_interval(0.95))
+        )
 
 
 def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
@@ -163,24 +199,37 @@ def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
         error = moved[:3].std(ddof=1) / 3
         expected = scipy_stats.t.interval(0.95, 2, moved.mean(), error)
         assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(expected)
-        assert found.loc[level, "p"] == pytest.approx(2 * scipy_stats.t.sf(abs(moved.mean()) / error, 2))
+        assert found.loc[level, "p"] == pytest.approx(
+            2 * scipy_stats.t.sf(abs(moved.mean()) / error, 2)
+        )
     one = frame[(frame["level"] == "parallel") & (frame["stratum"] == "n_layer=4")]
     d = one.sort_values("seed")["difference"].to_numpy()
     within = analysis.equivalence(one.sample(frac=1, random_state=0), 0.5, pilots)
-    assert (within.lo, within.hi) == pytest.approx(scipy_stats.t.interval(0.9, 2, d.mean(), d[:3].std(ddof=1) / 3))
-    assert analysis.equivalence(one, 0.5).lo == pytest.approx(scipy_stats.t.interval(0.9, 8, d.mean(), d.std(ddof=1) / 3)[0])
+    assert (within.lo, within.hi) == pytest.approx(
+        scipy_stats.t.interval(0.9, 2, d.mean(), d[:3].std(ddof=1) / 3)
+    )
+    assert analysis.equivalence(one, 0.5).lo == pytest.approx(
+        scipy_stats.t.interval(0.9, 8, d.mean(), d.std(ddof=1) / 3)[0]
+    )
 
 
 def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path) -> None:
     names = {"topology": ("serial", "parallel", "concat"), "norm": ("pre", "post")}
-    factors = {factor: {name: {factor: name} for name in levels} for factor, levels in names.items()}
+    factors = {
+        factor: {name: {factor: name} for name in levels} for factor, levels in names.items()
+    }
     noise = np.random.default_rng(3).normal(0, 0.02, (3, 2, 6))
     extra = {("parallel", "post"): 0.5}
 
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         at = tuple(names[factor].index(levels[factor]) for factor in names)
         lost = levels == {"topology": "concat", "norm": "pre"} and seed == 2
-        value = 2 + 0.1 * sum(at) + extra.get((levels["topology"], levels["norm"]), 0) + float(noise[at][seed])
+        value = (
+            2
+            + 0.1 * sum(at)
+            + extra.get((levels["topology"], levels["norm"]), 0)
+            + float(noise[at][seed])
+        )
         return Outcome(status="diverged", step=1) if lost else Outcome(value)
 
     db = study(tmp_path, factors, outcome, seeds=6)
@@ -189,21 +238,33 @@ def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path)
     loss = noise + 2 + 0.1 * np.arange(3)[:, None, None] + 0.1 * np.arange(2)[:, None]
     loss[1, 1] += 0.5
     tests = []
-    for level, place, keep in (("parallel × post", 1, range(6)), ("concat × post", 2, [0, 1, 3, 4, 5])):
+    for level, place, keep in (
+        ("parallel × post", 1, range(6)),
+        ("concat × post", 2, [0, 1, 3, 4, 5]),
+    ):
         moved = (loss[place, 1] - loss[place, 0] - loss[0, 1] + loss[0, 0])[list(keep)]
         tests.append(scipy_stats.ttest_1samp(moved, 0))
         assert found.loc[level, "mean"] == pytest.approx(moved.mean())
-        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(tuple(tests[-1].confidence_interval(0.95)))
-    assert list(found["p_holm"]) == pytest.approx(multipletests([test.pvalue for test in tests], method="holm")[1])
+        assert (found.loc[level, "lo"], found.loc[level, "hi"]) == pytest.approx(
+            tuple(tests[-1].confidence_interval(0.95))
+        )
+    assert list(found["p_holm"]) == pytest.approx(
+        multipletests([test.pvalue for test in tests], method="holm")[1]
+    )
     answer = report.answer(report.gather(db, "topology"))
     assert "topology × norm: do they do more than each by itself?" in answer
-    assert "parallel × post is not the sum of its parts: together they change held-out loss by +0.5" in answer
+    assert (
+        "parallel × post is not the sum of its parts: together they change held-out loss by +0.5"
+        in answer
+    )
     assert "Not told from the sum of its parts: concat × post; this study can see" in answer
 
 
 def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:
     frame = pairs(seeds=5)
-    lost = (frame["stratum"] == "n_layer=12") & (frame["level"] == "parallel") & (frame["seed"] == 2)
+    lost = (
+        (frame["stratum"] == "n_layer=12") & (frame["level"] == "parallel") & (frame["seed"] == 2)
+    )
     frame.loc[lost, "status"] = "diverged"
     assert analysis.changes(frame).set_index("level")["n"].to_dict()["parallel"] == 4
     assert analysis.changes(pairs(strata=("",))).empty

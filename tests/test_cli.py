@@ -1,4 +1,6 @@
-"""The command line: what it prints, what it refuses with one line and exit code 2, and what it does not load."""
+"""The command line: what it prints, what it refuses with one line and exit code 2, and what it does
+not load.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def files(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------------------
+# -- what is wrong ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,25 +63,54 @@ def files(folder: Path) -> set[Path]:
         (["factors", "topolgy"], ["'topolgy'", "'topology'"]),
         (["new", "x", "--factor", "topology"], ["--factor topology", "NAME=VALUE"]),
         (["new", "x", "--factor", "topology=1,9"], ["ablate: --factor topology: ", "'9'"]),
-        (["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"], ["ablate: cell ", "n_head = 3 does not divide"]),
-        (["new", "x", "--factor", "nrm=pre,post"], ["ablate: --factor nrm: unknown key 'nrm'; did you mean 'norm'?"]),
-        (["new", "x", "--factor", "topology=1,2", "--base", "dropout=x"], ["ablate: --base dropout: dropout = 'x'"]),
-        (["new", "x", "--factor", "topology=1,2", "--metric", "lss"], ["ablate: --metric: unknown metric 'lss'"]),
-        (["new", "x", "--factor", "norm=pre,post", "--base", "norm=pre"], ["norm stands both in --factor and in --base"]),
+        (
+            ["new", "x", "--factor", "topology=1,2", "--base", "n_head=3"],
+            ["ablate: cell ", "n_head = 3 does not divide"],
+        ),
+        (
+            ["new", "x", "--factor", "nrm=pre,post"],
+            ["ablate: --factor nrm: unknown key 'nrm'; did you mean 'norm'?"],
+        ),
+        (
+            ["new", "x", "--factor", "topology=1,2", "--base", "dropout=x"],
+            ["ablate: --base dropout: dropout = 'x'"],
+        ),
+        (
+            ["new", "x", "--factor", "topology=1,2", "--metric", "lss"],
+            ["ablate: --metric: unknown metric 'lss'"],
+        ),
+        (
+            ["new", "x", "--factor", "norm=pre,post", "--base", "norm=pre"],
+            ["norm stands both in --factor and in --base"],
+        ),
         (["new", "x"], ["factors"]),
-        (["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"], ["bad.toml/x.toml cannot be written"]),
-        (["new", "a/b", "--factor", "topology=1,2"], ["name = 'a/b': letters, digits, blanks and . + - _"]),
-        (["new", "x", "--factor", "topology=1,2", "--within", "n_layer"], ["--within n_layer", "'n_layer'", "Choices: topology"]),
+        (
+            ["new", "x", "--factor", "topology=1,2", "--out", "bad.toml/x.toml"],
+            ["bad.toml/x.toml cannot be written"],
+        ),
+        (
+            ["new", "a/b", "--factor", "topology=1,2"],
+            ["name = 'a/b': letters, digits, blanks and . + - _"],
+        ),
+        (
+            ["new", "x", "--factor", "topology=1,2", "--within", "n_layer"],
+            ["--within n_layer", "'n_layer'", "Choices: topology"],
+        ),
     ],
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
 )
-def test_bad_input_is_one_line_and_writes_nothing(ablate: Run, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_bad_input_is_one_line_and_writes_nothing(
+    ablate: Run, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
     if arguments[-1] == "cuda":
         import torch
 
         if torch.cuda.is_available():
             pytest.skip("there is a CUDA device")
-    study = 'name = "bad"\nquestion = "?"\nseeds = 1\n[base]\ntokens = "1M"\ntopology = "seriel"\n[factors]\nlr = [1e-3, 1e-2]\n'
+    study = (
+        'name = "bad"\nquestion = "?"\nseeds = 1\n[base]\ntokens = "1M"\ntopology ='
+        ' "seriel"\n[factors]\nlr = [1e-3, 1e-2]\n'
+    )
     (tmp_path / "bad.toml").write_text(study)
     before = files(tmp_path)
     code, out, err = ablate(*arguments)
@@ -91,16 +122,27 @@ def test_bad_input_is_one_line_and_writes_nothing(ablate: Run, tmp_path: Path, a
     assert files(tmp_path) == before
 
 
-# -- what is loaded ------------------------------------------------------------------------------------------------------------
+# -- what is loaded --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["plan", QUICKSTART], ["factors"], ["factors", "topology"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["run", "--help"], ["plan", QUICKSTART], ["factors"], ["factors", "topology"]],
+)
 def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
     code = (
-        f"import sys; sys.argv = ['ablate', *{arguments!r}]\nfrom ablate.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+        f"import sys; sys.argv = ['ablate', *{arguments!r}]\nfrom ablate.cli import main\ntry:"
+        " main()\nexcept SystemExit: pass\n"
     )
     code += f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=_path(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stdout
     assert len(done.stdout.splitlines()) > 3
 
@@ -114,15 +156,21 @@ def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
     ],
     ids=["seeds given", "seeds by a pilot", "tuned"],
 )
-def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(more: str, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(f'name = "a"\nquestion = "?"\n{more}\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n')
-    code = (
-        "import os, sys; sys.argv = ['ablate', 'run', 'a.toml', '--device', 'cpu']\n"
-        "from ablate.cli import main\nfrom ablate.launch import launcher\n"
-        "def worker(*_): print({'torch', 'pandas', 'scipy', 'optuna'} & {*sys.modules}, flush=True); os._exit(0)\n"
-        "launcher.WorkerProcess = worker\nmain()"
+def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(
+    more: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        f'name = "a"\nquestion = "?"\n{more}\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n'
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True)
+    code = (
+        "import os, sys; sys.argv = ['ablate', 'run', 'a.toml', '--device', 'cpu']\nfrom ablate.cli"
+        " import main\nfrom ablate.launch import launcher\ndef worker(*_): print({'torch',"
+        " 'pandas', 'scipy', 'optuna'} & {*sys.modules}, flush=True);"
+        " os._exit(0)\nlauncher.WorkerProcess = worker\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True
+    )
     assert done.stdout == "set()\n", done.stderr
 
 
@@ -132,10 +180,12 @@ def _path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-# -- help ----------------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 
-def _commands(command: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+def _commands(
+    command: typer.core.TyperGroup, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], object]]:
     found = []
     for name, child in command.commands.items():
         group = hasattr(child, "commands")
@@ -145,8 +195,24 @@ def _commands(command: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> lis
 
 def test_every_command_and_every_parameter_has_help(ablate: Run) -> None:
     commands = dict(_commands(typer.main.get_command(app)))
-    alone = {"plan", "run", "status", "show", "query", "factors", "report", "analyse", "power", "new"}
-    assert {" ".join(path) for path in commands} >= alone | {"db path", "db upgrade", "db check", "db merge"}
+    alone = {
+        "plan",
+        "run",
+        "status",
+        "show",
+        "query",
+        "factors",
+        "report",
+        "analyse",
+        "power",
+        "new",
+    }
+    assert {" ".join(path) for path in commands} >= alone | {
+        "db path",
+        "db upgrade",
+        "db check",
+        "db merge",
+    }
     for path, command in commands.items():
         code, out, _ = ablate(*path, "--help")
         assert code == 0
@@ -161,7 +227,7 @@ def test_no_arguments_print_help(ablate: Run) -> None:
     assert ablate("--version")[1].startswith("ablate ")
 
 
-# -- before a run ----------------------------------------------------------------------------------------------------------------
+# -- before a run ----------------------------------------------------------------------------------
 
 
 def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path) -> None:
@@ -169,12 +235,14 @@ def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path)
     assert code == 0
     for words in (
         "topology=no-attention-skip",
-        "132,864",  # 2 × (12·64² + 13·64) + 128 in the blocks and the final norm, 2 × 256·64 outside
+        # 2 × (12·64² + 13·64) + 128 in the blocks and the final norm, 2 × 256·64 outside
+        "132,864",
         "100,096",
         "Baseline: topology=serial",
         "4 contrasts in 1 family on loss (lower is better)",
         "5 cells × 5 seeds = 25 runs",
-        "resolve 1.7 standard deviations",  # power of the paired t-test: G*Power gives 1.68 for 5 pairs
+        # power of the paired t-test: G*Power gives 1.68 for 5 pairs
+        "resolve 1.7 standard deviations",
         "after correction for 4 contrasts",
         "at 1e+10 FLOP/s",
         "lr = 0.003 is shared by all cells",
@@ -193,12 +261,21 @@ def test_plan_says_what_of_it_is_done(ablate: Run, measured: str) -> None:
     assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
 
 
-def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(ablate: Run, measured: str) -> None:
-    # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 … 4 is 2.5/100 · √2.5
+def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
+    ablate: Run, measured: str
+) -> None:
+    # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 …
+    # 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
-    assert "resolve 1.7 standard deviations of the paired difference (0.066 nats per token) at 80% power" in out
+    assert (
+        "resolve 1.7 standard deviations of the paired difference (0.066 nats per token) at 80%"
+        " power" in out
+    )
     assert "this study's own 20 pairs in the database" in out
-    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:  # what is no noise: a run that ran away
+    with (
+        contextlib.closing(sqlite3.connect(measured)) as connection,
+        connection,
+    ):  # what is no noise: a run that ran away
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
     code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
@@ -220,7 +297,9 @@ per = "cell"
 """
 
 
-def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp_path: Path) -> None:
+def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
+    ablate: Run, tmp_path: Path
+) -> None:
     from ablate import store, tune
     from ablate.store.register import register
 
@@ -229,7 +308,10 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp
     for words in (
         "Learning rates are to be tuned for 2 groups of cells",
         "3 rates from 0.0001 to 0.01, then two around the best",
-        "Seeds: a pilot of 3, then as many in each stratum as bring its 95% intervals within ±0.01, at most 9",
+        (
+            "Seeds: a pilot of 3, then as many in each stratum as bring its 95% intervals within"
+            " ±0.01, at most 9"
+        ),
         "Next stage: 6 runs that tune, then those at the rates found",
         "In all: 2 cells × 3 seeds = 6 runs and 10 that tune",
     ):
@@ -242,7 +324,9 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp
             register(db, made)
             measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
-    assert "Next stage: nothing to train, then those at the rates found" in out, "what is found is not stored by looking"
+    assert "Next stage: nothing to train, then those at the rates found" in out, (
+        "what is found is not stored by looking"
+    )
     with store.open("a.db", create=True) as db:
         tune.advance(given, db, print)
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
@@ -251,10 +335,19 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(ablate: Run, tmp
     with store.open("a.db", create=True) as db:
         made = tune.advance(given, db, print)
         register(db, made)
-        measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3) + 0.006 * run.config.seed * (run.cell != "topology=serial"))
+        measure(
+            db,
+            made.runs,
+            lambda run: (
+                abs(run.config.lr - 3e-3)
+                + 0.006 * run.config.seed * (run.cell != "topology=serial")
+            ),
+        )
         tune.advance(given, db, print)
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
-    assert "Next stage: 8 runs to compare\n" in out  # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
+    assert (
+        "Next stage: 8 runs to compare\n" in out
+    )  # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
     assert "In all: 2 cells × 7 seeds = 14 runs and 10 that tune" in out
 
 
@@ -264,23 +357,49 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 
     from statsmodels.stats.power import TTestPower
 
-    sds = [0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)]  # the differences of cell k are seed·k/100
-    code, out, _ = ablate("power", "quickstart", "--effect", "0.02", "--effect", "0.1", "--power", "0.9", "--db", measured)
+    sds = [
+        0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)
+    ]  # the differences of cell k are seed·k/100
+    code, out, _ = ablate(
+        "power",
+        "quickstart",
+        "--effect",
+        "0.02",
+        "--effect",
+        "0.1",
+        "--power",
+        "0.9",
+        "--db",
+        measured,
+    )
     assert code == 0 and "in 90% of studies" in out
     lines = [line.split() for line in out.splitlines() if line.strip().startswith("topology:")]
     for sd, line in zip(sds, lines, strict=True):
-        needed = [math.ceil(TTestPower().solve_power(effect / sd, power=0.9, alpha=0.05 / 4)) for effect in (0.02, 0.1)]
+        needed = [
+            math.ceil(TTestPower().solve_power(effect / sd, power=0.9, alpha=0.05 / 4))
+            for effect in (0.02, 0.1)
+        ]
         assert line[2:] == ["5", f"{sd:.2g}", *map(str, needed)]
 
 
-def test_power_borrows_the_noise_of_other_studies(ablate: Run, measured: str, tmp_path: Path) -> None:
-    like = TUNED.replace('"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64')  # as the quickstart
+def test_power_borrows_the_noise_of_other_studies(
+    ablate: Run, measured: str, tmp_path: Path
+) -> None:
+    like = TUNED.replace(
+        '"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64'
+    )  # as the quickstart
     (tmp_path / "tuned.toml").write_text(like)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
-    assert "tuned: seeds that find an effect on loss" in out and "from the 20 pairs of study quickstart in the database" in out
+    assert (
+        "tuned: seeds that find an effect on loss" in out
+        and "from the 20 pairs of study quickstart in the database" in out
+    )
     assert "After correction" not in out
     (tmp_path / "tuned.toml").write_text(like.replace("[1, 2]", "[1, 2, 3, 4]"))
-    assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml", "--db", measured)[1]
+    assert (
+        "After correction for the contrasts of a family."
+        in ablate("power", "tuned.toml", "--db", measured)[1]
+    )
     (tmp_path / "tuned.toml").write_text(like.replace("question", 'metric = "accuracy"\nquestion'))
     code, out, err = ablate("power", "tuned.toml", "--db", measured)
     assert code == 2 and "the database holds no noise in accuracy" in err
@@ -336,8 +455,12 @@ def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.Monk
     for width, there in ((80, headings), (60, headings), (40, headings[:2])):
         assert [heading for heading in headings if heading in shown[width]] == there
         for heading, cell in zip(headings, row, strict=True):
-            assert all(part in shown[width] for part in cell.split(", ")) or heading not in there, shown[width]
-    assert "".join(shown[12].split()).count("8") == 4  # no room at all: broken, but nothing of a number is lost
+            assert all(part in shown[width] for part in cell.split(", ")) or heading not in there, (
+                shown[width]
+            )
+    assert (
+        "".join(shown[12].split()).count("8") == 4
+    )  # no room at all: broken, but nothing of a number is lost
 
 
 def test_a_factor_without_aliases_has_no_column_for_them(ablate: Run) -> None:
@@ -350,14 +473,20 @@ def test_factors_list_the_catalogue(ablate: Run) -> None:
     for name in CATALOGUE:
         assert (f"\n {name} " in out) is (name not in FOLLOWS)
     _, out, _ = ablate("factors", "topology")
-    for words in ("no-attention-skip", "h = P1(A(x)); y = P2(h + M(h))", "arXiv:2103.03404", "Default: serial"):
+    for words in (
+        "no-attention-skip",
+        "h = P1(A(x)); y = P2(h + M(h))",
+        "arXiv:2103.03404",
+        "Default: serial",
+    ):
         assert words in out
     assert "objective = masked" in ablate("factors", "mask_ratio")[1]
 
 
 def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) -> None:
     arguments = (
-        "--factor topology=1,2,parallel --factor n_layer=4,12 --within n_layer --seeds 8 --base d_model=64 --base tokens=1M"
+        "--factor topology=1,2,parallel --factor n_layer=4,12 --within n_layer --seeds 8 --base"
+        " d_model=64 --base tokens=1M"
     )
     code, out, _ = ablate("new", "depth", *arguments.split(), "--question", 'Does "depth" matter?')
     assert code == 0 and "6 cells × 8 seeds" in out
@@ -378,22 +507,40 @@ def test_new_writes_a_commented_study_that_plans(ablate: Run, tmp_path: Path) ->
 
 def test_new_keeps_brackets_together_where_levels_are_split(ablate: Run) -> None:
     mix, masked = "mask_mix=[1,0,0], [0.8,0.1,0.1]", "objective=masked"
-    code, out, _ = ablate("new", "mix", "--factor", mix, "--base", masked, "--metric", "probe_loss@0.15")
+    code, out, _ = ablate(
+        "new", "mix", "--factor", mix, "--base", masked, "--metric", "probe_loss@0.15"
+    )
     assert code == 0 and "2 cells" in out
     assert list(load("mix").factors["mask_mix"]) == ["[1, 0, 0]", "[0.8, 0.1, 0.1]"]
 
 
 def test_the_first_steps_of_help_work_in_an_empty_folder(ablate: Run) -> None:
-    first, then = re.search(r"First steps: ablate (.*?), then ablate (\w+),", " ".join(ablate("--help")[1].split())).groups()
+    first, then = re.search(
+        r"First steps: ablate (.*?), then ablate (\w+),", " ".join(ablate("--help")[1].split())
+    ).groups()
     arguments = first.split()
     assert ablate(*arguments)[0] == ablate(then, arguments[1])[0] == 0
 
 
 def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
     origin = str(ROOT / "studies" / "heads.toml")
-    code, _, _ = ablate("new", "narrow", "--from", origin, "--base", "d_model=128", "--factor", "n_layer=2,3", "--out", "n.toml")
+    code, _, _ = ablate(
+        "new",
+        "narrow",
+        "--from",
+        origin,
+        "--base",
+        "d_model=128",
+        "--factor",
+        "n_layer=2,3",
+        "--out",
+        "n.toml",
+    )
     assert code == 0
-    raw, before = tomllib.loads((tmp_path / "n.toml").read_text()), tomllib.loads(Path(origin).read_text())
+    raw, before = (
+        tomllib.loads((tmp_path / "n.toml").read_text()),
+        tomllib.loads(Path(origin).read_text()),
+    )
     assert raw.pop("name") == "narrow"
     assert raw["base"].pop("d_model") == 128
     assert raw["factors"].pop("n_layer") == [2, 3]
@@ -404,15 +551,21 @@ def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
     assert raw == before
 
 
-def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(ablate: Run, tmp_path: Path) -> None:
+def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(
+    ablate: Run, tmp_path: Path
+) -> None:
     code, out, _ = ablate("new", "two words", "--from", QUICKSTART)
     assert code == 0 and out.endswith("Next: ablate plan 'studies/two words.toml'\n")
     lines = (tmp_path / "studies" / "two words.toml").read_text().splitlines()
-    assert [line.split("#")[0].strip() for line in lines if "tokens that a run trains on" in line] == ['tokens = "0.2M"']
+    assert [
+        line.split("#")[0].strip() for line in lines if "tokens that a run trains on" in line
+    ] == ['tokens = "0.2M"']
     assert "Next: ablate run 'two words'" in ablate("plan", "two words")[1]
 
 
-def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_knows_factors_levels_and_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert complete.levels("topolo") == ["topology="]
     assert complete.levels("topology=serial,no-") == [
         f"topology=serial,{name}" for name in ("no-attention-skip", "no-mlp-skip", "no-skip")
@@ -423,7 +576,9 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     assert "quickstart" in complete.studies("qui")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quick.toml").touch()
-    assert "quick.toml" in complete.studies("quick") and not any(name.startswith("/") for name in complete.studies(""))
+    assert "quick.toml" in complete.studies("quick") and not any(
+        name.startswith("/") for name in complete.studies("")
+    )
 
 
 @pytest.mark.parametrize(
@@ -431,15 +586,28 @@ def test_completion_knows_factors_levels_and_studies(tmp_path: Path, monkeypatch
     [
         (["ablate", "new", "x", "--factor", "topolo"], ["topology="]),
         (["ablate", "new", "x", "--factor", "topology", "=", "serial,par"], ["serial,parallel"]),
-        (["ablate", "new", "x", "--factor", "schedule", "="], ["cosine", "linear", "constant", "wsd"]),
+        (
+            ["ablate", "new", "x", "--factor", "schedule", "="],
+            ["cosine", "linear", "constant", "wsd"],
+        ),
         (["ablate", "run", "quickstart", "--device", "cu"], ["cuda"]),
     ],
 )
 def test_bash_completion(words: list[str], offered: list[str]) -> None:
     """As bash hands them over: one word a line, broken at "="."""
-    words_of_bash = {"_ABLATE_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    words_of_bash = {
+        "_ABLATE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
     code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=_path() | words_of_bash, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=_path() | words_of_bash,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.split() == offered
 
 
@@ -458,7 +626,11 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
     [
         ({}, Evaluation(points=3, tokens=600), 3),
         ({}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1 + 2),
-        ({"position": "learned"}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1),  # which has no longer ones
+        (
+            {"position": "learned"},
+            Evaluation(points=3, tokens=600, lengths=(1, 2)),
+            3 + 1,
+        ),  # which has no longer ones
         (
             {"objective": "masked"},
             Evaluation(points=3, tokens=600, probe=Probe(ratio=(0.15, 0.4))),
@@ -466,29 +638,41 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
         ),  # and token by token
     ],
 )
-def test_the_time_of_a_run_has_its_evaluations(fields: dict[str, object], evaluation: Evaluation, passes: int) -> None:
-    """A token that is read takes a third of one that is learnt from; never more than are held out."""
+def test_the_time_of_a_run_has_its_evaluations(
+    fields: dict[str, object], evaluation: Evaluation, passes: int
+) -> None:
+    """A token that is read takes a third of one that is learnt from; never more than are held
+    out.
+    """
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
         cell = Cell("a", {}, "", config, sizes.count(config), 1.0, held_out)
-        assert planning.Times({"a": 100.0}, 1, "").seconds(cell, evaluation) == pytest.approx((5120 + passes * read / 3) / 100)
+        assert planning.Times({"a": 100.0}, 1, "").seconds(cell, evaluation) == pytest.approx(
+            (5120 + passes * read / 3) / 100
+        )
 
 
-def test_plan_names_a_cell_that_falls_off_a_cliff(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_names_a_cell_that_falls_off_a_cliff(
+    ablate: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ablate.launch import speed
 
     def measured(plan: Plan, device: object, done: object) -> speed.Speeds:
         speeds = {"parallel": 0.3e6, "double-skip": 0.8e6}
-        return speed.Speeds({cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}, 33.0)
+        return speed.Speeds(
+            {cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}, 33.0
+        )
 
     monkeypatch.setattr(speed, "measure", measured)
     _, out, _ = ablate("plan", QUICKSTART, "--device", "cpu")
     assert "as timed now, after about 33 s of start" in out
     slow = [line for line in out.splitlines() if line.startswith("Slow")]
-    assert slow == ["Slow: topology=parallel trains at 0.30 of the tokens a second of topology=serial"]
+    assert slow == [
+        "Slow: topology=parallel trains at 0.30 of the tokens a second of topology=serial"
+    ]
 
 
-# -- after a run -----------------------------------------------------------------------------------------------------------------
+# -- after a run -----------------------------------------------------------------------------------
 
 
 def test_status_counts_runs_by_status(ablate: Run, measured: str) -> None:
@@ -505,7 +689,13 @@ def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
     key = plan(load(QUICKSTART)).runs[6].config.key
     code, out, _ = ablate("show", key[:10], "--db", measured)
     assert code == 0
-    for words in (f"Key {key}", "topology=no-attention-skip (compare)", "132,864 parameters", "n_layer", "1.01"):
+    for words in (
+        f"Key {key}",
+        "topology=no-attention-skip (compare)",
+        "132,864 parameters",
+        "n_layer",
+        "1.01",
+    ):
         assert words in out
     assert "dropout" not in out  # at its default
     number = out.split()[1].rstrip(":")
@@ -518,15 +708,25 @@ def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
 def test_query_prints_in_every_format(ablate: Run, measured: str) -> None:
     sql = "SELECT cell, count(*) AS runs FROM runs WHERE cell LIKE '%parallel' GROUP BY cell"
     assert "topology=parallel" in ablate("query", sql, "--db", measured)[1]
-    assert ablate("query", sql, "--format", "csv", "--db", measured)[1] == "cell,runs\ntopology=parallel,5\n"
-    assert json.loads(ablate("query", sql, "--format", "json", "--db", measured)[1]) == [{"cell": "topology=parallel", "runs": 5}]
-    assert ablate("query", sql, "--format", "md", "--db", measured)[1].splitlines()[-1] == "| topology=parallel | 5 |"
+    assert (
+        ablate("query", sql, "--format", "csv", "--db", measured)[1]
+        == "cell,runs\ntopology=parallel,5\n"
+    )
+    assert json.loads(ablate("query", sql, "--format", "json", "--db", measured)[1]) == [
+        {"cell": "topology=parallel", "runs": 5}
+    ]
+    assert (
+        ablate("query", sql, "--format", "md", "--db", measured)[1].splitlines()[-1]
+        == "| topology=parallel | 5 |"
+    )
     assert "diverged_at" in ablate("query", "--tables", "--db", measured)[1]
     for bad in ("DELETE FROM run", "SELECT nothing FROM runs", "SELECT 1; SELECT 2"):
         assert ablate("query", bad, "--db", measured)[0] == 2
 
 
-def test_db_path_and_environment(ablate: Run, measured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_db_path_and_environment(
+    ablate: Run, measured: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ablate("db", "path")[1] == "results/ablate.db\n"
     monkeypatch.setenv("ABLATE_DB", measured)
     assert ablate("db", "path")[1] == f"{measured}\n"
@@ -540,7 +740,12 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
     line = next(line for line in out.splitlines() if "parallel" in line)
     assert code == 0 and line.split()[:6] == ["topology", "topology", "parallel", "5", "0", "+0.08"]
     stored = ablate(
-        "query", "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'", "--format", "csv", "--db", measured
+        "query",
+        "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'",
+        "--format",
+        "csv",
+        "--db",
+        measured,
     )
     assert stored[1] == "level,mean\nparallel,0.08\n"
 
@@ -552,7 +757,10 @@ def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
     assert "runs new: 0" in ablate("db", "merge", measured, "--db", "mine.db")[1]
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
     assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
-    assert ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1] == "count(*)\n4\n"
+    assert (
+        ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1]
+        == "count(*)\n4\n"
+    )
 
 
 @pytest.mark.parametrize("repair", [(), ("--repair",)])
@@ -567,7 +775,9 @@ def test_db_check_of_a_cut_off_file_says_what_to_do(
     code, out, err = ablate("db", "check", *repair, "--db", "cut.db")
     assert (code, err) == (1, "")
     assert out.startswith("database cut.db is damaged: ") and "says what to do" not in out
-    assert "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
+    assert (
+        "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
+    )
     assert "puts right" not in out
     assert "The journals in cut.journals hold" in out
     Path("cut.db.before-0002-from-0001").write_bytes(whole)
@@ -576,7 +786,9 @@ def test_db_check_of_a_cut_off_file_says_what_to_do(
     assert code == 2 and "`ablate db check` says what to do" in err
 
 
-def test_report_answers_and_says_where_the_page_is(ablate: Run, measured: str, tmp_path: Path) -> None:
+def test_report_answers_and_says_where_the_page_is(
+    ablate: Run, measured: str, tmp_path: Path
+) -> None:
     code, out, _ = ablate("report", "quickstart", "--db", measured, "--out", "pages")
     assert code == 0
     assert "Which wiring of attention and MLP learns fastest on a laptop?" in out

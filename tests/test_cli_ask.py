@@ -1,4 +1,6 @@
-"""Asking from the command line: named queries, two runs beside each other, files for other programs, pages in a browser."""
+"""Asking from the command line: named queries, two runs beside each other, files for other
+programs, pages in a browser.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,18 @@ FACTORS = {"topology": {name: {"topology": name} for name in ("serial", "paralle
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Runs 1 and 3 serial, 2 and 4 parallel, the last of which diverged, with curves; parallel is better by 0.25."""
+    """Runs 1 and 3 serial, 2 and 4 parallel, the last of which diverged, with curves; parallel is
+    better by 0.25.
+    """
 
     def outcome(levels: Levels, seed: int) -> Outcome:
         value = 2.0 + seed - 0.25 * (levels["topology"] == "parallel")
         if (levels["topology"], seed) == ("parallel", 1):
             return Outcome(status="diverged", step=7, points={5: 4.0, 10: math.inf, 15: NAN})
-        return Outcome(points={5: value + 2, 10: value + 1, 20: value}, finals=[("stream_rms", 0, 1.0), ("stream_rms", 1, 2.0)])
+        return Outcome(
+            points={5: value + 2, 10: value + 1, 20: value},
+            finals=[("stream_rms", 0, 1.0), ("stream_rms", 1, 2.0)],
+        )
 
     folder = tmp_path_factory.mktemp("trained")
     study(folder, FACTORS, outcome, seeds=2, name="wiring").close()
@@ -66,7 +73,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else None,
 )
 def test_bad_questions_are_one_line(
-    ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+    ablate: Run,
+    trained: str,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: list[str],
 ) -> None:
     monkeypatch.setenv("ABLATE_DB", trained)
     before = set(Path.cwd().rglob("*"))
@@ -79,7 +90,7 @@ def test_bad_questions_are_one_line(
     assert set(Path.cwd().rglob("*")) == before
 
 
-# -- named queries ----------------------------------------------------------------------------------------------------------
+# -- named queries ---------------------------------------------------------------------------------
 
 
 def test_queries_are_listed_and_asked_by_name(ablate: Run, trained: str) -> None:
@@ -87,8 +98,12 @@ def test_queries_are_listed_and_asked_by_name(ablate: Run, trained: str) -> None
     for question in QUESTIONS.values():
         assert f" {question.name} " in out and " ".join(question.answers.split()[:4]) in out
     listed = json.loads(ablate("query", "--list", "--format", "json")[1])
-    assert [row["name"] for row in listed] == list(QUESTIONS) and all("SELECT" in row["sql"] for row in listed)
-    assert ablate("query", "--list", "--format", "md")[1] == (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")
+    assert [row["name"] for row in listed] == list(QUESTIONS) and all(
+        "SELECT" in row["sql"] for row in listed
+    )
+    assert ablate("query", "--list", "--format", "md")[1] == (
+        ROOT / "docs" / "queries.md"
+    ).read_text(encoding="utf-8")
     _, out, _ = ablate("query", "means", "wiring", "--format", "csv", "--db", trained)
     assert list(csv.reader(io.StringIO(out)))[1:] == [
         ["", "topology=parallel", "1", "1.75", "1.75", "1.75"],
@@ -101,13 +116,20 @@ def test_queries_are_listed_and_asked_by_name(ablate: Run, trained: str) -> None
 
 def test_sql_takes_values(ablate: Run, trained: str) -> None:
     sql = "SELECT run FROM runs WHERE cell = :cell AND seed = :seed AND ':no' <> ''"
-    assert ablate("query", sql, "cell=topology=parallel", "seed=1", "--format", "csv", "--db", trained)[1] == "run\n4\n"
-    sql = "SELECT typeof(:a), typeof(:b), typeof(:c), typeof(:d), 5.5 - 1 < :a"  # text is more than any number
+    assert (
+        ablate(
+            "query", sql, "cell=topology=parallel", "seed=1", "--format", "csv", "--db", trained
+        )[1]
+        == "run\n4\n"
+    )
+    sql = (  # text is more than any number
+        "SELECT typeof(:a), typeof(:b), typeof(:c), typeof(:d), 5.5 - 1 < :a"
+    )
     values = ("a=1", "b=-1.5e3", "c=1e", "d=", "--format", "csv", "--db", trained)
     assert ablate("query", sql, *values)[1].splitlines()[1] == "integer,real,text,text,0"
 
 
-# -- two runs ---------------------------------------------------------------------------------------------------------------
+# -- two runs --------------------------------------------------------------------------------------
 
 
 def lines(out: str) -> list[list[str]]:
@@ -118,15 +140,24 @@ def test_compare_shows_fields_finals_and_curves(ablate: Run, trained: str) -> No
     code, out, _ = ablate("compare", "1", "2", "--db", trained)
     assert code == 0
     assert out.startswith(
-        "Run 1: complete. topology=serial in wiring, seed 0\nRun 2: complete. topology=parallel in wiring, seed 0\n"
+        "Run 1: complete. topology=serial in wiring, seed 0\nRun 2: complete. topology=parallel in"
+        " wiring, seed 0\n"
     )
     found = lines(out)
-    fields = [line for line in found if len(line) == 3 and line[0] in ("topology", "seed", "lr", "n_layer", "n_params")]
+    fields = [
+        line
+        for line in found
+        if len(line) == 3 and line[0] in ("topology", "seed", "lr", "n_layer", "n_params")
+    ]
     assert fields == [["topology", "serial", "parallel"]]  # and nothing that is alike
     assert ["loss", "2", "1.75", "-0.25"] in found
     assert ["stream_rms", "at", "1", "2", "2", "+0"] in found
-    assert [line[-2:] for line in found if line[-1:] == ["2"] and "█" in " ".join(line)] == [["4", "2"]]
-    assert [line for line in found if len(line) == 4 and line[1:] == ["3", "2.75", "-0.25"]] == [["81.9k", "3", "2.75", "-0.25"]]
+    assert [line[-2:] for line in found if line[-1:] == ["2"] and "█" in " ".join(line)] == [
+        ["4", "2"]
+    ]
+    assert [line for line in found if len(line) == 4 and line[1:] == ["3", "2.75", "-0.25"]] == [
+        ["81.9k", "3", "2.75", "-0.25"]
+    ]
     other = ablate("compare", "2", "1", "--db", trained)[1]
     assert ["loss", "1.75", "2", "+0.25"] in lines(other)
 
@@ -164,33 +195,54 @@ def test_compare_draws(ablate: Run, trained: str) -> None:
         ({step: 1 - step / 100 for step in range(101)}, 0.0, 1.0, "▇▅▃▁"),
     ],
 )
-def test_sparklines(monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], low: float, high: float, drawn: str) -> None:
+def test_sparklines(
+    monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], low: float, high: float, drawn: str
+) -> None:
     monkeypatch.setattr(compare, "WIDTH", 4)
     assert compare.sparkline(curve, 100, low, high) == drawn
 
 
-# -- files ------------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("what", "rows"), [("runs", 4), ("curves", 12), ("finals", 14), ("pairs", 2), ("effects", 1)])
+@pytest.mark.parametrize(
+    ("what", "rows"), [("runs", 4), ("curves", 12), ("finals", 14), ("pairs", 2), ("effects", 1)]
+)
 def test_export_says_what_it_wrote(ablate: Run, trained: str, what: str, rows: int) -> None:
     for suffix in ("csv", "json", "parquet", "CSV"):
-        code, out, _ = ablate("export", "wiring", f"{what}.{suffix}", "--what", what, "--db", trained)
+        code, out, _ = ablate(
+            "export", "wiring", f"{what}.{suffix}", "--what", what, "--db", trained
+        )
         assert code == 0 and out.startswith(f"{what}.{suffix}: {rows} rows, ")
-    assert len(pd.read_csv(f"{what}.csv")) == len(pd.read_json(f"{what}.json")) == len(pd.read_parquet(f"{what}.parquet")) == rows
-    assert {path.suffix for path in Path.cwd().glob(f"{what}.*")} == {".csv", ".CSV", ".json", ".parquet"}
+    assert (
+        len(pd.read_csv(f"{what}.csv"))
+        == len(pd.read_json(f"{what}.json"))
+        == len(pd.read_parquet(f"{what}.parquet"))
+        == rows
+    )
+    assert {path.suffix for path in Path.cwd().glob(f"{what}.*")} == {
+        ".csv",
+        ".CSV",
+        ".json",
+        ".parquet",
+    }
 
 
-def test_an_export_that_fails_leaves_the_old_file(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_fails_leaves_the_old_file(
+    ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("x.parquet").write_text("old")
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)
         code, _, err = ablate("export", "wiring", "x.parquet", "--db", trained)
-    assert (code, err) == (2, "ablate: parquet needs pyarrow: pip install pyarrow, or write a .csv\n")
+    assert (code, err) == (
+        2,
+        "ablate: parquet needs pyarrow: pip install pyarrow, or write a .csv\n",
+    )
     assert Path("x.parquet").read_text() == "old" and not list(Path.cwd().glob("*.part"))
 
 
-# -- a browser --------------------------------------------------------------------------------------------------------------
+# -- a browser -------------------------------------------------------------------------------------
 
 STUB = """
 import json, sys
@@ -198,7 +250,9 @@ print(json.dumps([sys.argv[1:], json.load(sys.stdin)]))
 """
 
 
-def test_browse_hands_the_database_and_the_queries_to_datasette(trained: str, tmp_path: Path) -> None:
+def test_browse_hands_the_database_and_the_queries_to_datasette(
+    trained: str, tmp_path: Path
+) -> None:
     (tmp_path / "stub" / "datasette").mkdir(parents=True)
     (tmp_path / "stub" / "datasette" / "__init__.py").touch()
     (tmp_path / "stub" / "datasette" / "__main__.py").write_text(STUB)
@@ -206,19 +260,25 @@ def test_browse_hands_the_database_and_the_queries_to_datasette(trained: str, tm
     command = [sys.executable, "-m", "ablate", "browse", "--port", "8123", "--db", trained]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     arguments, metadata = json.loads(done.stdout)
-    assert arguments[:2] == ["serve", trained] and arguments[arguments.index("--port") + 1] == "8123"
+    assert (
+        arguments[:2] == ["serve", trained] and arguments[arguments.index("--port") + 1] == "8123"
+    )
     assert not {"-i", "--immutable"} & set(arguments)  # a run may be writing
     queries = metadata["databases"]["ablate"]["queries"]
-    assert {name: query["sql"] for name, query in queries.items()} == {one.name: one.sql for one in QUESTIONS.values()}
+    assert {name: query["sql"] for name, query in queries.items()} == {
+        one.name: one.sql for one in QUESTIONS.values()
+    }
 
 
-def test_browse_says_what_it_needs(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browse_says_what_it_needs(
+    ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, err = ablate("browse", "--db", trained)
     assert code == 2 and "pip install 'ablate-studies[browse]'" in err and err.count("\n") == 1
 
 
-# -- help and completion ----------------------------------------------------------------------------------------------------
+# -- help and completion ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["", "query", "export", "new", "run", "report", "db check"])
@@ -238,9 +298,17 @@ def test_help_names_no_type_where_none_is_given(ablate: Run, command: str) -> No
         ("fish", "ablate new x --factor topology=serial,par", ["topology=serial,parallel"]),
     ],
 )
-def test_completion_in_zsh_and_fish(trained: str, shell: str, typed: str, offered: list[str]) -> None:
-    asked = {"_ABLATE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+def test_completion_in_zsh_and_fish(
+    trained: str, shell: str, typed: str, offered: list[str]
+) -> None:
+    asked = {
+        "_ABLATE_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": typed,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
     code = "import sys; sys.argv = ['ablate']; from ablate.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABLATE_DB": trained, **asked}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.stdout.split() if shell == "fish" else done.stdout.split('"')[1::2]) == offered

@@ -1,4 +1,6 @@
-"""The command as a process: streams that are closed or cannot be written, and Ctrl-C at any moment."""
+"""The command as a process: streams that are closed or cannot be written, and Ctrl-C at any
+moment.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,18 @@ def heeds_ctrl_c() -> None:
 
 
 def python(*arguments: str, path: Path = HERE, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Python with the package, and before it the modules in `path`; its standard error, and its output unless that is given."""
-    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT}:{HERE}", "ABLATE_ENGINE": "stub_engine"}
+    """Python with the package, and before it the modules in `path`; its standard error, and its
+    output unless that is given.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{path}:{ROOT}:{HERE}",
+        "ABLATE_ENGINE": "stub_engine",
+    }
     options = {"stdout": subprocess.PIPE, "preexec_fn": heeds_ctrl_c, "timeout": 60, **options}
-    return subprocess.run([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **options)
+    return subprocess.run(
+        [sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
 
 
 def ablate(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -55,34 +65,53 @@ def unwritable(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
             yield {"preexec_fn": lambda: os.close(1)}
 
 
-# -- output ------------------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
-def test_a_study_that_cannot_be_shown_is_trained(tmp_path: Path, unwritable: dict[str, Any]) -> None:
+def test_a_study_that_cannot_be_shown_is_trained(
+    tmp_path: Path, unwritable: dict[str, Any]
+) -> None:
     small_plan(tmp_path, [1e-3, 2e-3])
     done = ablate("run", "stub.toml", "--device", "cpu", "--db", "a.db", cwd=tmp_path, **unwritable)
     assert done.returncode == 0
-    assert rows(tmp_path / "a.db", "SELECT status, count(*) FROM run GROUP BY status") == [("complete", 2)]
+    assert rows(tmp_path / "a.db", "SELECT status, count(*) FROM run GROUP BY status") == [
+        ("complete", 2)
+    ]
     assert len(done.stderr.splitlines()) == ("stdout" in unwritable), done.stderr
     assert done.stderr.startswith("ablate: standard output cannot be written") or not done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "unbuffered"),
-    [(["factors"], ""), (["--version"], ""), (["--version"], "1"), (["query", "--list", "--format", "md"], "1")],
+    [
+        (["factors"], ""),
+        (["--version"], ""),
+        (["--version"], "1"),
+        (["query", "--list", "--format", "md"], "1"),
+    ],
     ids=["rich", "print", "print unbuffered", "long print unbuffered"],
 )
-def test_output_to_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_full_disk_is_one_line(
+    arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with FULL.open("w") as full:
         done = ablate(*arguments, stdout=full)
-    assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ablate: standard output cannot be written: No space left on device\n",
+    )
 
 
-def test_a_report_that_cannot_be_shown_lays_that_on_no_folder(measured: str, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_shown_lays_that_on_no_folder(
+    measured: str, tmp_path: Path
+) -> None:
     with FULL.open("w") as full:
         done = ablate("report", "quickstart", "--db", measured, "--out", str(tmp_path), stdout=full)
-    assert (done.returncode, done.stderr) == (2, "ablate: standard output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ablate: standard output cannot be written: No space left on device\n",
+    )
 
 
 @pytest.mark.parametrize("arguments", [["factors"], ["--version"]], ids=["rich", "print"])
@@ -113,10 +142,13 @@ def test_what_is_opened_or_started_with_closed_streams_does_not_take_their_place
 @pytest.mark.parametrize("arguments", ["plan nowhere", "plan --bogus"])
 def test_an_error_that_cannot_be_told_keeps_its_exit_code(arguments: str) -> None:
     command = f"exec '{sys.executable}' -m ablate {arguments} > /dev/full 2> /dev/full"
-    assert subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 2
+    assert (
+        subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode
+        == 2
+    )
 
 
-# -- Ctrl-C ------------------------------------------------------------------------------------------------------------------
+# -- Ctrl-C ----------------------------------------------------------------------------------------
 
 CTRL_C = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
@@ -132,7 +164,10 @@ def test_ctrl_c_during_the_first_imports_is_silent(tmp_path: Path) -> None:
     [
         "raise KeyboardInterrupt",
         "import atexit, os; atexit.register(lambda: os.kill(os.getpid(), 2))",
-        "from concurrent.futures import ThreadPoolExecutor as Pool; Pool(1).submit(time.sleep, 600); sys.exit(130)",
+        (
+            "from concurrent.futures import ThreadPoolExecutor as Pool; Pool(1).submit(time.sleep,"
+            " 600); sys.exit(130)"
+        ),
     ],
     ids=["in the command", "at the exit", "while a thread works"],
 )
@@ -149,5 +184,7 @@ def test_in_the_background_ctrl_c_stays_ignored(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         CTRL_C + "import atexit\natexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
     )
-    done = ablate("--version", path=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    done = ablate(
+        "--version", path=tmp_path, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("ablate ")

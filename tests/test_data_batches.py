@@ -14,14 +14,22 @@ from ablate.config import n_scored
 from ablate.data import batches
 from ablate.data.batches import Batches, held_out_windows, length_windows, order, windows_per_epoch
 
-sizes = st.tuples(st.integers(2, 20), st.integers(0, 300)).map(lambda pair: (pair[0], pair[0] + 1 + pair[1]))  # n_ctx, n_tokens
+sizes = st.tuples(st.integers(2, 20), st.integers(0, 300)).map(
+    lambda pair: (pair[0], pair[0] + 1 + pair[1])
+)  # n_ctx, n_tokens
 
 
 @given(sizes, st.integers(0, 2**31 - 1), st.integers(1, 7), st.integers(1, 30))
-def test_an_epoch_reads_every_window_once_and_within_the_text(size: tuple[int, int], seed: int, batch: int, steps: int) -> None:
+def test_an_epoch_reads_every_window_once_and_within_the_text(
+    size: tuple[int, int], seed: int, batch: int, steps: int
+) -> None:
     n_ctx, n_tokens = size
     starts = order(seed, n_tokens, n_ctx, batch, steps)
-    assert starts.shape == (steps, batch) and starts.min() >= 0 and starts.max() + n_ctx + 1 <= n_tokens
+    assert (
+        starts.shape == (steps, batch)
+        and starts.min() >= 0
+        and starts.max() + n_ctx + 1 <= n_tokens
+    )
     per_epoch = windows_per_epoch(n_tokens, n_ctx)
     for first in range(0, starts.size, per_epoch):
         epoch = np.sort(starts.ravel()[first : first + per_epoch])
@@ -32,7 +40,9 @@ def test_an_epoch_reads_every_window_once_and_within_the_text(size: tuple[int, i
 
 
 @given(sizes, st.integers(1, 7), st.integers(1, 30), st.integers(1, 30))
-def test_a_longer_run_begins_as_a_shorter_one(size: tuple[int, int], batch: int, short: int, more: int) -> None:
+def test_a_longer_run_begins_as_a_shorter_one(
+    size: tuple[int, int], batch: int, short: int, more: int
+) -> None:
     n_ctx, n_tokens = size
     long = order(3, n_tokens, n_ctx, batch, short + more)
     assert np.array_equal(long[:short], order(3, n_tokens, n_ctx, batch, short))
@@ -41,13 +51,16 @@ def test_a_longer_run_begins_as_a_shorter_one(size: tuple[int, int], batch: int,
 def test_epochs_have_orders_and_offsets_of_their_own_and_so_have_seeds() -> None:
     per_epoch = windows_per_epoch(1000, 16)
     epochs = order(5, 1000, 16, per_epoch, 8)
-    assert len({tuple(epoch) for epoch in epochs}) == 8 and len({epoch.min() for epoch in epochs}) > 3
+    assert (
+        len({tuple(epoch) for epoch in epochs}) == 8 and len({epoch.min() for epoch in epochs}) > 3
+    )
     assert not np.array_equal(epochs, order(6, 1000, 16, per_epoch, 8))
     assert not np.array_equal(np.sort(epochs[0]), epochs[0])
 
 
 def test_the_order_is_the_same_on_every_machine_and_version() -> None:
-    # Recorded once: a change makes runs that are stored already not what their key says (raise config.NUMERICS).
+    # Recorded once: a change makes runs that are stored already not what their key says (raise
+    # config.NUMERICS).
     assert order(0, 100, 8, 4, 3).tolist() == [[52, 76, 60, 68], [4, 44, 28, 20], [12, 36, 84, 33]]
 
 
@@ -57,7 +70,9 @@ def test_epochs_seen_are_windows_read() -> None:
     assert made.epochs(4) == batches.epochs(4 * 6 * 16, 1000, 16) == 24 / 61
 
 
-@pytest.mark.parametrize(("kind", "largest"), [(np.uint8, 255), (np.uint16, 65535), (np.uint32, 100_000)])
+@pytest.mark.parametrize(
+    ("kind", "largest"), [(np.uint8, 255), (np.uint16, 65535), (np.uint32, 100_000)]
+)
 def test_batches_are_the_windows_of_each_seed(tmp_path: Path, kind: type, largest: int) -> None:
     text = np.random.default_rng(0).integers(0, largest + 1, 500).astype(kind)
     text[7] = largest
@@ -69,7 +84,9 @@ def test_batches_are_the_windows_of_each_seed(tmp_path: Path, kind: type, larges
     for step, windows in zip((17, 18, 19), some, strict=True):
         for member, seed in enumerate((3, 4)):
             starts = order(seed, 500, 10, 5, 20)[step]
-            assert windows[member].tolist() == [text[start : start + 11].tolist() for start in starts]
+            assert windows[member].tolist() == [
+                text[start : start + 11].tolist() for start in starts
+            ]
 
 
 def test_a_mapped_text_is_not_read_into_memory_on_the_cpu(tmp_path: Path) -> None:
@@ -83,7 +100,9 @@ def test_only_what_runs_read_goes_to_a_device() -> None:
     starts = np.stack([order(seed, len(text), 10, 4, 6) for seed in (0, 1)])
     small, moved = batches.compact(text, starts, 11)
     assert len(small) <= starts.size * 11
-    assert np.array_equal(small[moved[..., None] + np.arange(11)], text[starts[..., None] + np.arange(11)])
+    assert np.array_equal(
+        small[moved[..., None] + np.arange(11)], text[starts[..., None] + np.arange(11)]
+    )
 
 
 def _positions(n_tokens: int, n_ctx: int, tokens: int) -> np.ndarray:
@@ -102,11 +121,16 @@ def test_held_out_windows_never_score_a_token_twice(n_ctx: int, more: int, token
 def test_arms_with_other_contexts_score_the_same_tokens_all_over_the_text() -> None:
     scored = [set(_positions(100_000, n_ctx, 16384).ravel()) for n_ctx in (32, 256, 1024)]
     assert scored[0] == scored[1] == scored[2] and len(scored[0]) == 16384
-    assert all(any(part <= position < part + 10_000 for position in scored[0]) for part in range(0, 100_000, 10_000))
+    assert all(
+        any(part <= position < part + 10_000 for position in scored[0])
+        for part in range(0, 100_000, 10_000)
+    )
 
 
 @given(st.integers(2, 64), st.integers(0, 3000), st.integers(1, 5000))
-def test_every_length_scores_the_same_tokens_with_more_before_them(n_ctx: int, more: int, tokens: int) -> None:
+def test_every_length_scores_the_same_tokens_with_more_before_them(
+    n_ctx: int, more: int, tokens: int
+) -> None:
     text = np.arange(4 * n_ctx + 1 + more, dtype=np.uint32)
     windows = length_windows(text, n_ctx, (1, 2, 4), tokens)
     assert windows.shape[1] == 4 * n_ctx + 1

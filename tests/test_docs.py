@@ -45,16 +45,24 @@ def test_a_generated_part_is_up_to_date(path: Path) -> None:
 
 
 def test_every_part_stands_in_a_page() -> None:
-    marks = re.findall(r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES))
+    marks = re.findall(
+        r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    )
     assert sorted(marks) == sorted(generator().PARTS)
 
 
 def test_every_table_of_a_study_file_has_its_heading() -> None:
-    """A new table of the study file, or a key of one, has its rows by the generator; its text is written by hand."""
+    """A new table of the study file, or a key of one, has its rows by the generator; its text is
+    written by hand.
+    """
     from ablate.study.parse import StudyFile
 
     headings = {"factors", *re.findall(r"^## \[{0,2}(\w+)", page("study-files.md"), re.M)}
-    own = {name for name in StudyFile.model_fields if name not in ("name", "question", "within", "interactions")}
+    own = {
+        name
+        for name in StudyFile.model_fields
+        if name not in ("name", "question", "within", "interactions")
+    }
     assert own == headings
 
 
@@ -95,7 +103,11 @@ def test_the_page_on_the_database_has_every_column(tmp_path: Path) -> None:
     for name, (kind, columns) in there.items():
         assert sorted(found[name]) == sorted(columns), name
         if kind == "table":
-            types = {column.name: str(column.type) for column in metadata.tables[name].columns if column.name not in FIELDS}
+            types = {
+                column.name: str(column.type)
+                for column in metadata.tables[name].columns
+                if column.name not in FIELDS
+            }
             assert {column: found[name][column] for column in types} == types, name
 
 
@@ -108,7 +120,9 @@ def test_the_sql_of_the_page_runs(tmp_path: Path) -> None:
         queries.run(db, statement)
 
 
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name
+)
 def test_links_and_files_are_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
@@ -120,8 +134,14 @@ def test_links_and_files_are_there(path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_level_is_added_as_the_page_says(tmp_path: Path) -> None:
     text = page("add-a-level.md")
-    shutil.copytree(ROOT / "ablate", tmp_path / "ablate", ignore=shutil.ignore_patterns("__pycache__"))
-    steps = re.findall(r"^In `([\w/.]+)`, before `(.+?)`\n\n(?:<!-- fmt: off -->\n\n)?```python\n(.*?)```", text, re.M | re.S)
+    shutil.copytree(
+        ROOT / "ablate", tmp_path / "ablate", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    steps = re.findall(
+        r"^In `([\w/.]+)`, before `(.+?)`\n\n(?:<!-- fmt: off -->\n\n)?```python\n(.*?)```",
+        text,
+        re.M | re.S,
+    )
     assert len(steps) == text.count("```python") == 2
     for file, anchor, code in steps:
         source = (tmp_path / file).read_text(encoding="utf-8")
@@ -132,13 +152,22 @@ def test_a_level_is_added_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / study[1]).write_text(study[2], encoding="utf-8")
     commands = re.findall(r"^\$ ablate (.+)$", text, re.M)
     assert [command.split()[0] for command in commands] == ["factors", "plan", "run", "query"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ABLATE_DB": "ablate.db", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "ABLATE_DB": "ablate.db",
+        "OMP_NUM_THREADS": "1",
+    }
     said = {}
     for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", "ablate", *shlex.split(command)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         said[command.split()[0]] = done.stdout
     assert "log-distance" in said["factors"] and "log-distance" in said["plan"]

@@ -1,4 +1,6 @@
-"""Every field of a run's configuration is read by something, and every level of every factor trains."""
+"""Every field of a run's configuration is read by something, and every level of every factor
+trains.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.text import corpora, tokenizers
 
-TEXT = ("corpus", "corpus_hash", "tokenizer", "tokenizer_hash")  # decide what is read, not what is done with it
+TEXT = (
+    "corpus",
+    "corpus_hash",
+    "tokenizer",
+    "tokenizer_hash",
+)  # decide what is read, not what is done with it
 MASKED = {"objective": "masked"}
 BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mlm_head_transform": MASKED,
@@ -28,10 +35,26 @@ BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "score": {"position": "none"},
 }
 NUMBERS: dict[str, Any] = {  # a value other than the one it has in `training.config`
-    "n_layer": 3, "d_model": 24, "d_mlp": 20, "dropout": 0.25, "n_head": 4, "n_kv_head": 1, "d_head": 6, "n_ctx": 8,
-    "n_vocab": 40, "mask_ratio": 0.5, "mask_mix": (1, 0, 0), "z_loss": 0.1, "steps": 7, "batch_tokens": 32, "lr": 1e-3,
-    "weight_decay": 0.5, "grad_clip": 0.01, "warmup": 0.5, "seed": 1,
-}  # fmt: skip
+    "n_layer": 3,
+    "d_model": 24,
+    "d_mlp": 20,
+    "dropout": 0.25,
+    "n_head": 4,
+    "n_kv_head": 1,
+    "d_head": 6,
+    "n_ctx": 8,
+    "n_vocab": 40,
+    "mask_ratio": 0.5,
+    "mask_mix": (1, 0, 0),
+    "z_loss": 0.1,
+    "steps": 7,
+    "batch_tokens": 32,
+    "lr": 1e-3,
+    "weight_decay": 0.5,
+    "grad_clip": 0.01,
+    "warmup": 0.5,
+    "seed": 1,
+}
 
 
 def _changes() -> Iterator[tuple[str, Any]]:
@@ -55,7 +78,9 @@ def test_every_field_has_a_row() -> None:
     assert {name for name, _ in _changes()} | set(TEXT) == set(RunConfig.model_fields)
 
 
-@pytest.mark.parametrize(("field", "value"), list(_changes()), ids=lambda part: str(part).replace(" ", ""))
+@pytest.mark.parametrize(
+    ("field", "value"), list(_changes()), ids=lambda part: str(part).replace(" ", "")
+)
 def test_every_level_trains_and_every_field_changes_the_numbers(field: str, value: Any) -> None:
     beside = {"steps": 6, "schedule": "linear", **BESIDE.get(field, {})}
     plain, changed = training.config(**beside), training.config(**beside | {field: value})
@@ -68,7 +93,10 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"n_kv_head": 2, "d_head": 8, "d_mlp": 64, "attention": "causal"}),
     ({}, {"mask_ratio": 0.5, "mask_kind": "span", "mlm_head_transform": "dense"}),
     (MASKED, MASKED | {"attention": "full"}),
-    ({"position": "none", "score": "additive"}, {"position": "none", "score": "additive", "attention_scale": "none"}),
+    (
+        {"position": "none", "score": "additive"},
+        {"position": "none", "score": "additive", "attention_scale": "none"},
+    ),
 ]
 
 
@@ -77,21 +105,32 @@ def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[
     assert training.config(**one).key == training.config(**other).key
 
 
-def test_what_names_the_text_decides_which_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_names_the_text_decides_which_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     for name, words in (("one", "a cat "), ("two", "the dog "), ("short", "a")):
         (tmp_path / f"{name}.txt").write_text(words * (300 if words.endswith(" ") else 1))
     one, two, short = (corpora.find(f"{name}.txt", tmp_path) for name in ("one", "two", "short"))
-    infos = {spec: tokenizers.describe(spec, one, tmp_path) for spec in ("byte", "bpe:260", "bpe:261")}
+    infos = {
+        spec: tokenizers.describe(spec, one, tmp_path) for spec in ("byte", "bpe:260", "bpe:261")
+    }
     sources = {corpus.hash: corpus.location for corpus in (one, two, short)}
 
     def read(**fields: Any) -> str:
-        plain = {"corpus": "one", "corpus_hash": one.hash, "tokenizer": "byte", "tokenizer_hash": infos["byte"].hash}
+        plain = {
+            "corpus": "one",
+            "corpus_hash": one.hash,
+            "tokenizer": "byte",
+            "tokenizer_hash": infos["byte"].hash,
+        }
         tokens = text.load(training.config(**plain | fields), sources)
         return repr((tokens.n_vocab, tokens.train.tolist()))
 
     assert read() != read(corpus_hash=two.hash)
-    small, large = (read(tokenizer=spec, tokenizer_hash=infos[spec].hash) for spec in ("bpe:260", "bpe:261"))
+    small, large = (
+        read(tokenizer=spec, tokenizer_hash=infos[spec].hash) for spec in ("bpe:260", "bpe:261")
+    )
     assert len({read(), small, large}) == 3
     folders = list((tmp_path / "cache" / "tokens").glob("*/tokens.json"))
     read(tokenizer_hash="another")  # the hash names what is kept

@@ -40,14 +40,20 @@ def effects_of(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def line_at(ax: Axes, y: float, points: int) -> list[Line2D]:
-    return [line for line in ax.lines if len(line.get_xdata()) == points and np.allclose(line.get_ydata(), y)]  # type: ignore[arg-type]
+    return [
+        line
+        for line in ax.lines
+        if len(line.get_xdata()) == points and np.allclose(line.get_ydata(), y)
+    ]  # type: ignore[arg-type]
 
 
 def heights(ax: Axes) -> dict[str, float]:
-    return {label.get_text(): y for y, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)}
+    return {
+        label.get_text(): y for y, label in zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)
+    }
 
 
-# -- effects -------------------------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------
 
 
 def test_effects_stand_where_the_numbers_are() -> None:
@@ -66,7 +72,10 @@ def test_every_stratum_has_its_heading_and_its_levels() -> None:
     pairs = report_frames.pairs()
     ax = figures.effects(effects_of(pairs), pairs)
     assert len(ax.get_yticks()) == 8
-    assert [text.get_text() for text in ax.texts] == ["n_layer=4: against serial", "n_layer=12: against serial"]
+    assert [text.get_text() for text in ax.texts] == [
+        "n_layer=4: against serial",
+        "n_layer=12: against serial",
+    ]
 
 
 def test_only_what_is_resolved_is_filled() -> None:
@@ -90,12 +99,16 @@ def test_a_level_far_out_does_not_flatten_the_others() -> None:
 
 def test_a_higher_accuracy_is_better() -> None:
     pairs = report_frames.pairs(strata=("",))
-    assert figures.effects(effects_of(pairs), pairs, goal="max").get_xlabel().endswith("better\xa0→")
+    assert (
+        figures.effects(effects_of(pairs), pairs, goal="max").get_xlabel().endswith("better\xa0→")
+    )
     assert figures.effects(effects_of(pairs), pairs, goal="min").get_xlabel().endswith("worse\xa0→")
 
 
 def test_effects_without_a_single_pair() -> None:
-    pairs = report_frames.pairs(strata=("",), seeds=2).assign(status="diverged", value=math.nan, difference=math.nan)
+    pairs = report_frames.pairs(strata=("",), seeds=2).assign(
+        status="diverged", value=math.nan, difference=math.nan
+    )
     ax = figures.effects(effects_of(pairs), pairs)
     assert sum("no pair" in text.get_text() for text in ax.texts) == 4
 
@@ -108,7 +121,7 @@ def test_effects_of_one_seed_have_no_interval() -> None:
         assert line_at(ax, y, 1)
 
 
-# -- over training -------------------------------------------------------------------------------------------------
+# -- over training ---------------------------------------------------------------------------------
 
 
 def test_curves_are_means_in_a_band_from_lowest_to_highest() -> None:
@@ -134,10 +147,18 @@ def test_arms_keep_their_colour_where_others_are_missing() -> None:
 def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
     frame = report_frames.curves(("serial", "parallel"))
     lost = (frame["arm"] == "parallel") & (frame["seed"] == 1)
-    frame = frame[~(lost & (frame["step"] > 1200))].assign(diverged_at=lambda f: f["run"].map({4: 1234}))
+    frame = frame[~(lost & (frame["step"] > 1200))].assign(
+        diverged_at=lambda f: f["run"].map({4: 1234})
+    )
     ax = figures.curves(frame)
-    mean = frame[(frame["arm"] == "parallel") & (frame["seed"] != 1)].groupby("tokens")["value"].mean()
-    assert any(list(line.get_ydata()) == pytest.approx(list(mean)) for line in ax.lines if len(line.get_xdata()) == len(mean))  # type: ignore[arg-type]
+    mean = (
+        frame[(frame["arm"] == "parallel") & (frame["seed"] != 1)].groupby("tokens")["value"].mean()
+    )
+    assert any(
+        list(line.get_ydata()) == pytest.approx(list(mean))
+        for line in ax.lines
+        if len(line.get_xdata()) == len(mean)
+    )  # type: ignore[arg-type]
     [cross] = [line for line in ax.lines if line.get_marker() == "x"]
     last = frame[(frame["arm"] == "parallel") & (frame["seed"] == 1)].iloc[-1]
     assert (cross.get_xdata()[0], cross.get_ydata()[0]) == (last["tokens"], last["value"])  # type: ignore[index]
@@ -146,7 +167,10 @@ def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
 
 def test_curves_by_flops_and_seconds_have_units() -> None:
     frame = report_frames.curves()
-    assert figures.curves(frame, x="flops", label="held-out loss (nats per token)").get_xlabel() == "training FLOPs"
+    assert (
+        figures.curves(frame, x="flops", label="held-out loss (nats per token)").get_xlabel()
+        == "training FLOPs"
+    )
     ax = figures.curves(frame, x="seconds", label="held-out loss (nats per token)")
     assert ax.get_xlabel() == "training time (s)"
     assert ax.get_ylabel().replace("\n", " ") == "held-out loss (nats per token)"
@@ -161,18 +185,20 @@ def test_gaps_have_zero_in_the_picture() -> None:
 
 def test_nan_and_infinity_in_a_curve_are_left_out_without_an_error() -> None:
     frame = report_frames.curves(("serial",))
-    frame.loc[frame["step"] > 2000, "value"] = [math.nan, math.inf] * ((frame["step"] > 2000).sum() // 2) + [math.nan] * (
-        (frame["step"] > 2000).sum() % 2
-    )
+    frame.loc[frame["step"] > 2000, "value"] = [math.nan, math.inf] * (
+        (frame["step"] > 2000).sum() // 2
+    ) + [math.nan] * ((frame["step"] > 2000).sum() % 2)
     ax = figures.curves(frame)
     assert np.isfinite(ax.lines[0].get_ydata()).all()  # type: ignore[arg-type]
 
 
 def test_blocks_take_a_log_axis_where_the_stream_explodes() -> None:
     rows = [
-        {"arm": arm, "run": seed, "block": block, "value": growth**block} for arm, growth in (("a", 1.0), ("b", 2.5))
-        for seed in range(2) for block in range(12)
-    ]  # fmt: skip
+        {"arm": arm, "run": seed, "block": block, "value": growth**block}
+        for arm, growth in (("a", 1.0), ("b", 2.5))
+        for seed in range(2)
+        for block in range(12)
+    ]
     frame = pd.DataFrame(rows).astype({"arm": report_frames.arms(["a", "b"])})
     ax = figures.blocks(frame)
     assert ax.get_yscale() == "log"
@@ -180,24 +206,32 @@ def test_blocks_take_a_log_axis_where_the_stream_explodes() -> None:
     assert figures.blocks(frame[frame["arm"] == "a"]).get_yscale() == "linear"
 
 
-# -- over factors --------------------------------------------------------------------------------------------------
+# -- over factors ----------------------------------------------------------------------------------
 
 
 def test_ordered_marks_are_means_with_t_intervals() -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"mask_ratio": ratio, "size": size, "metric": ratio + rng.normal()} for ratio in (0.4, 0.15, 0.8) for size in ("s", "l")
+        {"mask_ratio": ratio, "size": size, "metric": ratio + rng.normal()}
+        for ratio in (0.4, 0.15, 0.8)
+        for size in ("s", "l")
         for _ in range(5)
-    ]  # fmt: skip
+    ]
     frame = pd.DataFrame(rows)
     ax = figures.ordered(frame, x="mask_ratio", hue="size")
-    lines = [line for line in ax.lines if line.get_linestyle() not in ("None", "") and len(line.get_xdata()) == 3]  # type: ignore[arg-type]
+    lines = [
+        line
+        for line in ax.lines
+        if line.get_linestyle() not in ("None", "") and len(line.get_xdata()) == 3
+    ]  # type: ignore[arg-type]
     assert len(lines) == 2
     assert list(lines[0].get_xdata()) == [0.15, 0.4, 0.8]  # type: ignore[arg-type]
     chosen = frame[(frame["size"] == "s") & (frame["mask_ratio"] == 0.4)]["metric"]
     assert lines[0].get_ydata()[1] == pytest.approx(chosen.mean())  # type: ignore[index]
     interval = stats.t.interval(0.95, 4, chosen.mean(), stats.sem(chosen))
-    whiskers = [tuple(line.get_ydata()) for line in ax.lines if list(line.get_xdata()) == [0.4, 0.4]]  # type: ignore[arg-type]
+    whiskers = [
+        tuple(line.get_ydata()) for line in ax.lines if list(line.get_xdata()) == [0.4, 0.4]
+    ]  # type: ignore[arg-type]
     assert any(whisker == pytest.approx(interval) for whisker in whiskers)
 
 
@@ -216,7 +250,9 @@ def test_heat_shows_the_mean_of_each_cell_and_leaves_empty_ones_empty() -> None:
 
 
 def test_pareto_joins_the_arms_that_none_beats() -> None:
-    frame = pd.DataFrame({"arm": list("abcd"), "seconds": [1.0, 2.0, 3.0, 4.0], "metric": [3.0, 2.0, 2.5, 1.0]})
+    frame = pd.DataFrame(
+        {"arm": list("abcd"), "seconds": [1.0, 2.0, 3.0, 4.0], "metric": [3.0, 2.0, 2.5, 1.0]}
+    )
     ax = figures.pareto(frame.astype({"arm": report_frames.arms(list("abcd"))}))
     [joined] = [line for line in ax.lines if line.get_gid() == "front"]
     assert list(joined.get_xdata()) == [1.0, 2.0, 4.0]  # type: ignore[arg-type]
@@ -226,24 +262,39 @@ def test_pareto_joins_the_arms_that_none_beats() -> None:
 
 
 def test_no_front_is_named_within_the_spread_of_times() -> None:
-    rows = [(arm, seconds, metric) for arm, at, metric in (("a", 1.0, 3.0), ("b", 2.0, 2.0)) for seconds in (at - 0.4, at + 0.4)]
-    apart = pd.DataFrame(rows, columns=["arm", "seconds", "metric"]).astype({"arm": report_frames.arms(["a", "b"])})
+    rows = [
+        (arm, seconds, metric)
+        for arm, at, metric in (("a", 1.0, 3.0), ("b", 2.0, 2.0))
+        for seconds in (at - 0.4, at + 0.4)
+    ]
+    apart = pd.DataFrame(rows, columns=["arm", "seconds", "metric"]).astype(
+        {"arm": report_frames.arms(["a", "b"])}
+    )
     assert front(apart) == ["a", "b"]
     ax = figures.pareto(apart)
-    assert [list(line.get_xdata()) for line in ax.lines if "fastest" in (line.get_gid() or "")] == [[0.6, 1.4], [1.6, 2.4]]
+    assert [list(line.get_xdata()) for line in ax.lines if "fastest" in (line.get_gid() or "")] == [
+        [0.6, 1.4],
+        [1.6, 2.4],
+    ]
     wide = apart.assign(seconds=apart["seconds"] + [-0.2, 0.2, -0.2, 0.2])
     assert front(wide) == []
-    assert [len(line.get_xdata()) for line in figures.pareto(wide).lines if line.get_gid() == "front"] == [0]  # type: ignore[arg-type]
+    assert [
+        len(line.get_xdata()) for line in figures.pareto(wide).lines if line.get_gid() == "front"
+    ] == [0]  # type: ignore[arg-type]
 
 
 def test_two_runs_have_no_interval_in_the_picture() -> None:
     frame = pd.DataFrame({"x": [1.0, 1.0, 2.0, 2.0, 2.0], "metric": [1.0, 1.1, 1.0, 1.1, 1.2]})
-    whiskers = [list(line.get_xdata()) for line in figures.ordered(frame, x="x").lines if len(line.get_xdata()) == 2]  # type: ignore[arg-type]
+    whiskers = [
+        list(line.get_xdata())
+        for line in figures.ordered(frame, x="x").lines
+        if len(line.get_xdata()) == 2
+    ]  # type: ignore[arg-type]
     assert whiskers.count([1.0, 1.0]) == 0
     assert whiskers.count([2.0, 2.0]) == 1
 
 
-# -- style ---------------------------------------------------------------------------------------------------------
+# -- style -----------------------------------------------------------------------------------------
 
 
 def test_columns_are_a_papers_width_and_settings_come_back() -> None:
@@ -279,13 +330,19 @@ HOSTILE = [
 
 
 def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path: Path) -> None:
-    pairs = report_frames.pairs({"serial": 0.0, **dict.fromkeys(HOSTILE, 0.01)}, strata=("",), seeds=3)
+    pairs = report_frames.pairs(
+        {"serial": 0.0, **dict.fromkeys(HOSTILE, 0.01)}, strata=("",), seeds=3
+    )
     effects = effects_of(pairs)
     svg, pdf, png = figures.save(figures.effects(effects, pairs).figure, tmp_path / "effects")  # type: ignore[arg-type]
     tree = ET.parse(svg)
-    words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("text"))
+    words = " ".join(
+        "".join(element.itertext()) for element in tree.iter() if element.tag.endswith("text")
+    )
     for name in ("$x$", "<script>alert(1)</script>", "a\"b'c&d", "日本語 Ω", "%s {}", "-- ]]> -->"):
-        assert all(line.replace("\\$", "$") in words for line in style.wrapped(name, 22).split("\n")), name
+        assert all(
+            line.replace("\\$", "$") in words for line in style.wrapped(name, 22).split("\n")
+        ), name
     assert pdf.stat().st_size > 1000 < png.stat().st_size
     frame = report_frames.curves(tuple(HOSTILE), seeds=1, points=5)
     ET.parse(figures.save(figures.curves(frame).figure, tmp_path / "curves")[0])  # type: ignore[arg-type]
@@ -293,7 +350,9 @@ def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path
 
 def test_marks_carry_their_values_as_titles(tmp_path: Path) -> None:
     pairs = report_frames.pairs(strata=("",))
-    svg = figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / "a")[0].read_text(encoding="utf-8")  # type: ignore[arg-type]
+    svg = figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / "a")[
+        0
+    ].read_text(encoding="utf-8")  # type: ignore[arg-type]
     titles = re.findall(r"<title>([^<]*)</title>", svg)
     mean = pairs.loc[pairs["level"] == "parallel", "difference"].mean()
     assert f"parallel: mean {mean:+.4g} over 6 pairs" in titles
@@ -317,20 +376,34 @@ def test_inlined_figures_share_no_id_and_follow_the_page(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("write", "value", "text"),
     [
-        (units.count, 1_234_567, "1.23M"), (units.count, 999_999, "1M"), (units.power, 3e14, "3×10¹⁴"),
-        (units.power, 2.5e-3, "2.5×10⁻³"), (units.duration, 89, "89 s"), (units.duration, 7200, "2 h"),
-        (units.duration, 3e7, "347 days"), (units.count, 2e15, "2×10¹⁵"), (units.memory, 3 << 19, "1.5 MiB"),
-        (style.signed, -0.5, "−0.5"), (style.signed, 0.0, "0"),
+        (units.count, 1_234_567, "1.23M"),
+        (units.count, 999_999, "1M"),
+        (units.power, 3e14, "3×10¹⁴"),
+        (units.power, 2.5e-3, "2.5×10⁻³"),
+        (units.duration, 89, "89 s"),
+        (units.duration, 7200, "2 h"),
+        (units.duration, 3e7, "347 days"),
+        (units.count, 2e15, "2×10¹⁵"),
+        (units.memory, 3 << 19, "1.5 MiB"),
+        (style.signed, -0.5, "−0.5"),
+        (style.signed, 0.0, "0"),
     ],
-)  # fmt: skip
+)
 def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ignore[no-untyped-def]
     assert write(value) == text
 
 
 @pytest.mark.parametrize("levels", [(0.05, 0.15, 0.4, 0.8), (1.0, 2.0, 4.0)])
-def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(levels: tuple[float, ...]) -> None:
+def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(
+    levels: tuple[float, ...],
+) -> None:
     rng = np.random.default_rng(0)
-    rows = [(x, arm, 2 + 0.1 * x + rng.normal(0, 0.01)) for x in levels for arm in ("a", "b", "c") for _ in range(4)]
+    rows = [
+        (x, arm, 2 + 0.1 * x + rng.normal(0, 0.01))
+        for x in levels
+        for arm in ("a", "b", "c")
+        for _ in range(4)
+    ]
     frame = pd.DataFrame(rows, columns=["x", "arm", "metric"])
     ax = figures.ordered(frame, x="x", hue="arm")
     figure = ax.figure
@@ -338,8 +411,16 @@ def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(levels
     width = ax.get_window_extent().width
     for level in levels:
         place = ax.transData.transform((level, 2.0))[0]
-        assert ax.get_window_extent().x0 + 0.04 * width < place < ax.get_window_extent().x1 - 0.04 * width
-    marks = [line for line in ax.lines if line.get_marker() not in ("", "None", "o") and len(line.get_xdata()) == 1]
+        assert (
+            ax.get_window_extent().x0 + 0.04 * width
+            < place
+            < ax.get_window_extent().x1 - 0.04 * width
+        )
+    marks = [
+        line
+        for line in ax.lines
+        if line.get_marker() not in ("", "None", "o") and len(line.get_xdata()) == 1
+    ]
     assert marks
     for mark in marks:
         x, y = mark.get_transform().transform((mark.get_xdata()[0], mark.get_ydata()[0]))
@@ -352,7 +433,9 @@ def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(levels
 def test_an_arm_within_the_noise_of_seeds_stays_in_the_picture() -> None:
     assert style.near([0.0, 0.01, 0.01, 0.02, 0.13]) == [True] * 4 + [False]
     assert all(style.near([0.0, 0.01, 0.01, 0.02, 0.13], spread=0.2))
-    assert style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8  # half of the arms are no outliers
+    assert (
+        style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8
+    )  # half of the arms are no outliers
 
 
 def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
@@ -362,17 +445,21 @@ def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
 
 
 def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
-    pairs = report_frames.pairs({"serial": 0.0, "a name of twenty-two.": 0.1, "b": 0.2}, strata=("n_layer=4", "n_layer=12"))
+    pairs = report_frames.pairs(
+        {"serial": 0.0, "a name of twenty-two.": 0.1, "b": 0.2}, strata=("n_layer=4", "n_layer=12")
+    )
     ax = figures.effects(effects_of(pairs), pairs)
     figure = ax.figure
     figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
-    figure.set_dpi(200)  # as in the PNG; hinted letters would be wider here than where the layout was made
+    figure.set_dpi(
+        200
+    )  # as in the PNG; hinted letters would be wider here than where the layout was made
     with style.theme():
         lefts = [label.get_window_extent().x0 for label in ax.get_yticklabels()]
     assert min(lefts) >= 0
 
 
-# -- learning rates ----------------------------------------------------------------------------------------------------
+# -- learning rates --------------------------------------------------------------------------------
 
 
 def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
@@ -393,17 +480,25 @@ def test_rates_are_lines_with_a_ring_and_crosses_where_runs_diverged() -> None:
     serial, parallel = (line for line in ax.lines if len(line.get_xdata()) > 1)
     assert list(serial.get_ydata()) == pytest.approx([3.1, 2.1, 2.6])
     assert list(parallel.get_xdata()) == [1e-4, 1e-3]
-    rings = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if line.get_markerfacecolor() == "none"]
+    rings = [
+        (line.get_xdata()[0], line.get_ydata()[0])
+        for line in ax.lines
+        if line.get_markerfacecolor() == "none"
+    ]
     assert rings == [(1e-3, pytest.approx(2.1)), (1e-4, pytest.approx(3.1))]
     [cross] = [line for line in ax.lines if line.get_marker() == "x"]
-    assert cross.get_xdata()[0] == 1e-2 and cross.get_ydata()[0] > 0.9, "in the share of the axis, at the side of the worse"
+    assert cross.get_xdata()[0] == 1e-2 and cross.get_ydata()[0] > 0.9, (
+        "in the share of the axis, at the side of the worse"
+    )
     assert ax.get_xscale() == "log"
     turned = figures.rates(frame, {}, label="accuracy", goal="max")
     assert next(line for line in turned.lines if line.get_marker() == "x").get_ydata()[0] < 0.1
 
 
 def test_rates_at_which_all_runs_diverged_are_crosses_alone() -> None:
-    frame = pd.DataFrame({"arm": "serial", "lr": [1e-3, 1e-2], "status": "diverged", "metric": math.nan})
+    frame = pd.DataFrame(
+        {"arm": "serial", "lr": [1e-3, 1e-2], "status": "diverged", "metric": math.nan}
+    )
     ax = figures.rates(frame, {"serial": 1e-3})
     assert [line.get_marker() for line in ax.lines if len(line.get_xdata())] == ["x", "x"]
 
@@ -418,4 +513,8 @@ def test_the_axis_fits_the_arms_that_did_not_diverge() -> None:
     late = early[(early["arm"] == "healthy") & (early["step"] > 500)]["value"]
     low, high = ax.get_ylim()
     assert low < late.min() and late.max() < high < 4
-    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == ["healthy", "high (diverged)", "higher (diverged)"]
+    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == [
+        "healthy",
+        "high (diverged)",
+        "higher (diverged)",
+    ]

@@ -29,7 +29,10 @@ def test_hyperthreads_share_a_core(tmp_path):
     assert devices._cores(range(4), tmp_path / "nothing") == 4
 
 
-@pytest.mark.parametrize(("text", "processors"), [("150000 100000\n", 2), ("100000 100000\n", 1), ("max 100000\n", sys.maxsize)])
+@pytest.mark.parametrize(
+    ("text", "processors"),
+    [("150000 100000\n", 2), ("100000 100000\n", 1), ("max 100000\n", sys.maxsize)],
+)
 def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
     (tmp_path / "cpu.max").write_text(text)
     assert devices._quota(tmp_path / "cpu.max") == processors
@@ -37,21 +40,30 @@ def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
 
 def asked(monkeypatch, **found):
     monkeypatch.setattr(devices, "_nvidia", list)
-    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13", **found})
+    monkeypatch.setattr(
+        devices, "_ask_torch", lambda: {"cuda": [], "mps": [], "torch": "2.13", **found}
+    )
     monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
 
 
 def test_one_worker_a_gpu(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     asked(monkeypatch, cuda=[["cuda:0", 80], ["cuda:1", 80]])
-    assert devices.find("auto") == devices.find("cuda") == [devices.Device("cuda:0", 80, 4), devices.Device("cuda:1", 80, 4)]
+    assert (
+        devices.find("auto")
+        == devices.find("cuda")
+        == [devices.Device("cuda:0", 80, 4), devices.Device("cuda:1", 80, 4)]
+    )
 
 
 def test_auto_falls_back_to_the_cpu_and_cuda_does_not(monkeypatch):
     asked(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [device.name for device in devices.find("auto")] == ["cpu"]
-    with pytest.raises(AblateError, match=r"device = 'cuda': torch 2.13 finds no such device, with CUDA_VISIBLE_DEVICES = ''"):
+    with pytest.raises(
+        AblateError,
+        match=r"device = 'cuda': torch 2.13 finds no such device, with CUDA_VISIBLE_DEVICES = ''",
+    ):
         devices.find("cuda")
     with pytest.raises(AblateError, match="did you mean 'cuda'"):
         devices.find("cude")
@@ -67,7 +79,9 @@ def test_torch_that_does_not_start_is_one_line(monkeypatch):
     monkeypatch.setattr(devices, "_nvidia", list)
     monkeypatch.setattr(devices, "_ASK", "raise OSError('libcudart.so: not an ELF file')")
     devices._ask_torch.cache_clear()
-    with pytest.raises(AblateError, match=r"^torch does not start: OSError: libcudart.so: not an ELF file$"):
+    with pytest.raises(
+        AblateError, match=r"^torch does not start: OSError: libcudart.so: not an ELF file$"
+    ):
         devices.find("cuda")
 
 
@@ -97,7 +111,11 @@ def with_driver(monkeypatch, tmp_path, driver, *, built="lib/libtorch_cuda.so"):
 
     (tmp_path / built).parent.mkdir(exist_ok=True)
     (tmp_path / built).touch()
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path]))
+    monkeypatch.setattr(
+        devices.importlib.util,
+        "find_spec",
+        lambda name: SimpleNamespace(submodule_search_locations=[tmp_path]),
+    )
     monkeypatch.setattr(devices.ctypes, "CDLL", load)
     monkeypatch.setattr(devices, "_accelerator_possible", lambda: True)
 
@@ -106,7 +124,10 @@ def test_the_driver_is_asked_for_gpus_and_torch_is_not_imported_for_it(monkeypat
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     with_driver(monkeypatch, tmp_path, Driver(80 << 30, 48 << 30))
     monkeypatch.setattr(devices, "_ask_torch", lambda: pytest.fail("torch was asked"))
-    assert devices.find("auto") == [devices.Device("cuda:0", 80 << 30, 4), devices.Device("cuda:1", 48 << 30, 4)]
+    assert devices.find("auto") == [
+        devices.Device("cuda:0", 80 << 30, 4),
+        devices.Device("cuda:1", 48 << 30, 4),
+    ]
 
 
 @pytest.mark.parametrize("why", ["no driver", "driver fails", "no GPU", "torch is for CPUs"])
@@ -115,8 +136,15 @@ def test_torch_is_asked_where_the_driver_does_not_say(monkeypatch, tmp_path, why
     if why == "driver fails":
         driver.cuInit = lambda flags: 999
     built = "lib/libtorch_cpu.so" if why == "torch is for CPUs" else "lib/libtorch_cuda.so"
-    with_driver(monkeypatch, tmp_path, OSError("libcuda.so.1") if why == "no driver" else driver, built=built)
-    monkeypatch.setattr(devices, "_ask_torch", lambda: {"cuda": [["cuda:0", 7]], "mps": [], "torch": "2.13"})
+    with_driver(
+        monkeypatch,
+        tmp_path,
+        OSError("libcuda.so.1") if why == "no driver" else driver,
+        built=built,
+    )
+    monkeypatch.setattr(
+        devices, "_ask_torch", lambda: {"cuda": [["cuda:0", 7]], "mps": [], "torch": "2.13"}
+    )
     assert [(device.name, device.memory) for device in devices.find("cuda")] == [("cuda:0", 7)]
 
 
@@ -129,10 +157,18 @@ def test_the_driver_says_what_torch_says():
 
 @pytest.mark.parametrize(
     ("cores", "runs", "expected"),
-    [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [5] * 12)],  # 0.8 of 64 GiB hold 12 workers of 4 GiB
+    [
+        (8, 25, [1] * 8),
+        (8, 3, [2] * 3),
+        (8, 1, [8]),
+        (1, 25, [1]),
+        (64, 25, [5] * 12),
+    ],  # 0.8 of 64 GiB hold 12 workers of 4 GiB
 )
 def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
-    seats = devices.seats([devices.Device("cpu", 64 << 30, cores)], runs, n_shapes=9, run_bytes=(3 << 30) + 1)
+    seats = devices.seats(
+        [devices.Device("cpu", 64 << 30, cores)], runs, n_shapes=9, run_bytes=(3 << 30) + 1
+    )
     assert [seat.threads for seat in seats] == expected
     assert sum(seat.threads for seat in seats) <= cores
 
@@ -151,22 +187,30 @@ def test_a_gpu_has_workers_that_compile_while_one_trains(shapes, cores, run_byte
     gpus = [devices.Device(f"cuda:{k}", 80 << 30, cores) for k in range(2)]
     seats = devices.seats(gpus, n_runs=25, n_shapes=shapes, run_bytes=run_bytes)
     assert [seat.name for seat in seats] == ["cuda:0", "cuda:1"] * workers
-    assert {(seat.memory, seat.threads) for seat in seats} == {((80 << 30) // workers, cores // workers)}
+    assert {(seat.memory, seat.threads) for seat in seats} == {
+        ((80 << 30) // workers, cores // workers)
+    }
 
 
 def test_gpus_are_chosen_by_number(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     asked(monkeypatch, cuda=[[f"cuda:{k}", 80] for k in range(4)])
     assert [device.name for device in devices.find("auto", [2, 0, 2])] == ["cuda:2", "cuda:0"]
-    with pytest.raises(AblateError, match="devices = 1,4: there is no GPU 4; choose among 0, 1, 2, 3"):
+    with pytest.raises(
+        AblateError, match="devices = 1,4: there is no GPU 4; choose among 0, 1, 2, 3"
+    ):
         devices.find("cuda", [1, 4])
-    with pytest.raises(AblateError, match="devices = 0: there is no GPU 0; this study would run on cpu"):
+    with pytest.raises(
+        AblateError, match="devices = 0: there is no GPU 0; this study would run on cpu"
+    ):
         devices.find("cpu", [0])
 
 
 @pytest.mark.parametrize("share", [0.35, 0.46, 0.6])
 def test_a_share_of_a_gpu_holds_the_whole_batch_of_the_run_that_it_was_made_for(share):
-    config = RunConfig(n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024)
+    config = RunConfig(
+        n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024
+    )
     run_bytes = sizes.memory_bytes(config, 1)
     gpu = devices.Device("cuda:0", int(run_bytes / share), 16)
     assert packs.size(config, devices.seats([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)

@@ -1,4 +1,6 @@
-"""A disk that is full or read-only: one clear line, nothing corrupted, and the study goes on when there is room."""
+"""A disk that is full or read-only: one clear line, nothing corrupted, and the study goes on when
+there is room.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     made.remove()
 
 
-@pytest.mark.parametrize("kilobytes", [64, 200, 300, 340])  # full in creation, in registering, in the first run, in a later one
-def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_room(plan: Plan, disk: Disk, undisturbed, kilobytes) -> None:
+@pytest.mark.parametrize(
+    "kilobytes", [64, 200, 300, 340]
+)  # full in creation, in registering, in the first run, in a later one
+def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_room(
+    plan: Plan, disk: Disk, undisturbed, kilobytes
+) -> None:
     path = disk.folder / "a.db"
     disk.mount(kilobytes)
     with pytest.raises(AblateError, match=r"a\.db cannot grow: the disk is full"):
@@ -89,12 +95,16 @@ def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_room(plan: 
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_a_worker_without_room_fails_no_run(plan: Plan, disk: Disk, undisturbed, tmp_path: Path) -> None:
+def test_a_worker_without_room_fails_no_run(
+    plan: Plan, disk: Disk, undisturbed, tmp_path: Path
+) -> None:
     """Its journal lies on a disk of its own, which is full while the database's is not."""
     path = tmp_path / "a.db"
     disk.mount(20)
     (tmp_path / "a.journals").symlink_to(disk.folder)
-    with pytest.raises(AblateError, match=r"a worker cannot write its journal, .*: No space left on device"):
+    with pytest.raises(
+        AblateError, match=r"a worker cannot write its journal, .*: No space left on device"
+    ):
         launch(plan, path)
     assert rows(path, "SELECT DISTINCT status FROM attempt") == [("stopped",)]
     disk.grow()
@@ -115,7 +125,9 @@ def test_what_is_read_only_is_read_and_not_run(plan: Plan, disk: Disk, tmp_path:
     assert launch(plan, path)[0] == DONE
 
 
-def test_a_folder_of_journals_that_cannot_be_written_is_one_line(plan: Plan, tmp_path: Path) -> None:
+def test_a_folder_of_journals_that_cannot_be_written_is_one_line(
+    plan: Plan, tmp_path: Path
+) -> None:
     (tmp_path / "a.journals").symlink_to("/proc")
     with pytest.raises(AblateError, match=r"folder .*a\.journals cannot be written"):
         launch(plan, tmp_path / "a.db")
@@ -123,7 +135,9 @@ def test_a_folder_of_journals_that_cannot_be_written_is_one_line(plan: Plan, tmp
     assert launch(plan, tmp_path / "a.db")[0] == DONE
 
 
-def test_a_clock_that_was_set_back_changes_nothing(plan: Plan, tmp_path: Path, undisturbed, monkeypatch) -> None:
+def test_a_clock_that_was_set_back_changes_nothing(
+    plan: Plan, tmp_path: Path, undisturbed, monkeypatch
+) -> None:
     path = tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.01")
     first = Launcher(plan, path)
@@ -136,4 +150,6 @@ def test_a_clock_that_was_set_back_changes_nothing(plan: Plan, tmp_path: Path, u
     monkeypatch.setattr(time, "time", lambda: yesterday)
     assert launch(plan, path)[0] == DONE
     assert content(path) == undisturbed
-    assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(4, 4)]
+    assert rows(
+        path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'"
+    ) == [(4, 4)]

@@ -1,4 +1,6 @@
-"""What the worker's way to torch tells of failures: memory that ran out, and a device that no longer answers."""
+"""What the worker's way to torch tells of failures: memory that ran out, and a device that no
+longer answers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ def test_a_worker_trains_with_the_threads_that_it_records() -> None:
     before = torch.get_num_threads()
     try:
         for threads in (2, 1):
-            assert engine.setup("cpu", threads, 1 << 30)["threads"] == threads == torch.get_num_threads()
+            assert (
+                engine.setup("cpu", threads, 1 << 30)["threads"]
+                == threads
+                == torch.get_num_threads()
+            )
     finally:
         torch.set_num_threads(before)
 
@@ -31,10 +37,15 @@ def test_what_torch_says_of_memory_that_ran_out() -> None:
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
         MemoryError(),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError(
+            "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
+        ),
     ):
         assert engine.status(error) == "oom"
-    for other in (RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"), ValueError("out of memory")):
+    for other in (
+        RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"),
+        ValueError("out of memory"),
+    ):
         assert engine.status(other) == "failed"
 
 
@@ -71,10 +82,21 @@ def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
     plan = small_plan(tmp_path, [1e-2], steps=20)
     outcome, output = launch(plan, tmp_path / "a.db")
     assert outcome == launcher.Outcome({"complete": 1}, 0)
-    assert rows(tmp_path / "a.db", "SELECT status FROM attempt ORDER BY n") == [("oom",), ("complete",)]
+    assert rows(tmp_path / "a.db", "SELECT status FROM attempt ORDER BY n") == [
+        ("oom",),
+        ("complete",),
+    ]
     assert "stub 0/1: lr=0.01, seed 0 oom: RuntimeError: " in output
     assert "stub: lr=0.01, seed 0 is tried again with 2 of 8 sequences in memory at once" in output
-    losses = "SELECT step, value FROM metric JOIN series ON id = series_id WHERE name = 'train_loss'"
-    (whole,) = run(plan.runs[0].config, evaluation=plan.study.evaluation, tokens=text.load(plan.runs[0].config, plan.sources))
-    assert dict(rows(tmp_path / "a.db", losses)) == pytest.approx(whole.series("train_loss"), rel=1e-5)
+    losses = (
+        "SELECT step, value FROM metric JOIN series ON id = series_id WHERE name = 'train_loss'"
+    )
+    (whole,) = run(
+        plan.runs[0].config,
+        evaluation=plan.study.evaluation,
+        tokens=text.load(plan.runs[0].config, plan.sources),
+    )
+    assert dict(rows(tmp_path / "a.db", losses)) == pytest.approx(
+        whole.series("train_loss"), rel=1e-5
+    )
     assert len(whole.series("train_loss")) == 20

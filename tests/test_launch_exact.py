@@ -1,4 +1,6 @@
-"""With the real engine: a run's numbers do not depend on the worker being fresh or warm, nor on a stop or a kill between."""
+"""With the real engine: a run's numbers do not depend on the worker being fresh or warm, nor on a
+stop or a kill between.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,15 @@ def numbers(path: Path, key: str) -> list[tuple]:
     """Every point and final of a run, but for times."""
     points = rows(
         path,
-        "SELECT series.name, step, value FROM metric JOIN run ON run.id = run_id JOIN series ON series.id = series_id "
-        "WHERE run.key = ? AND series.name <> 'tokens_per_second' ORDER BY series.name, step",
+        "SELECT series.name, step, value FROM metric JOIN run ON run.id = run_id JOIN series ON"
+        " series.id = series_id WHERE run.key = ? AND series.name <> 'tokens_per_second' ORDER BY"
+        " series.name, step",
         key,
     )
     finals = rows(
         path,
-        "SELECT name, at, value FROM final JOIN run ON run.id = run_id WHERE run.key = ? AND name <> 'train_seconds' "
-        "ORDER BY name, at",
+        "SELECT name, at, value FROM final JOIN run ON run.id = run_id WHERE run.key = ? AND name"
+        " <> 'train_seconds' ORDER BY name, at",
         key,
     )
     return points + finals
@@ -68,9 +71,14 @@ def test_fresh_and_warm_and_stopped_and_killed_are_bit_identical(tmp_path):
     assert [how for _, how, _ in tries] == ["stopped", "dead", "complete"]
     assert 0 == tries[0][2] < tries[1][2] < tries[2][2] < STEPS
     assert numbers(path, key) == wanted
-    assert not list(path.with_suffix(".checkpoints").iterdir()), "a complete run needs no checkpoint"
+    assert not list(path.with_suffix(".checkpoints").iterdir()), (
+        "a complete run needs no checkpoint"
+    )
 
 
 def checkpointed(path: Path, attempt: int) -> bool:
     """Whether an attempt has written a checkpoint."""
-    return any(b'"checkpoint"' in file.read_bytes() for file in path.with_suffix(".journals").glob(f"*-{attempt}-*.jsonl"))
+    return any(
+        b'"checkpoint"' in file.read_bytes()
+        for file in path.with_suffix(".journals").glob(f"*-{attempt}-*.jsonl")
+    )

@@ -1,4 +1,6 @@
-"""Kill −9 the launcher, a worker, or both, whenever: the next `run` finishes the study, with nothing lost and nothing twice."""
+"""Kill −9 the launcher, a worker, or both, whenever: the next `run` finishes the study, with
+nothing lost and nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def undisturbed(tmp_path_factory):
 
 
 def kill_something(launcher: Launcher, target: str) -> None:
-    """Kill −9; a worker that is not there yet is its launcher's loss. Returns when the launcher has ended."""
+    """Kill −9; a worker that is not there yet is its launcher's loss. Returns when the launcher has
+    ended.
+    """
     victims = workers(launcher.pid) if target != "launcher" else []
     if target != "worker" or not victims:
         launcher.kill(signal.SIGKILL)
@@ -68,20 +72,30 @@ def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
     assert content(path) == wanted
     assert rows(path, "SELECT count(*) FROM metric") == [(RUNS * STEPS * SERIES,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(RUNS,)]
-    assert rows(path, "SELECT count(*) FROM attempt WHERE status IN ('running', 'failed')") == [(0,)]
+    assert rows(path, "SELECT count(*) FROM attempt WHERE status IN ('running', 'failed')") == [
+        (0,)
+    ]
 
 
 def test_a_plan_is_the_same_to_the_byte_in_every_process():
     """Whatever order sets have there."""
-    code = "import sys; from ablate.plan import plan; from ablate.study import load; print(plan(load(sys.argv[1])))"
+    code = (
+        "import sys; from ablate.plan import plan; from ablate.study import load;"
+        " print(plan(load(sys.argv[1])))"
+    )
     command = [sys.executable, "-c", code, str(HERE.parent / "studies" / "topology.toml")]
     environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in (1, 2)]
-    plans = [subprocess.run(command, env=each, capture_output=True, check=True).stdout for each in environments]
+    plans = [
+        subprocess.run(command, env=each, capture_output=True, check=True).stdout
+        for each in environments
+    ]
     assert plans[0].count(b"PlannedRun") > 100 and plans[0] == plans[1]
 
 
 def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):
-    """The launcher dies with lines in the journals that it has not read: the next one reads them instead of training again."""
+    """The launcher dies with lines in the journals that it has not read: the next one reads them
+    instead of training again.
+    """
     monkeypatch.setattr(launcher, "INGEST", 1000.0)
     monkeypatch.setenv("STUB_DELAY", "0")
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
@@ -104,7 +118,9 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
 
 
 def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypatch):
-    """The disk is full, say: one clear error, workers stop with a checkpoint, and the next `run` goes on."""
+    """The disk is full, say: one clear error, workers stop with a checkpoint, and the next `run`
+    goes on.
+    """
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
     calls, handler = 0, signal.getsignal(signal.SIGINT)
 

@@ -1,4 +1,6 @@
-"""Launchers of several hosts on one database: who lives, who is taken over, and how one learns that it was."""
+"""Launchers of several hosts on one database: who lives, who is taken over, and how one learns that
+it was.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Launcher]:
-    """Starts a launcher that believes to be on another host, where nobody here can see whether it lives; it has a run at work."""
+    """Starts a launcher that believes to be on another host, where nobody here can see whether it
+    lives; it has a run at work.
+    """
 
     def start(steps: int) -> Launcher:
         plan, path = small_plan(tmp_path, [1e-3], steps=steps), tmp_path / "a.db"
@@ -48,11 +52,17 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
     return start
 
 
-def test_a_launcher_elsewhere_that_lives_keeps_its_runs(tmp_path: Path, elsewhere: Callable[[int], Launcher]) -> None:
+def test_a_launcher_elsewhere_that_lives_keeps_its_runs(
+    tmp_path: Path, elsewhere: Callable[[int], Launcher]
+) -> None:
     far = elsewhere(100)  # which takes several leases
-    assert launch(small_plan(tmp_path, [1e-3], steps=100), tmp_path / "a.db")[0].counts == {"complete": 1}
+    assert launch(small_plan(tmp_path, [1e-3], steps=100), tmp_path / "a.db")[0].counts == {
+        "complete": 1
+    }
     assert far.wait() == 0
-    assert rows(tmp_path / "a.db", "SELECT n, status, owner LIKE 'elsewhere:%' FROM attempt") == [(1, "complete", 1)]
+    assert rows(tmp_path / "a.db", "SELECT n, status, owner LIKE 'elsewhere:%' FROM attempt") == [
+        (1, "complete", 1)
+    ]
     assert rows(tmp_path / "a.db", "SELECT count(*) FROM metric") == [(2 * 100,)]
 
 
@@ -72,7 +82,10 @@ def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
     assert far.wait() == 0
     assert not Path(f"/proc/{worker}").exists()
     tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
-    assert tries == [("dead", 1, f"its launcher on elsewhere gave no sign of life for {LEASE:g} s"), ("complete", 0, None)]
+    assert tries == [
+        ("dead", 1, f"its launcher on elsewhere gave no sign of life for {LEASE:g} s"),
+        ("complete", 0, None),
+    ]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 1000,)]
 
 
@@ -85,18 +98,27 @@ def test_a_clock_that_runs_backwards_delays_no_take_over(
     monkeypatch.setenv("STUB_DELAY", "0")
     hours = itertools.count(time.time(), -3600)
     monkeypatch.setattr(time, "time", lambda: next(hours))
-    assert launch(small_plan(tmp_path, [1e-3], steps=1000), tmp_path / "a.db")[0].counts == {"complete": 1}
+    assert launch(small_plan(tmp_path, [1e-3], steps=1000), tmp_path / "a.db")[0].counts == {
+        "complete": 1
+    }
     monkeypatch.undo()
     assert rows(tmp_path / "a.db", "SELECT count(*) FROM metric") == [(2 * 1000,)]
 
 
-def test_a_worker_whose_run_was_taken_over_is_stopped(tmp_path: Path, elsewhere: Callable[[int], Launcher]) -> None:
+def test_a_worker_whose_run_was_taken_over_is_stopped(
+    tmp_path: Path, elsewhere: Callable[[int], Launcher]
+) -> None:
     far, path = elsewhere(200), tmp_path / "a.db"
     (worker,) = workers(far.pid)
     with store.open(str(path), create=True) as db, db.begin() as connection:
         bury(connection, 1, "taken over")
     assert far.wait() == 0, "the launcher itself goes on, and does again what is left"
-    first, second = (read(tmp_path / "a.journals" / name)[0] for (name,) in rows(path, "SELECT journal FROM attempt ORDER BY n"))
-    assert first[0]["pid"] == worker != second[0]["pid"] and first[-1]["event"] != "end", "it was killed amid its run"
+    first, second = (
+        read(tmp_path / "a.journals" / name)[0]
+        for (name,) in rows(path, "SELECT journal FROM attempt ORDER BY n")
+    )
+    assert first[0]["pid"] == worker != second[0]["pid"] and first[-1]["event"] != "end", (
+        "it was killed amid its run"
+    )
     assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("dead",), ("complete",)]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 200,)]

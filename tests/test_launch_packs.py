@@ -10,8 +10,12 @@ from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.store.runs import RETRIES
 
-SMALL = RunConfig(n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192)  # 0.85M parameters
-LARGE = RunConfig(n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024)
+SMALL = RunConfig(
+    n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192
+)  # 0.85M parameters
+LARGE = RunConfig(
+    n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024
+)
 H100 = Device("cuda:0", 80 << 30, 8)
 
 
@@ -20,7 +24,13 @@ def test_members_differ_in_four_fields_only():
         assert packs.shape(SMALL) == packs.shape(SMALL.model_copy(update=change))
     masked = RunConfig(objective="masked", n_vocab=257)
     assert packs.shape(masked) == packs.shape(masked.model_copy(update={"mask_ratio": 0.4}))
-    for change in ({"steps": 7}, {"topology": "parallel"}, {"warmup": 0.5}, {"dropout": 0.1}, {"batch_tokens": 4096}):
+    for change in (
+        {"steps": 7},
+        {"topology": "parallel"},
+        {"warmup": 0.5},
+        {"dropout": 0.1},
+        {"batch_tokens": 4096},
+    ):
         assert packs.shape(SMALL) != packs.shape(SMALL.model_copy(update=change))
 
 
@@ -31,12 +41,22 @@ def test_a_pack_grows_until_the_device_is_busy_or_full():
     assert packs.capacity(LARGE, H100) == 1
     full = Device("cuda:0", int(sizes.memory_bytes(SMALL, 3) / packs.MEMORY_SHARE) + 1, 8)
     assert packs.capacity(SMALL, full) == 3
-    assert packs.capacity(SMALL, Device("cuda:0", 1 << 20, 8)) == 1, "what does not fit is tried, for the estimate may be wrong"
+    assert packs.capacity(SMALL, Device("cuda:0", 1 << 20, 8)) == 1, (
+        "what does not fit is tried, for the estimate may be wrong"
+    )
 
 
 @pytest.mark.parametrize(
     ("waiting", "capacity", "idle", "expected"),
-    [(16, 32, 2, 8), (8, 32, 1, 8), (5, 32, 2, 3), (1, 32, 4, 1), (40, 32, 1, 20), (4, 3, 1, 2), (8, 3, 1, 3)],
+    [
+        (16, 32, 2, 8),
+        (8, 32, 1, 8),
+        (5, 32, 2, 3),
+        (1, 32, 4, 1),
+        (40, 32, 1, 20),
+        (4, 3, 1, 2),
+        (8, 3, 1, 3),
+    ],
 )
 def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idle, expected):
     assert packs.share(waiting, capacity, idle) == expected
@@ -47,14 +67,31 @@ def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
     tries = [(10, 0, False), (3, 0, False), (1, 2, True), (1, 2, True)]  # of 32 sequences
     assert [packs.size(SMALL, H100, k) for k in range(4)] == tries
     monkeypatch.setattr(packs, "capacity", lambda config, device: 1)
-    assert [packs.size(SMALL, H100, k) for k in range(RETRIES)] == [(1, 0, False), (1, 8, False), (1, 2, True)]
+    assert [packs.size(SMALL, H100, k) for k in range(RETRIES)] == [
+        (1, 0, False),
+        (1, 8, False),
+        (1, 2, True),
+    ]
 
 
-@pytest.mark.parametrize(("share", "expected"), [
-    (1.0, (1, 0, False)), (0.5, (1, 8, False)), (0.2, (1, 2, False)), (0.08, (1, 2, True)), (1e-3, (1, 2, True)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (1.0, (1, 0, False)),
+        (0.5, (1, 8, False)),
+        (0.2, (1, 2, False)),
+        (0.08, (1, 2, True)),
+        (1e-3, (1, 2, True)),
+    ],
+)
 def test_a_run_that_would_not_fit_begins_smaller(share, expected):
-    """GPT-2 small, whose batch of 32 sequences takes 44 GiB by estimate in float32, and a micro-batch of 2 takes 5."""
+    """GPT-2 small, whose batch of 32 sequences takes 44 GiB by estimate in float32, and a
+    micro-batch of 2 takes 5.
+    """
     whole = sizes.memory_bytes(LARGE) / packs.MEMORY_SHARE
     assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), 0) == expected
-    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), RETRIES - 1) == (1, 2, True)
+    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), RETRIES - 1) == (
+        1,
+        2,
+        True,
+    )

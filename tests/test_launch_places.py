@@ -1,4 +1,6 @@
-"""Several devices, and several workers of one: turns, the order of jobs, and places on which no worker starts."""
+"""Several devices, and several workers of one: turns, the order of jobs, and places on which no
+worker starts.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def refuse(why):
     (place / f"refused{os.getpid()}").touch()
     raise AssertionError(why)
 def train(*a, **k):
-    while len(list(place.glob("refused*"))) < 3:  # the study outlasts the tries of a worker that does not start
+    # the study outlasts the tries of a worker that does not start
+    while len(list(place.glob("refused*"))) < 3:
         time.sleep(0.01)
     stub_engine.train(*a, **k)
 """
@@ -52,7 +55,10 @@ def refusing(tmp_path, monkeypatch):
     """Makes an engine that does not start where the lines of its `setup` say so."""
 
     def make(lines: str) -> None:
-        setup = f"def setup(device, threads, memory):\n{lines}    return stub_engine.setup(device, threads, memory)\n"
+        setup = (
+            f"def setup(device, threads, memory):\n{lines}    return stub_engine.setup(device,"
+            " threads, memory)\n"
+        )
         (tmp_path / "refusing.py").write_text(REFUSING + setup)
         monkeypatch.setenv("PLACE", str(tmp_path))
         monkeypatch.setenv("ABLATE_ENGINE", "refusing")
@@ -67,7 +73,10 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch, r
     plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
     outcome, output = launch(plan, path, places=gpus(2))
     assert outcome == launcher.Outcome({"complete": 8}, 0)
-    assert "cuda:1 is given up, as its worker ended 3 times before it was ready: AssertionError: fell off the bus" in output
+    assert (
+        "cuda:1 is given up, as its worker ended 3 times before it was ready: AssertionError: fell"
+        " off the bus" in output
+    )
 
 
 def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, refusing):
@@ -93,7 +102,9 @@ def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
         "        (place / f'refused{os.getpid()}').touch()\n"
         "        os.kill(os.getpid(), 9)\n"
     )
-    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=[devices.Device("cpu", 8 << 30, 1)] * 2)
+    outcome, output = launch(
+        several_shapes(tmp_path), tmp_path / "a.db", places=[devices.Device("cpu", 8 << 30, 1)] * 2
+    )
     assert outcome == launcher.Outcome({"complete": 12}, 0)
     told = "cpu goes on with 1 worker, as another ended 3 times before it was ready"
     assert f"{told}: the worker died (killed by SIGKILL)" in output
@@ -112,7 +123,9 @@ n_layer = [1, 2, 3]
 
 def several_shapes(tmp_path: Path, seeds: int = 2) -> Plan:
     small_plan(tmp_path, [1e-3, 2e-3], seeds=seeds)
-    text = (tmp_path / "stub.toml").read_text().partition("[factors]")[0].replace("n_layer = 1\n", "")
+    text = (
+        (tmp_path / "stub.toml").read_text().partition("[factors]")[0].replace("n_layer = 1\n", "")
+    )
     (tmp_path / "stub.toml").write_text(text + SHAPES)
     return make(load(str(tmp_path / "stub.toml")))
 
@@ -129,9 +142,13 @@ def worked(log: Path) -> dict[str, list[tuple[float, float, int]]]:
 def test_workers_of_a_gpu_take_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.03")
     monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
-    assert launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(2))[0] == launcher.Outcome({"complete": 12}, 0)
+    assert launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(2))[
+        0
+    ] == launcher.Outcome({"complete": 12}, 0)
     for jobs in worked(tmp_path / "log").values():
-        assert all(ended <= begun for (_, ended, _), (begun, _, _) in pairwise(jobs)), "one trains at a time"
+        assert all(ended <= begun for (_, ended, _), (begun, _, _) in pairwise(jobs)), (
+            "one trains at a time"
+        )
         assert len({pid for _, _, pid in jobs}) > 1, "several make ready"
 
 
@@ -140,7 +157,12 @@ def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
     plan = several_shapes(tmp_path)
     once = {"lr": stub_engine.DIES_ONCE}
     dying = tuple(
-        dataclasses.replace(run, config=run.config.model_copy(update=once)) if run.config.lr == 1e-3 else run for run in plan.runs
+        (
+            dataclasses.replace(run, config=run.config.model_copy(update=once))
+            if run.config.lr == 1e-3
+            else run
+        )
+        for run in plan.runs
     )
     outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", places=gpus(1))
     assert outcome == launcher.Outcome({"complete": 12}, 0)

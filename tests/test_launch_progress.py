@@ -1,4 +1,6 @@
-"""What the user sees: estimates that are right, bars on a terminal, few and plain lines elsewhere."""
+"""What the user sees: estimates that are right, bars on a terminal, few and plain lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,19 @@ def test_a_run_says_its_step_loss_speed_and_time_left():
     run = Running("serial, seed 0", steps=100, step_tokens=500, flops=1e9)
     assert str(run) == "step 0/100"
     run.see(metrics(40))
-    assert str(run) == "step 40/100, loss 2.5, 1k tokens/s, 30 s left"  # 60 steps × 500 tokens at 1000 a second
-    run.see({"event": "metrics", "steps": [50], "series": {"loss": [2.4]}})  # held-out only: the speed stays
+    assert (
+        str(run) == "step 40/100, loss 2.5, 1k tokens/s, 30 s left"
+    )  # 60 steps × 500 tokens at 1000 a second
+    run.see(
+        {"event": "metrics", "steps": [50], "series": {"loss": [2.4]}}
+    )  # held-out only: the speed stays
     assert str(run) == "step 50/100, loss 2.5, 1k tokens/s, 25 s left"
 
 
 def test_the_study_estimates_from_flops_done_here():
-    """Half of a large run in 10 s: the other half and a run of a tenth of its size take 12 s more."""
+    """Half of a large run in 10 s: the other half and a run of a tenth of its size take 12 s
+    more.
+    """
     clock = Clock()
     tally = Tally(clock=clock)
     tally.update(Survey({"planned": 2, "complete": 3}, flops_left=1.1e9))
@@ -81,7 +89,9 @@ def shown(terminal: bool, monkeypatch, act) -> str:
     clock = Clock()
     tally = Tally(total=40, flops_left=4e10, clock=clock)
     monkeypatch.setattr(progress.time, "monotonic", clock)
-    with Display(Console(file=out, force_terminal=terminal, width=120), "topology", tally) as display:
+    with Display(
+        Console(file=out, force_terminal=terminal, width=120), "topology", tally
+    ) as display:
         act(display, tally, clock)
     return out.getvalue()
 
@@ -98,23 +108,37 @@ def test_every_run_that_ends_has_its_plain_line(monkeypatch):
 
     lines = shown(False, monkeypatch, act).splitlines()
     first, *_, last = lines
-    assert first == "topology 1/40: cell [x], seed 0 complete, held-out loss 2.75"  # read whole, it tells no rate
+    assert (
+        first == "topology 1/40: cell [x], seed 0 complete, held-out loss 2.75"
+    )  # read whole, it tells no rate
     assert last == "topology 40/40: cell [x], seed 39 complete, held-out loss 2.75"
     assert "topology 34/40: cell [x], seed 33 complete, held-out loss 2.75; about 1 s left" in lines
     assert len(lines) == 40
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"), [("loss", "held-out loss 2.5"), ("accuracy", "accuracy 0.25"), ("probe_loss@0.4", "probe_loss@0.4 1.75")]
+    ("metric", "said"),
+    [
+        ("loss", "held-out loss 2.5"),
+        ("accuracy", "accuracy 0.25"),
+        ("probe_loss@0.4", "probe_loss@0.4 1.75"),
+    ],
 )
 def test_a_finished_run_is_told_with_the_metric_of_its_study(monkeypatch, metric, said):
     def act(display, tally, clock):
-        finals = [["loss", 0, 2.5], ["accuracy", 0, 0.25], ["probe_loss", 0.15, 1.5], ["probe_loss", 0.4, 1.75]]
+        finals = [
+            ["loss", 0, 2.5],
+            ["accuracy", 0, 0.25],
+            ["probe_loss", 0.15, 1.5],
+            ["probe_loss", 0.4, 1.75],
+        ]
         tally.begin("a", Running("serial, seed 0", 100, 500, 1e9, metric))
         tally.see("a", {"event": "final", "values": finals})
         display.ended(tally.end("a", done=True), "complete")
 
-    assert shown(False, monkeypatch, act).splitlines() == [f"topology 1/40: serial, seed 0 complete, {said}"]
+    assert shown(False, monkeypatch, act).splitlines() == [
+        f"topology 1/40: serial, seed 0 complete, {said}"
+    ]
 
 
 def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
@@ -126,7 +150,9 @@ def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
             display.refresh()
 
     lines = shown(False, monkeypatch, act).splitlines()
-    assert lines[0] == "topology 0/40: serial, seed 0 step 2/1000, loss 2.5, 1k tokens/s, 8.3 min left"
+    assert (
+        lines[0] == "topology 0/40: serial, seed 0 step 2/1000, loss 2.5, 1k tokens/s, 8.3 min left"
+    )
     assert len(lines) == 4
 
 
@@ -149,7 +175,11 @@ def test_a_failure_is_always_told_with_its_reason(monkeypatch, terminal):
     def act(display, tally, clock):
         for k in range(3):
             tally.begin("a", Running(f"serial, seed {k}", 100, 500, 1e9))
-            display.ended(tally.end("a", done=True), "failed", "Traceback …\n  File …\nValueError: no [b]luck[/b]\n")
+            display.ended(
+                tally.end("a", done=True),
+                "failed",
+                "Traceback …\n  File …\nValueError: no [b]luck[/b]\n",
+            )
 
     assert shown(terminal, monkeypatch, act).count("failed: ValueError: no [b]luck[/b]") == 3
 
@@ -162,5 +192,9 @@ def test_a_terminal_shows_a_row_for_the_study_and_for_each_run(monkeypatch):
         display.refresh()
 
     text = shown(True, monkeypatch, act)
-    assert "topology=[serial], seed 0" in text and "40/100" in text and "loss 2.5, 1k tokens/s, 30 s left" in text
+    assert (
+        "topology=[serial], seed 0" in text
+        and "40/100" in text
+        and "loss 2.5, 1k tokens/s, 30 s left" in text
+    )
     assert "0/40" in text and "1 running" in text

@@ -38,9 +38,11 @@ def look(path: Path) -> int:
     with store.open(str(path)) as db:
         report.answer(report.gather(db, "stub"))
         _, found = query.run(
-            db, "SELECT count(*), sum(EXISTS (SELECT 1 FROM final WHERE final.run_id = runs.run AND name = 'accuracy')) "
-            "FROM runs JOIN metric ON run_id = run WHERE status = 'complete' GROUP BY run",
-        )  # fmt: skip
+            db,
+            "SELECT count(*), sum(EXISTS (SELECT 1 FROM final WHERE final.run_id = runs.run AND"
+            " name = 'accuracy')) FROM runs JOIN metric ON run_id = run WHERE status = 'complete'"
+            " GROUP BY run",
+        )
     assert set(map(tuple, found)) <= {(STEPS * SERIES,) * 2}
     return len(found)
 
@@ -50,8 +52,14 @@ def heeds_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, path, alone = small_plan(tmp_path, [1e-3, 2e-3], RUNS // 2, STEPS), tmp_path / "a.db", tmp_path / "alone.db"
+def test_readers_change_nothing_and_see_no_half_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, path, alone = (
+        small_plan(tmp_path, [1e-3, 2e-3], RUNS // 2, STEPS),
+        tmp_path / "a.db",
+        tmp_path / "alone.db",
+    )
     assert Launcher(plan, alone).wait() == 0
     assert look(alone) == RUNS
     monkeypatch.setenv("STUB_DELAY", "0.035")
@@ -60,9 +68,13 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
     command = [sys.executable, "-m", "ablate", "status", "--watch", "--db", str(path)]
     terminal = {**os.environ, "FORCE_COLOR": "1"}
     with (
-        contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as browser,
+        contextlib.closing(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
+        ) as browser,
         shown.open("w") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env=terminal, preexec_fn=heeds_ctrl_c) as watch,
+        subprocess.Popen(
+            command, stdout=out, stderr=out, env=terminal, preexec_fn=heeds_ctrl_c
+        ) as watch,
         contextlib.ExitStack() as stack,
     ):
         stack.callback(watch.kill)
@@ -73,11 +85,15 @@ def test_readers_change_nothing_and_see_no_half_run(tmp_path: Path, monkeypatch:
             looks.append(look(path))
             time.sleep(0.1)
         assert study.wait() == 0
-        assert browser.execute("SELECT count(*) FROM metric").fetchone() == seen, "a page is of one moment"
+        assert browser.execute("SELECT count(*) FROM metric").fetchone() == seen, (
+            "a page is of one moment"
+        )
         wait_for(lambda: "stub" in shown.read_text())
         watch.send_signal(signal.SIGINT)
         watch.wait(20)
     assert watch.returncode == 0 and "Traceback" not in shown.read_text()
     assert looks == sorted(looks) and len(set(looks)) > 2, "they did look while runs ended"
     assert content(path) == content(alone)
-    assert rows(path, "SELECT status, count(*) FROM attempt GROUP BY status") == [("complete", RUNS)]
+    assert rows(path, "SELECT status, count(*) FROM attempt GROUP BY status") == [
+        ("complete", RUNS)
+    ]

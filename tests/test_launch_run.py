@@ -1,4 +1,6 @@
-"""Whole studies with the stub engine: failures, retries, signals, sharing, and what the user is told."""
+"""Whole studies with the stub engine: failures, retries, signals, sharing, and what the user is
+told.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +35,33 @@ def stub(monkeypatch):
 
 def attempts(path: Path, lr: float) -> list[tuple]:
     """(status, error) of the attempts of the runs with this learning rate, in order."""
-    return rows(path, "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ? ORDER BY n", lr)
+    return rows(
+        path,
+        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ?"
+        " ORDER BY n",
+        lr,
+    )
 
 
 def test_a_study_runs_through_and_again_does_nothing(tmp_path):
-    plan, path = small_plan(tmp_path, [1e-3, 2e-3, stub_engine.DIVERGES], seeds=2), tmp_path / "a.db"
+    plan, path = (
+        small_plan(tmp_path, [1e-3, 2e-3, stub_engine.DIVERGES], seeds=2),
+        tmp_path / "a.db",
+    )
     outcome, output = launch(plan, path)
     assert outcome == launcher.Outcome({"complete": 4, "diverged": 2}, 0)
     for planned in plan.runs:
         for series in ("train_loss", "lr"):
             curve = rows(
                 path,
-                "SELECT step, value FROM metric JOIN run ON run.id = run_id JOIN series ON series.id = series_id "
-                "WHERE run.key = ? AND series.name = ? ORDER BY step",
+                "SELECT step, value FROM metric JOIN run ON run.id = run_id JOIN series ON"
+                " series.id = series_id WHERE run.key = ? AND series.name = ? ORDER BY step",
                 planned.config.key,
                 series,
             )
-            assert curve == [(step, stub_engine.value(planned.config, series, step)) for step in range(1, 7)]
+            assert curve == [
+                (step, stub_engine.value(planned.config, series, step)) for step in range(1, 7)
+            ]
     assert rows(path, "SELECT count(*) FROM metric") == [(6 * 2 * 6,)]
     assert len(rows(path, "SELECT DISTINCT versions, host, device, threads FROM attempt")) == 1
     pids = {journal.read(file)[0][0]["pid"] for file in (tmp_path / "a.journals").glob("*.jsonl")}
@@ -63,7 +75,9 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
 
 
 def test_what_is_to_be_done_meanwhile_is_done_once_and_keeps_nobody(tmp_path):
-    """Neither while runs are at work nor at the end, when a Ctrl-C would have to wait for it too."""
+    """Neither while runs are at work nor at the end, when a Ctrl-C would have to wait for it
+    too.
+    """
     plan, path, free = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db", threading.Event()
     done: list[int] = []
 
@@ -85,11 +99,18 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     outcome, output = launch(plan, path)
     assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
     ((how, error),) = attempts(path, stub_engine.RAISES)
-    assert how == "failed" and "Traceback" in error and "ValueError: the stub was told to fail" in error
+    assert (
+        how == "failed"
+        and "Traceback" in error
+        and "ValueError: the stub was told to fail" in error
+    )
     assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub was told to fail", output)
 
     assert launch(plan, path)[0].exit_code == 1
-    assert [how for how, _ in attempts(path, stub_engine.RAISES)] == ["failed", "failed"], "run again, it has one more try"
+    assert [how for how, _ in attempts(path, stub_engine.RAISES)] == [
+        "failed",
+        "failed",
+    ], "run again, it has one more try"
     assert rows(path, "SELECT count(*) FROM attempt") == [(4,)]
 
 
@@ -100,7 +121,10 @@ def test_fail_fast_stops_at_the_first_failure(tmp_path):
 
 
 def test_fail_fast_gives_a_run_whose_worker_died_its_further_tries(tmp_path):
-    plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, stub_engine.DIES, 1e-3], seeds=1), tmp_path / "a.db"
+    plan, path = (
+        small_plan(tmp_path, [stub_engine.DIES_ONCE, stub_engine.DIES, 1e-3], seeds=1),
+        tmp_path / "a.db",
+    )
     outcome, _ = launch(plan, path, fail_fast=True)
     assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
     assert [how for how, _ in attempts(path, stub_engine.DIES)] == ["dead"] * 3
@@ -110,13 +134,19 @@ def test_fail_fast_gives_a_run_whose_worker_died_its_further_tries(tmp_path):
 def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     plan, path = small_plan(tmp_path, [1e-3, lr, 2e-3]), tmp_path / "a.db"
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 2, "failed": 1}, 1)
-    assert rows(path, "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON run.id = run_id "
-                "WHERE run.lr = ? AND name = 'lr'", lr) == [
-        ("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)
-    ], "what it wrote before it died stays, once"  # fmt: skip
+    assert rows(
+        path,
+        "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON"
+        " run.id = run_id WHERE run.lr = ? AND name = 'lr'",
+        lr,
+    ) == [("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
+        "what it wrote before it died stays, once"
+    )
     tries = attempts(path, lr)
     assert [how for how, _ in tries] == ["dead"] * 3
-    why = "killed by SIGKILL" if lr == stub_engine.DIES else "RuntimeError: the stub's device is lost"
+    why = (
+        "killed by SIGKILL" if lr == stub_engine.DIES else "RuntimeError: the stub's device is lost"
+    )
     assert all(error.startswith("the worker died") and why in error for _, error in tries)
     assert rows(path, "SELECT run.status FROM run WHERE lr = ?", lr) == [("failed",)]
 
@@ -125,21 +155,29 @@ def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
     plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, 1e-3]), tmp_path / "a.db"
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
     assert [how for how, _ in attempts(path, stub_engine.DIES_ONCE)] == ["dead", "complete"]
-    assert rows(path, "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE lr = ?",
-                stub_engine.DIES_ONCE) == [(12, 6)]  # fmt: skip
+    assert rows(
+        path,
+        "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE"
+        " lr = ?",
+        stub_engine.DIES_ONCE,
+    ) == [(12, 6)]
 
 
 def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
     plan, path = small_plan(tmp_path, [stub_engine.RUNS_OUT_OF_MEMORY, 1e-3]), tmp_path / "a.db"
     outcome, output = launch(plan, path)
     assert outcome == launcher.Outcome({"complete": 1, "oom": 1}, 1)
-    assert all(int(done) <= 2 for done in re.findall(r"stub (\d+)/2:", output)), "a run that is tried again is not done twice"
+    assert all(int(done) <= 2 for done in re.findall(r"stub (\d+)/2:", output)), (
+        "a run that is tried again is not done twice"
+    )
     tries = attempts(path, stub_engine.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
     again = re.findall(r"stub: lr=0.51, seed 0 is tried again with (.*)", output)
     last = "1 of 8 sequences in memory at once, and blocks computed again in the backward pass"
     assert again == ["2 of 8 sequences in memory at once", last]
-    assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [(1 << 20,)]
+    assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [
+        (1 << 20,)
+    ]
 
 
 def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
@@ -148,7 +186,11 @@ def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
     outcome, output = launch(plan, path)
     assert outcome == launcher.Outcome({"complete": 5}, 0)
     assert output.count("is tried again with 2 runs at a time") == 2
-    sizes = rows(path, "SELECT pack_size, status, count(*) FROM attempt GROUP BY pack_size, status ORDER BY min(id)")
+    sizes = rows(
+        path,
+        "SELECT pack_size, status, count(*) FROM attempt GROUP BY pack_size, status ORDER BY"
+        " min(id)",
+    )
     assert sizes == [(5, "oom", 5), (2, "oom", 2), (1, "complete", 5)]
 
 
@@ -159,7 +201,9 @@ def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, m
     assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
 
 
-def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_is_done_again(tmp_path, monkeypatch):
+def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_is_done_again(
+    tmp_path, monkeypatch
+):
     (tmp_path / "spoils.py").write_text(
         "from stub_engine import *\nimport stub_engine\n"
         "def train(configs, *a, emit, **k):\n"
@@ -167,14 +211,21 @@ def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_
     )
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
-    monkeypatch.setattr(launcher, "INGEST", 1000.0)  # the journals of both are read when both are written
-    with monkeypatch.context() as patch, pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"):
+    monkeypatch.setattr(
+        launcher, "INGEST", 1000.0
+    )  # the journals of both are read when both are written
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"),
+    ):
         patch.setenv("ABLATE_ENGINE", "spoils")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
         launch(plan, path, console=Console(file=out, width=200))
     assert "stub 1/2: lr=0.001, seed 0 complete, held-out loss 0." in out.getvalue()
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
-    (_, first), (dead, why), (_, second) = rows(path, "SELECT status, error FROM attempt ORDER BY id")
+    (_, first), (dead, why), (_, second) = rows(
+        path, "SELECT status, error FROM attempt ORDER BY id"
+    )
     assert (first, dead, second) == (None, "dead", None) and "event 'surprise' is unknown" in why
 
 
@@ -189,13 +240,18 @@ def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0")
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
     assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
-    again = rows(path, "SELECT pack_size, resumed_step > 0 FROM attempt WHERE status = 'complete' ORDER BY id")
+    again = rows(
+        path,
+        "SELECT pack_size, resumed_step > 0 FROM attempt WHERE status = 'complete' ORDER BY id",
+    )
     assert again == [(3, 1)] * 3 + [(1, 0)] * 3
     assert rows(path, "SELECT count(*) FROM metric") == [(6 * 2 * 100,)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(tmp_path, monkeypatch, number, code):
+def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(
+    tmp_path, monkeypatch, number, code
+):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -211,13 +267,17 @@ def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(tmp_p
 
     monkeypatch.setenv("STUB_DELAY", "0")
     assert launch(plan, path)[0].counts == {"complete": 2}
-    assert rows(path, "SELECT resumed_step FROM attempt WHERE status = 'complete' ORDER BY id") == [(steps,), (0,)]
+    assert rows(path, "SELECT resumed_step FROM attempt WHERE status = 'complete' ORDER BY id") == [
+        (steps,),
+        (0,),
+    ]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 2 * 400,)]
 
 
 def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     (tmp_path / "deaf.py").write_text(
-        "import time\nfrom stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n    time.sleep(60)\n"
+        "import time\nfrom stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start',"
+        " step=0)\n    time.sleep(60)\n"
     )
     monkeypatch.setenv("ABLATE_ENGINE", "deaf")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
@@ -231,11 +291,15 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     first.kill(signal.SIGINT)
     assert first.wait(3) == 130
     assert not Path(f"/proc/{worker}").exists()
-    assert rows(path, "SELECT status, error FROM attempt") == [("stopped", "it was stopped before it could write a checkpoint")]
+    assert rows(path, "SELECT status, error FROM attempt") == [
+        ("stopped", "it was stopped before it could write a checkpoint")
+    ]
 
 
 def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
-    """GNU `timeout` sends SIGTERM to its child, and then to the process group that the child is in."""
+    """GNU `timeout` sends SIGTERM to its child, and then to the process group that the child is
+    in.
+    """
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -266,7 +330,9 @@ def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, m
 
 
 def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):
-    """Ctrl-C goes to the whole foreground process group; a worker, and what compiles for it, must not be in it."""
+    """Ctrl-C goes to the whole foreground process group; a worker, and what compiles for it, must
+    not be in it.
+    """
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -276,7 +342,9 @@ def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, m
     os.killpg(first.pid, signal.SIGINT)
     assert first.wait() == 130
     assert rows(path, "SELECT status FROM run") == [("stopped",)]
-    assert all("Interrupt" not in (error or "") for (error,) in rows(path, "SELECT error FROM attempt"))
+    assert all(
+        "Interrupt" not in (error or "") for (error,) in rows(path, "SELECT error FROM attempt")
+    )
 
 
 def test_workers_end_when_the_launcher_is_killed(tmp_path, monkeypatch):
@@ -306,7 +374,9 @@ def test_two_launchers_share_a_study(tmp_path, monkeypatch):
 
 
 def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
-    """With nothing of its own to do it waits for the other's run while that lives, and does it when it was killed."""
+    """With nothing of its own to do it waits for the other's run while that lives, and does it when
+    it was killed.
+    """
     plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -337,11 +407,23 @@ def test_a_worker_is_free_when_it_says_so_not_when_its_journal_ends(tmp_path, mo
 def test_studies_share_runs(tmp_path):
     path = tmp_path / "a.db"
     assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
-    text = (tmp_path / "stub.toml").read_text().replace('"stub"', '"other"').replace("[0.001, 0.002]", "[0.002, 0.003]")
+    text = (
+        (tmp_path / "stub.toml")
+        .read_text()
+        .replace('"stub"', '"other"')
+        .replace("[0.001, 0.002]", "[0.002, 0.003]")
+    )
     (tmp_path / "stub.toml").write_text(text.replace('metric = "loss"', 'metric = "accuracy"'))
     outcome, output = launch(make(load(str(tmp_path / "stub.toml"))), path)
-    assert outcome.counts == {"complete": 2} and "other 2/2: lr=0.003, seed 0 complete, accuracy 0.5\n" in output
-    assert rows(path, "SELECT count(*) FROM run") == rows(path, "SELECT count(*) FROM attempt") == [(3,)]
+    assert (
+        outcome.counts == {"complete": 2}
+        and "other 2/2: lr=0.003, seed 0 complete, accuracy 0.5\n" in output
+    )
+    assert (
+        rows(path, "SELECT count(*) FROM run")
+        == rows(path, "SELECT count(*) FROM attempt")
+        == [(3,)]
+    )
 
 
 def test_no_worker_starts(tmp_path, monkeypatch):
@@ -349,6 +431,11 @@ def test_no_worker_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_ENGINE", "broken")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
-    with pytest.raises(AblateError, match="no worker gets ready on cpu: OSError: libcuda is not what it was"):
+    with pytest.raises(
+        AblateError, match="no worker gets ready on cpu: OSError: libcuda is not what it was"
+    ):
         launch(plan, path)
-    assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {"planned", "stopped"}, "no run is to blame"
+    assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {
+        "planned",
+        "stopped",
+    }, "no run is to blame"

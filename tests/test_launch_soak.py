@@ -1,4 +1,6 @@
-"""`make soak`: a hundred kills −9 of the command itself, with real training that checkpoints all the time."""
+"""`make soak`: a hundred kills −9 of the command itself, with real training that checkpoints all
+the time.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,36 @@ from launching import HERE, STUDY, Launcher, content, rows, workers
 
 KILLS = 100
 MOST_LINES = 120  # that the journals grow by before the next kill; a run writes about 90
-EARLY, EARLY_SECONDS = 0.2, 5.0  # the share of kills that wait for no line, and how long they wait at most
+EARLY, EARLY_SECONDS = (
+    0.2,
+    5.0,
+)  # the share of kills that wait for no line, and how long they wait at most
 LRS, SEEDS, STEPS = [1e-3, 2e-3, 3e-3], 10, 600  # 30 runs of about two seconds
-POINTS = {"train_loss": 200, "lr": 200, "grad_norm": 200, "tokens_per_second": 200, "loss": 2}  # of every run
+POINTS = {
+    "train_loss": 200,
+    "lr": 200,
+    "grad_norm": 200,
+    "tokens_per_second": 200,
+    "loss": 2,
+}  # of every run
 TARGETS = ("launcher", "worker", "both")
-PACKED = (
-    "from ablate.launch import packs; packs.capacity = lambda config, device: 4; from ablate.cli import main; main()"  # on a CPU
+PACKED = (  # on a CPU
+    "from ablate.launch import packs; packs.capacity = lambda config, device: 4; from ablate.cli"
+    " import main; main()"
 )
 
 
 class Command:
     """`ablate run` in a process group of its own, with two workers of one thread each."""
 
-    def __init__(self, study: Path, path: Path, engine: str, start: Sequence[str] = ("-m", "ablate")):
-        environment = {"PYTHONPATH": f"{HERE.parent}:{HERE}", "ABLATE_ENGINE": engine, "OMP_NUM_THREADS": "2"}
+    def __init__(
+        self, study: Path, path: Path, engine: str, start: Sequence[str] = ("-m", "ablate")
+    ):
+        environment = {
+            "PYTHONPATH": f"{HERE.parent}:{HERE}",
+            "ABLATE_ENGINE": engine,
+            "OMP_NUM_THREADS": "2",
+        }
         with (path.parent / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *start, "run", str(study), "--device", "cpu", "--db", str(path)],
@@ -42,12 +60,16 @@ class Command:
             )
 
     def kill(self, target: str, chance: random.Random) -> None:
-        """Kill −9 the launcher, one of its workers, or all. A worker that is not there yet is its launcher's loss."""
+        """Kill −9 the launcher, one of its workers, or all. A worker that is not there yet is its
+        launcher's loss.
+        """
         found = workers(self.process.pid)
         if target != "worker" or not found:
             self.process.kill()
             self.process.wait()
-        victims = {"launcher": [], "worker": found and [chance.choice(found)], "both": found}[target]
+        victims = {"launcher": [], "worker": found and [chance.choice(found)], "both": found}[
+            target
+        ]
         for worker in victims:
             Launcher.kill_process(worker)
 
@@ -55,11 +77,15 @@ class Command:
 @pytest.mark.slow
 @pytest.mark.timeout(3 * 3600)
 def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
-    """A study of 30 runs is killed, and run again, until it is complete; then one more, until a hundred kills are done."""
+    """A study of 30 runs is killed, and run again, until it is complete; then one more, until a
+    hundred kills are done.
+    """
     study = tmp_path / "stub.toml"
     study.write_text(STUDY.format(lrs=LRS, seeds=SEEDS, tokens=64 * STEPS))
     begun = time.monotonic()
-    assert Command(study, tmp_path / "undisturbed.db", "ablate.launch.engine").process.wait(600) == 0
+    assert (
+        Command(study, tmp_path / "undisturbed.db", "ablate.launch.engine").process.wait(600) == 0
+    )
     wanted = timeless(content(tmp_path / "undisturbed.db"))
     assert len(wanted["run"]) == len(LRS) * SEEDS
     chance, kills, resumed = random.Random(0), collections.Counter[str](), 0
@@ -70,16 +96,25 @@ def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
         kills += killed_until_complete(study, path, chance, KILLS - kills.total())
         assert timeless(content(path)) == wanted
         assert points(path) == in_journals(path)
-        assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(30, 30)]
-        assert rows(path, "SELECT name, count(*) FROM metric JOIN series ON id = series_id GROUP BY name ORDER BY name") == [
-            (name, 30 * number) for name, number in sorted(POINTS.items())
-        ]
+        assert rows(
+            path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'"
+        ) == [(30, 30)]
+        assert rows(
+            path,
+            "SELECT name, count(*) FROM metric JOIN series ON id = series_id GROUP BY name ORDER BY"
+            " name",
+        ) == [(name, 30 * number) for name, number in sorted(POINTS.items())]
         assert rows(path, "PRAGMA integrity_check") == [("ok",)]
         tries = dict(rows(path, "SELECT status, count(*) FROM attempt GROUP BY status"))
-        ((again,),) = rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete' AND resumed_step > 0")
+        ((again,),) = rows(
+            path, "SELECT count(*) FROM attempt WHERE status = 'complete' AND resumed_step > 0"
+        )
         resumed += again
         left = checkpoints_left(path)
-        print(f"{time.monotonic() - begun:.0f} s: {dict(kills)}, attempts {tries}, {again} resumed, checkpoints left: {left}")
+        print(
+            f"{time.monotonic() - begun:.0f} s: {dict(kills)}, attempts {tries}, {again} resumed,"
+            f" checkpoints left: {left}"
+        )
         assert not left, "a complete run needs no checkpoint"
     assert kills.total() == KILLS and min(kills.values()) > KILLS / 6
     assert resumed > KILLS / 10, "a soak in which nothing goes on from a checkpoint proves little"
@@ -88,12 +123,16 @@ def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_kills_of_runs_that_train_together(tmp_path: Path) -> None:
-    """Ten runs, at most four of them in a pack, are those that train alone to what float32 leaves of them after 200 steps."""
+    """Ten runs, at most four of them in a pack, are those that train alone to what float32 leaves
+    of them after 200 steps.
+    """
     study, alone, path = tmp_path / "stub.toml", tmp_path / "alone.db", tmp_path / "packed.db"
     study.write_text(STUDY.format(lrs=LRS[:2], seeds=5, tokens=64 * 200))
     assert Command(study, alone, "ablate.launch.engine").process.wait(600) == 0
     kills = killed_until_complete(study, path, random.Random(1), 20, ("-c", PACKED))
-    packs = rows(path, "SELECT pack_size, count(*), sum(resumed_step > 0) FROM attempt GROUP BY pack_size")
+    packs = rows(
+        path, "SELECT pack_size, count(*), sum(resumed_step > 0) FROM attempt GROUP BY pack_size"
+    )
     print(f"{dict(kills)}, packs {packs}")
     assert sum(resumed for size, _, resumed in packs if size and size > 1) > 5
     for table, found in timeless(content(path)).items():
@@ -103,21 +142,33 @@ def test_kills_of_runs_that_train_together(tmp_path: Path) -> None:
         assert [[item for item in row if not isinstance(item, float)] for row in found] == [
             [item for item in row if not isinstance(item, float)] for row in wanted
         ]
-        numbers = [[item for row in each for item in row if isinstance(item, float)] for each in (found, wanted)]
+        numbers = [
+            [item for row in each for item in row if isinstance(item, float)]
+            for each in (found, wanted)
+        ]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=1e-4)
     assert points(path) == in_journals(path)
     assert not checkpoints_left(path)
 
 
 def killed_until_complete(
-    study: Path, path: Path, chance: random.Random, most: int, start: Sequence[str] = ("-m", "ablate")
+    study: Path,
+    path: Path,
+    chance: random.Random,
+    most: int,
+    start: Sequence[str] = ("-m", "ablate"),
 ) -> collections.Counter[str]:
-    """Run a study, and again whenever it was killed, until it is complete; how often what was killed."""
+    """Run a study, and again whenever it was killed, until it is complete; how often what was
+    killed.
+    """
     kills = collections.Counter[str]()
     run = Command(study, path, "impatient_engine", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
-            assert code in (-signal.SIGKILL, 1), code  # 1: a run whose worker was killed three times
+            assert code in (
+                -signal.SIGKILL,
+                1,
+            ), code  # 1: a run whose worker was killed three times
             run = Command(study, path, "impatient_engine", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:
@@ -128,7 +179,9 @@ def killed_until_complete(
 
 
 def wait_for_a_moment(run: Command, path: Path, chance: random.Random) -> None:
-    """Until the journals have grown by some lines, or for a time that may not suffice for a worker to start."""
+    """Until the journals have grown by some lines, or for a time that may not suffice for a worker
+    to start.
+    """
     early = chance.random() < EARLY
     lines, seconds = chance.randint(1, MOST_LINES), chance.uniform(0, EARLY_SECONDS)
     begun, before = time.monotonic(), lines_written(path)
@@ -139,7 +192,9 @@ def wait_for_a_moment(run: Command, path: Path, chance: random.Random) -> None:
 
 
 def lines_written(path: Path) -> int:
-    return sum(file.read_bytes().count(b"\n") for file in path.with_suffix(".journals").glob("*.jsonl"))
+    return sum(
+        file.read_bytes().count(b"\n") for file in path.with_suffix(".journals").glob("*.jsonl")
+    )
 
 
 def timeless(found: dict[str, list[tuple]]) -> dict[str, list[tuple]]:
@@ -149,8 +204,13 @@ def timeless(found: dict[str, list[tuple]]) -> dict[str, list[tuple]]:
 
 
 def checkpoints_left(path: Path) -> set[str]:
-    """The checkpoints that are there of those that a journal names; one that a kill cut short before it was named may stay."""
-    left = {file.name.removesuffix(".tmp").removesuffix(".previous") for file in path.with_suffix(".checkpoints").glob("*")}
+    """The checkpoints that are there of those that a journal names; one that a kill cut short
+    before it was named may stay.
+    """
+    left = {
+        file.name.removesuffix(".tmp").removesuffix(".previous")
+        for file in path.with_suffix(".checkpoints").glob("*")
+    }
     return left & {Path(name).name for (name,) in rows(path, "SELECT path FROM artifact")}
 
 
@@ -160,15 +220,28 @@ def points(path: Path) -> dict[tuple[str, str, int], float]:
 
 
 def in_journals(path: Path) -> dict[tuple[str, str, int], float]:
-    """Every point that the journals of a database hold: each attempt goes on from the step at which it started."""
+    """Every point that the journals of a database hold: each attempt goes on from the step at which
+    it started.
+    """
     found: dict[tuple[str, str, int], float] = {}
-    for key, journal in rows(path, "SELECT key, journal FROM attempt JOIN run ON run.id = run_id ORDER BY run_id, n"):
+    for key, journal in rows(
+        path, "SELECT key, journal FROM attempt JOIN run ON run.id = run_id ORDER BY run_id, n"
+    ):
         file = path.with_suffix(".journals") / journal
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        for line in lines[: -1 if lines and not lines[-1].endswith("\n") else None]:  # a last one that the kill tore
+        for line in lines[
+            : -1 if lines and not lines[-1].endswith("\n") else None
+        ]:  # a last one that the kill tore
             event = json.loads(line)
             if event["event"] == "start":
-                found = {place: value for place, value in found.items() if place[0] != key or place[2] <= event["step"]}
+                found = {
+                    place: value
+                    for place, value in found.items()
+                    if place[0] != key or place[2] <= event["step"]
+                }
             for name, values in event.get("series", {}).items():
-                found |= {(key, name, step): value for step, value in zip(event["steps"], values, strict=True)}
+                found |= {
+                    (key, name, step): value
+                    for step, value in zip(event["steps"], values, strict=True)
+                }
     return found

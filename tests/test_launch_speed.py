@@ -31,16 +31,25 @@ def test_a_job_too_short_to_be_compiled_is_as_fast_as_it_was_timed() -> None:
 
 
 def test_a_compiled_job_is_as_much_faster_as_is_known() -> None:
-    """Within 27%, on an H200: packs of studies/topology.toml and a run of 10.8M: 6.0 Mtok/s became 14.3, 3.3 8.5, and 2.3 3.7."""
+    """Within 27%, on an H200: packs of studies/topology.toml and a run of 10.8M: 6.0 Mtok/s became
+    14.3, 3.3 8.5, and 2.3 3.7.
+    """
     shapes = {"4 layers": (5.98e6, 8), "12 layers": (3.34e6, 8), "10.8M": (2.35e6, 1)}
-    found = compiled({name: Job(eager, pack * 100_000_000, (k,)) for k, (name, (eager, pack)) in enumerate(shapes.items())})
+    found = compiled(
+        {
+            name: Job(eager, pack * 100_000_000, (k,))
+            for k, (name, (eager, pack)) in enumerate(shapes.items())
+        }
+    )
     for name, measured in {"4 layers": 14.25e6, "12 layers": 8.46e6, "10.8M": 3.74e6}.items():
         assert found[name] == pytest.approx(measured, rel=0.27)
 
 
 @pytest.mark.parametrize("order", [("plain", "slow"), ("slow", "plain")])
 def test_a_compiler_gains_nothing_where_a_level_is_slow(order: tuple[str, ...]) -> None:
-    """A level that needs a microsecond a token more than the others needs that much more when both are compiled."""
+    """A level that needs a microsecond a token more than the others needs that much more when both
+    are compiled.
+    """
     jobs = {"plain": Job(5e5, LONG, ()), "slow": Job(1 / 3e-6, LONG, ())}
     found = compiled({name: jobs[name] for name in order})
     assert 1 / found["slow"] - 1 / found["plain"] == pytest.approx(1e-6)
@@ -48,14 +57,20 @@ def test_a_compiler_gains_nothing_where_a_level_is_slow(order: tuple[str, ...]) 
 
 
 def test_what_becomes_one_kernel_is_as_fast_as_another_position_once_it_is_compiled() -> None:
-    """Packs of 8 of 0.6M parameters on an H200: T5's 13.3 Mtok/s beside 13.9 with rotary positions and 15.2 with none."""
+    """Packs of 8 of 0.6M parameters on an H200: T5's 13.3 Mtok/s beside 13.9 with rotary positions
+    and 15.2 with none.
+    """
     found = compiled({"rotary": Job(6e5, LONG, ()), "t5": Job(4e5, LONG, (), fused=True)})
     assert found["t5"] == found["rotary"]
-    assert compiled({"rotary": Job(6e6, 1000, ()), "t5": Job(4e6, 1000, (), fused=True)})["t5"] == 4e6
+    assert (
+        compiled({"rotary": Job(6e6, 1000, ()), "t5": Job(4e6, 1000, (), fused=True)})["t5"] == 4e6
+    )
 
 
 def test_the_first_compilation_has_to_be_worth_the_compilers_start() -> None:
-    """0.5 · 40 + 8 + 15 > 40, of a job of 40 seconds; beside a longer one, which starts the compiler, it is compiled too."""
+    """0.5 · 40 + 8 + 15 > 40, of a job of 40 seconds; beside a longer one, which starts the
+    compiler, it is compiled too.
+    """
     assert alone(1e6, 40_000_000) == 1e6
     beside = compiled({"short": Job(1e6, 40_000_000, (1,)), "long": Job(1e6, 400_000_000, (2,))})
     assert beside["short"] == pytest.approx(1e6 / warm.TIME["block"])
@@ -79,7 +94,9 @@ topology = ["serial", "parallel"]
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_every_shape_is_timed_before_any_speed_is_told(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shape_is_timed_before_any_speed_is_told(
+    recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A baseline that is slow is not judged by itself, though it comes first."""
     monkeypatch.setattr(engine, "setup", lambda *of: None)
     monkeypatch.setattr(warm, "can_compile", lambda: True)
@@ -90,10 +107,14 @@ def test_every_shape_is_timed_before_any_speed_is_told(recompute: bool, monkeypa
 
     monkeypatch.setattr(speed, "_speed", timed)
     done: list[int] = []
-    found = speed.measure(plan(parse(STUDY, Path("t.toml"))), Device("cuda:0", 80 << 30, 8), done.append)
+    found = speed.measure(
+        plan(parse(STUDY, Path("t.toml"))), Device("cuda:0", 80 << 30, 8), done.append
+    )
     share = warm.TIME["block" if recompute else "whole"]
     saved = (1 - share) / 4e6
-    assert found.tokens_per_second == pytest.approx({"topology=serial": 1 / (1 / 2e6 - saved), "topology=parallel": 4e6 / share})
+    assert found.tokens_per_second == pytest.approx(
+        {"topology=serial": 1 / (1 / 2e6 - saved), "topology=parallel": 4e6 / share}
+    )
     assert found.start == speed.START + warm.FIRST + warm.SETUP["block" if recompute else "whole"]
     assert done == [1, 2]
 
@@ -119,7 +140,11 @@ position = ["none", "{position}"]
         ("rotary", "n_head = 2", True),
         ("t5", 'precision = "bfloat16"\nn_head = 4', True),
         ("t5", 'precision = "bfloat16"\nn_head = 4  # on a small GPU', False),
-        ("t5", 'precision = "bfloat16"\nn_head = 2', False),  # heads of 64, at which FlexAttention gains little
+        (
+            "t5",
+            'precision = "bfloat16"\nn_head = 2',
+            False,
+        ),  # heads of 64, at which FlexAttention gains little
         ("t5", 'precision = "bfloat16"\nn_head = 16', False),  # heads of 8, which have none
         ("t5", 'precision = "float32"\nn_head = 4', False),
         ("t5", 'precision = "bfloat16"\nn_head = 4\nscore = "additive"', False),
@@ -133,19 +158,31 @@ def test_what_a_position_costs_is_gained_by_compiling_where_it_becomes_part_of_o
     monkeypatch.setattr(engine, "setup", lambda *of: None)
     monkeypatch.setattr(warm, "can_compile", lambda: True)
     monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2))
-    monkeypatch.setattr(attention, "_shared_memory", lambda: 101_376 if "small GPU" in base else 166_912)  # RTX 4090, A100
-    monkeypatch.setattr(speed, "_speed", lambda configs, *rest: 4e6 if configs[0].position == "none" else 2e6)
+    monkeypatch.setattr(
+        attention, "_shared_memory", lambda: 101_376 if "small GPU" in base else 166_912
+    )  # RTX 4090, A100
+    monkeypatch.setattr(
+        speed, "_speed", lambda configs, *rest: 4e6 if configs[0].position == "none" else 2e6
+    )
     study = parse(POSITIONS.format(position=position, base=base), Path("t.toml"))
-    found = speed.measure(plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None).tokens_per_second
+    found = speed.measure(
+        plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None
+    ).tokens_per_second
     plain, other = found["position=none"], found[f"position={position}"]
     assert 1 / other - 1 / plain == pytest.approx(0 if gained else 1 / 4e6, abs=1e-12)
 
 
-def test_a_position_in_smaller_packs_is_not_taken_for_as_fast_as_another_in_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_in_smaller_packs_is_not_taken_for_as_fast_as_another_in_larger_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engine, "setup", lambda *of: None)
     monkeypatch.setattr(warm, "can_compile", lambda: True)
-    monkeypatch.setattr(packs, "size", lambda config, *of, **more: packs.Size(2 if config.position == "none" else 1))
+    monkeypatch.setattr(
+        packs, "size", lambda config, *of, **more: packs.Size(2 if config.position == "none" else 1)
+    )
     monkeypatch.setattr(speed, "_speed", lambda configs, *rest: 4e6 * len(configs) ** 1.5)
     study = parse(POSITIONS.format(position="rotary", base=""), Path("t.toml"))
-    found = speed.measure(plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None).tokens_per_second
+    found = speed.measure(
+        plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None
+    ).tokens_per_second
     assert found["position=rotary"] == pytest.approx(4e6 / warm.TIME["whole"])

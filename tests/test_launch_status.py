@@ -22,26 +22,45 @@ def test_a_run_at_work_and_then_dead(tmp_path, ablate: Run):
         with Owner.here(db) as owner:
             (claimed,) = claim(db, study_id, owner, 1)
             (before,) = status.studies(db)
-            assert [(run.step, run.dead, run.seconds_left) for run in before.working] == [(0, False, None)]
+            assert [(run.step, run.dead, run.seconds_left) for run in before.working] == [
+                (0, False, None)
+            ]
             with Journal(claimed.journal) as journal:
                 journal.append("start", step=0, device="cuda:1", threads=1)
-                journal.append("metrics", steps=[10, 20], series={"train_loss": [4.0, 3.0], "tokens_per_second": [1.0, 640.0]})
+                journal.append(
+                    "metrics",
+                    steps=[10, 20],
+                    series={"train_loss": [4.0, 3.0], "tokens_per_second": [1.0, 640.0]},
+                )
                 journal.append("metrics", steps=[25], series={"loss": [3.5]})
                 ingest(db, claimed.attempt_id)
                 (study,) = status.studies(db, "stub")
         (run,) = study.working
         assert (run.cell, run.seed, run.attempt, run.device) == ("lr=0.001", 0, 1, "cuda:1")
-        assert (run.step, run.steps, run.loss, run.tokens_per_second, run.dead) == (20, 100, 3.0, 640.0, False)
+        assert (run.step, run.steps, run.loss, run.tokens_per_second, run.dead) == (
+            20,
+            100,
+            3.0,
+            640.0,
+            False,
+        )
         assert run.seconds_left == pytest.approx(80 * 64 / 640)
         assert study.survey.counts == {"planned": 3, "running": 1} and study.survey.done == 0
         assert study.seconds_left == pytest.approx((3 * 100 + 80) * 64 / 640)
 
         (study,) = status.studies(db)
-        assert [(run.dead, run.seconds_left) for run in study.working] == [(True, None)] and study.seconds_left is None
+        assert [(run.dead, run.seconds_left) for run in study.working] == [
+            (True, None)
+        ] and study.seconds_left is None
         assert status.studies(db, "another") == []
         _, shown, _ = ablate("status", "--db", str(path))
     assert "gone: its launcher and worker have died" in shown and "cuda:1" not in shown
-    assert rows(path, "SELECT status FROM run ORDER BY id") == [("running",), ("planned",), ("planned",), ("planned",)]
+    assert rows(path, "SELECT status FROM run ORDER BY id") == [
+        ("running",),
+        ("planned",),
+        ("planned",),
+        ("planned",),
+    ]
 
 
 def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
@@ -62,6 +81,10 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
         files[1].touch()
         files[0].touch()
         os.utime(files[0], (1, 1))
-        assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}, "a complete run needs none"
-        files[1].rename(f"{files[1]}.previous")  # a kill between the two renames of a checkpoint's writing leaves this
+        assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}, (
+            "a complete run needs none"
+        )
+        files[1].rename(
+            f"{files[1]}.previous"
+        )  # a kill between the two renames of a checkpoint's writing leaves this
         assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}

@@ -28,11 +28,26 @@ def worker(tmp_path):
 
     def start(**environment: str) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ablate.launch.worker", "--device", "cpu", "--threads", "1", "--memory", "1"],
+            [
+                sys.executable,
+                "-m",
+                "ablate.launch.worker",
+                "--device",
+                "cpu",
+                "--threads",
+                "1",
+                "--memory",
+                "1",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "stderr").open("ab"),
-            env={**os.environ, "ABLATE_ENGINE": "stub_engine", "PYTHONPATH": f"{HERE.parent}:{HERE}", **environment},
+            env={
+                **os.environ,
+                "ABLATE_ENGINE": "stub_engine",
+                "PYTHONPATH": f"{HERE.parent}:{HERE}",
+                **environment,
+            },
         )
         started.append(process)
         return process
@@ -45,11 +60,16 @@ def worker(tmp_path):
         process.stdout.close()
 
 
-def send(process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False) -> list[Path]:
+def send(
+    process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False
+) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
     job = {
         "job": number,
-        "runs": [{"config": c.model_dump(mode="json"), "journal": str(j)} for c, j in zip(configs, journals, strict=True)],
+        "runs": [
+            {"config": c.model_dump(mode="json"), "journal": str(j)}
+            for c, j in zip(configs, journals, strict=True)
+        ],
         "evaluation": Evaluation().model_dump(mode="json"),
         "sources": {},
         "checkpoint": str(folder / "checkpoint"),
@@ -88,13 +108,25 @@ def test_a_job_of_two_runs_is_journaled_with_its_provenance(worker, tmp_path):
     assert done(process) == 7
     for seed, path in zip((1, 2), journals, strict=True):
         (start,), (end,) = events(path, "start"), events(path, "end")
-        assert start["pid"] == process.pid and start["host"] == platform.node() and start["pack_size"] == 2
+        assert (
+            start["pid"] == process.pid
+            and start["host"] == platform.node()
+            and start["pack_size"] == 2
+        )
         assert start["device"] == "cpu" and start["device_name"] == "stub" and start["threads"] == 1
-        assert set(start["versions"]) == {"ablate", "python", "torch", "cuda"} and abs(start["time"] - time.time()) < 60
-        assert "commit" not in start or (len(start["commit"]) == 40 and isinstance(start["dirty"], bool))
+        assert (
+            set(start["versions"]) == {"ablate", "python", "torch", "cuda"}
+            and abs(start["time"] - time.time()) < 60
+        )
+        assert "commit" not in start or (
+            len(start["commit"]) == 40 and isinstance(start["dirty"], bool)
+        )
         assert end["status"] == "complete"
         losses = [x for event in events(path, "metrics") for x in event["series"]["train_loss"]]
-        assert losses == [stub_engine.value(RunConfig(steps=5, seed=seed), "train_loss", step) for step in range(1, 6)]
+        assert losses == [
+            stub_engine.value(RunConfig(steps=5, seed=seed), "train_loss", step)
+            for step in range(1, 6)
+        ]
 
 
 def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path):
@@ -103,7 +135,11 @@ def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path
     (good,) = send(process, 2, tmp_path, RunConfig(steps=5))
     assert [done(process), done(process)] == [1, 2]
     (end,) = events(failing, "end")
-    assert end["status"] == "failed" and "ValueError: the stub was told to fail" in end["error"] and "Traceback" in end["error"]
+    assert (
+        end["status"] == "failed"
+        and "ValueError: the stub was told to fail" in end["error"]
+        and "Traceback" in end["error"]
+    )
     assert end["step"] == 2
     assert events(good, "end")[0]["status"] == "complete"
     assert events(good, "start")[0]["pid"] == events(failing, "start")[0]["pid"] == process.pid
@@ -114,21 +150,26 @@ def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RUNS_OUT_OF_MEMORY))
     assert done(process) is None and process.wait(10) == 0
     (end,) = events(path, "end")
-    assert end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
+    assert (
+        end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
+    )
 
 
 def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
     process = worker()
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.BREAKS_DEVICE))
     assert done(process) is None and process.wait(10) == 1
-    assert not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
+    assert (
+        not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
+    )
 
 
 def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
     """The journal has room; torch says of the disk what it likes."""
     (tmp_path / "crammed.py").write_text(
-        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n"
-        "    try: open('/dev/full', 'wb', buffering=0).write(b'x')\n    except OSError: raise RuntimeError('unexpected pos')\n"
+        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n   "
+        " try: open('/dev/full', 'wb', buffering=0).write(b'x')\n    except OSError: raise"
+        " RuntimeError('unexpected pos')\n"
     )
     process = worker(ABLATE_ENGINE="crammed", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
@@ -138,7 +179,9 @@ def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
 
 
 def test_an_engine_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path, monkeypatch):
-    (tmp_path / "forgetful.py").write_text("from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n")
+    (tmp_path / "forgetful.py").write_text(
+        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n"
+    )
     process = worker(ABLATE_ENGINE="forgetful", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     assert done(process) == 1
@@ -162,14 +205,29 @@ def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
     assert process.wait(10) == 0
     assert not journal.alive(path)
     (end,) = events(path, "end")
-    assert end["status"] == "stopped" and end["step"] == json.loads((tmp_path / "checkpoint").read_text())
+    assert end["status"] == "stopped" and end["step"] == json.loads(
+        (tmp_path / "checkpoint").read_text()
+    )
 
 
 def test_an_engine_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
-    (tmp_path / "deaf.py").write_text("import time\nfrom stub_engine import *\ndef train(*a, **k): time.sleep(1000)\n")
-    (tmp_path / "hasty.py").write_text("from ablate.launch import worker\nworker.GRACE = 0.2\nworker.main()\n")
+    (tmp_path / "deaf.py").write_text(
+        "import time\nfrom stub_engine import *\ndef train(*a, **k): time.sleep(1000)\n"
+    )
+    (tmp_path / "hasty.py").write_text(
+        "from ablate.launch import worker\nworker.GRACE = 0.2\nworker.main()\n"
+    )
     environment = {**os.environ, "ABLATE_ENGINE": "deaf", "PYTHONPATH": f"{HERE.parent}:{HERE}"}
-    command = [sys.executable, str(tmp_path / "hasty.py"), "--device", "cpu", "--threads", "1", "--memory", "1"]
+    command = [
+        sys.executable,
+        str(tmp_path / "hasty.py"),
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--memory",
+        "1",
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     wait_for(lambda: journal.alive(path))
@@ -207,7 +265,9 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
 
 def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker, tmp_path):
     begun = tmp_path / "begun"
-    (tmp_path / "slow_engine.py").write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n")
+    (tmp_path / "slow_engine.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
+    )
     process = worker(ABLATE_ENGINE="slow_engine", PYTHONPATH=f"{HERE.parent}:{tmp_path}")
     send(process, 1, tmp_path, RunConfig())
     wait_for(begun.exists)

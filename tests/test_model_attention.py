@@ -1,4 +1,6 @@
-"""Who sees whom, how scores depend on position, and each variant of attention against a plain computation."""
+"""Who sees whom, how scores depend on position, and each variant of attention against a plain
+computation.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def _variants(**fields: Any) -> list[RunConfig]:
 
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("topology", CATALOGUE["topology"].names)
-def test_causal_attention_sees_the_whole_past_and_nothing_of_the_future(topology: str, position: str) -> None:
+def test_causal_attention_sees_the_whole_past_and_nothing_of_the_future(
+    topology: str, position: str
+) -> None:
     for config in _variants(topology=topology, position=position, attention="causal"):
         model, given, cut = build(config, sharpen=5), tokens(config), 5
         later, earlier = given.clone(), given.clone()
@@ -88,8 +92,20 @@ def test_alibi_slopes_are_the_papers() -> None:
     eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert Alibi(small(n_head=8, d_head=2), 1).slopes.tolist() == eight
     twelve = Alibi(small(n_head=12, d_head=2), 1)
-    torch.testing.assert_close(twelve.slopes, torch.tensor([*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]))
-    assert twelve.bias(9)[0, 2, 5].tolist() == [-5 / 8, -4 / 8, -3 / 8, -2 / 8, -1 / 8, 0, -1 / 8, -2 / 8, -3 / 8]
+    torch.testing.assert_close(
+        twelve.slopes, torch.tensor([*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    )
+    assert twelve.bias(9)[0, 2, 5].tolist() == [
+        -5 / 8,
+        -4 / 8,
+        -3 / 8,
+        -2 / 8,
+        -1 / 8,
+        0,
+        -1 / 8,
+        -2 / 8,
+        -3 / 8,
+    ]
 
 
 @pytest.mark.parametrize("attention", ["causal", "full"])
@@ -97,8 +113,12 @@ def test_alibi_slopes_are_the_papers() -> None:
 def test_every_t5_bucket_holds_a_distance(n_ctx: int, attention: str) -> None:
     position = T5Bias(small(n_ctx=n_ctx, attention=attention, objective="masked"), 1)
     reach = torch.arange(1 - n_ctx, n_ctx if attention == "full" else 1)
-    unused = [position.buckets // 2] if attention == "full" else []  # in T5 too: distance 0 among the later keys
-    assert position.bucket(reach).unique().tolist() == [n for n in range(position.buckets) if n not in unused]
+    unused = (
+        [position.buckets // 2] if attention == "full" else []
+    )  # in T5 too: distance 0 among the later keys
+    assert position.bucket(reach).unique().tolist() == [
+        n for n in range(position.buckets) if n not in unused
+    ]
     assert position.maximum <= n_ctx
 
 
@@ -113,7 +133,9 @@ def test_sinusoids_are_the_papers_and_go_on_beyond_the_table() -> None:
     assert added.shape == (1, 1, 100, 16)
     for t, i in [(0, 0), (1, 3), (47, 7), (99, 5)]:
         angle = torch.tensor(t / 10000 ** (2 * i / 16))
-        torch.testing.assert_close(added[0, 0, t, 2 * i : 2 * i + 2], torch.stack((angle.sin(), angle.cos())))
+        torch.testing.assert_close(
+            added[0, 0, t, 2 * i : 2 * i + 2], torch.stack((angle.sin(), angle.cos()))
+        )
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -123,11 +145,15 @@ def test_longer_texts_than_the_training_context(position: str) -> None:
     given = torch.randint(config.n_vocab, (1, 1, 5 * config.n_ctx))
     if position == "learned":
         assert config.longest_context == config.n_ctx
-        with pytest.raises(AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"):
+        with pytest.raises(
+            AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"
+        ):
             model(given)
     else:
         assert config.longest_context is None
-        torch.testing.assert_close(model(given)[..., :12, :], model(given[..., :12]), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            model(given)[..., :12, :], model(given[..., :12]), atol=1e-5, rtol=1e-4
+        )
 
 
 def _plain(model: Any, config: RunConfig, x: Tensor) -> Tensor:
@@ -144,17 +170,24 @@ def _plain(model: Any, config: RunConfig, x: Tensor) -> Tensor:
         if config.position != "rotary":
             return vector
         rate = 10000.0 ** (-torch.arange(width // 2, dtype=torch.float64) * 2 / width)
-        turn = torch.polar(torch.ones(t, width // 2, dtype=torch.float64), torch.arange(t)[:, None] * rate)
+        turn = torch.polar(
+            torch.ones(t, width // 2, dtype=torch.float64), torch.arange(t)[:, None] * rate
+        )
         turned = torch.complex(vector[..., : width // 2], vector[..., width // 2 :]) * turn
         return torch.cat((turned.real, turned.imag), -1)
 
     heads = []
     for h in range(config.n_head):
-        mine, shared = slice(h * width, (h + 1) * width), slice(h // group * width, (h // group + 1) * width)
+        mine, shared = (
+            slice(h * width, (h + 1) * width),
+            slice(h // group * width, (h // group + 1) * width),
+        )
         q = rotated(norm(attention.query(x)[..., mine], attention.query_norm))
         k = rotated(norm(attention.key(x)[..., shared], attention.key_norm))
         if config.score == "additive":
-            scores = torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ attention.score.vector[0, h]
+            scores = (
+                torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ attention.score.vector[0, h]
+            )
         else:
             scores = q @ k.mT * (1 if config.attention_scale == "none" else width**-0.5)
         if config.position == "t5":
@@ -174,7 +207,9 @@ def test_attention_is_its_definition(position: str, attention: str) -> None:
         model = build(config, sharpen=3)
         x = torch.randn(1, 2, config.n_ctx, config.d_model, dtype=torch.float64)
         _, bias = model.start(tokens(config))
-        torch.testing.assert_close(model.blocks[0].attention(x, bias), _plain(model, config, x), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(
+            model.blocks[0].attention(x, bias), _plain(model, config, x), atol=1e-9, rtol=1e-9
+        )
 
 
 def test_additive_scores_with_rotary_positions_are_refused() -> None:

@@ -1,4 +1,6 @@
-"""Random valid configurations: each builds as its closed form says, learns, and no field is read nowhere."""
+"""Random valid configurations: each builds as its closed form says, learns, and no field is read
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def _values(field: str) -> SearchStrategy[Any]:
 
 @st.composite
 def _configs(draw: DrawFn, **fixed: Any) -> RunConfig:
-    fields = {"objective": draw(_values("objective"))} | {field: draw(_values(field)) for field in FIELDS} | fixed
+    fields = (
+        {"objective": draw(_values("objective"))}
+        | {field: draw(_values(field)) for field in FIELDS}
+        | fixed
+    )
     return _resolved(fields)
 
 
@@ -64,14 +70,20 @@ def _seen(config: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
     """What can be observed of a model: the shapes of its parameters, and its logits in training."""
     model = build(config)
     with torch.no_grad():
-        return {name: parameter.shape for name, parameter in model.named_parameters()}, model(tokens(config))
+        return {name: parameter.shape for name, parameter in model.named_parameters()}, model(
+            tokens(config)
+        )
 
 
 @settings(BOUNDED, max_examples=120)
 @given(_configs(), st.data())
 def test_every_field_changes_something_observable(config: RunConfig, data: st.DataObject) -> None:
     field = data.draw(st.sampled_from(["seed", *FIELDS]))
-    value = data.draw(st.just(1) if field == "seed" else _values(field).filter(lambda value: value != getattr(config, field)))
+    value = data.draw(
+        st.just(1)
+        if field == "seed"
+        else _values(field).filter(lambda value: value != getattr(config, field))
+    )
     changed = _resolved(config.model_dump() | {field: value})
     assume(changed != config)  # where the field has no meaning, it is set back
     (shapes, logits), (other_shapes, other_logits) = _seen(config), _seen(changed)
@@ -82,13 +94,18 @@ def test_every_field_changes_something_observable(config: RunConfig, data: st.Da
 @given(_configs(d_model=16, n_ctx=17, n_vocab=19))
 def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
     model = build(config)
-    text = torch.arange(2 * 17 + 1) ** 2 % 18  # a rule that repeats every 18 tokens, and one token that never occurs
+    text = (
+        torch.arange(2 * 17 + 1) ** 2 % 18
+    )  # a rule that repeats every 18 tokens, and one token that never occurs
     clean = torch.stack((text[:18], text[17:]))[None]
     if config.objective == "causal":
         shown, wanted = clean[..., :-1], clean[..., 1:]
     else:
         hidden = torch.arange(17) % 3 == 1
-        shown, wanted = clean[..., 1:].masked_fill(hidden, 18), clean[..., 1:].masked_fill(~hidden, -100)
+        shown, wanted = (
+            clean[..., 1:].masked_fill(hidden, 18),
+            clean[..., 1:].masked_fill(~hidden, -100),
+        )
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
     for step in range(30):
         model.dice.step.fill_(step)

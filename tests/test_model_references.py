@@ -1,7 +1,9 @@
-"""Equality with public models, by copied random weights: logits to 1e-5, and the gradient of one backward pass.
+"""Equality with public models, by copied random weights: logits to 1e-5, and the gradient of one
+backward pass.
 
-A map gives, for each of our parameters, theirs and the linear function that turns theirs into ours; the same function
-turns their gradient into ours. Multiplied-up random weights, gains and biases make attention far from uniform.
+A map gives, for each of our parameters, theirs and the linear function that turns theirs into ours;
+the same function turns their gradient into ours. Multiplied-up random weights, gains and biases
+make attention far from uniform.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from ablate.sizes import t5_buckets
 
 transformers = pytest.importorskip("transformers")
 
-Map = dict[str, tuple[str, Callable[[Tensor], Tensor]]]  # our parameter → (their parameter, theirs → ours)
+Map = dict[
+    str, tuple[str, Callable[[Tensor], Tensor]]
+]  # our parameter → (their parameter, theirs → ours)
 LAYERS, WIDTH, HEADS, HIDDEN, CONTEXT, VOCABULARY = 2, 32, 4, 48, 20, 50
 D_HEAD = WIDTH // HEADS
 
@@ -33,17 +37,32 @@ def _same(weight: Tensor) -> Tensor:
 
 
 def _config(**fields: Any) -> RunConfig:
-    sizes = {"n_layer": LAYERS, "d_model": WIDTH, "n_head": HEADS, "d_mlp": HIDDEN, "n_ctx": CONTEXT, "n_vocab": VOCABULARY}
+    sizes = {
+        "n_layer": LAYERS,
+        "d_model": WIDTH,
+        "n_head": HEADS,
+        "d_mlp": HIDDEN,
+        "n_ctx": CONTEXT,
+        "n_vocab": VOCABULARY,
+    }
     return RunConfig(**sizes, batch_tokens=2 * CONTEXT, init="normal-0.02", **fields)
 
 
 def _map(outside: dict[str, str], inside: dict[str, str], blocks: str) -> Map:
-    """Names to names, without their endings: `inside` once a block, `blocks` with the block's number for {}."""
+    """Names to names, without their endings: `inside` once a block, `blocks` with the block's
+    number for {}.
+    """
     names = dict(outside)
     for i in range(LAYERS):
-        names |= {f"blocks.{i}.{ours}": blocks.format(i) + theirs for ours, theirs in inside.items()}
+        names |= {
+            f"blocks.{i}.{ours}": blocks.format(i) + theirs for ours, theirs in inside.items()
+        }
     endings = {"weight": "weight", "gain": "weight", "bias": "bias"}
-    return {f"{ours}.{a}": (f"{theirs}.{b}", _same) for ours, theirs in names.items() for a, b in endings.items()}
+    return {
+        f"{ours}.{a}": (f"{theirs}.{b}", _same)
+        for ours, theirs in names.items()
+        for a, b in endings.items()
+    }
 
 
 def _check(
@@ -53,17 +72,25 @@ def _check(
     prepare: Callable[[Transformer], None] = lambda ours: None,
     apart: tuple[str, ...] = (),
 ) -> None:
-    """Randomise theirs, copy it into ours by the map, compare outputs and gradients; `apart`: endings of names left out."""
+    """Randomise theirs, copy it into ours by the map, compare outputs and gradients; `apart`:
+    endings of names left out.
+    """
     torch.manual_seed(0)
     theirs.eval()
     named = dict(theirs.named_parameters())
     with torch.no_grad():
         for name, parameter in named.items():
             gain = parameter.ndim == 1 and name.endswith("weight")
-            parameter.copy_(torch.randn(parameter.shape) * (0.1 if parameter.ndim == 1 else 0.25) + gain)
+            parameter.copy_(
+                torch.randn(parameter.shape) * (0.1 if parameter.ndim == 1 else 0.25) + gain
+            )
     ours = Transformer(config)
     ours.initialise([0])
-    pairs = {name: mapping[name] for name, _ in ours.named_parameters() if not (apart and name.endswith(apart))}
+    pairs = {
+        name: mapping[name]
+        for name, _ in ours.named_parameters()
+        if not (apart and name.endswith(apart))
+    }
     with torch.no_grad():
         for name, (their, turn) in pairs.items():
             ours.get_parameter(name).copy_(turn(named[their])[None])
@@ -79,23 +106,44 @@ def _check(
     for output in (found, expected):
         F.cross_entropy(output.flatten(0, 1), targets).backward()
     for name, (their, turn) in pairs.items():
-        torch.testing.assert_close(ours.get_parameter(name).grad[0], turn(named[their].grad), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            ours.get_parameter(name).grad[0], turn(named[their].grad), atol=1e-5, rtol=1e-4
+        )
 
 
 def _third(index: int) -> Callable[[Tensor], Tensor]:
     """Query, key or value of GPT-2's joint map, which is stored with inputs first."""
-    return lambda joint: joint.T[index * WIDTH : (index + 1) * WIDTH] if joint.ndim == 2 else joint[index * WIDTH :][:WIDTH]
+    return lambda joint: (
+        joint.T[index * WIDTH : (index + 1) * WIDTH]
+        if joint.ndim == 2
+        else joint[index * WIDTH :][:WIDTH]
+    )
 
 
 def test_gpt2() -> None:
     theirs = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_inner=HIDDEN
+            vocab_size=VOCABULARY,
+            n_positions=CONTEXT,
+            n_embd=WIDTH,
+            n_layer=LAYERS,
+            n_head=HEADS,
+            n_inner=HIDDEN,
         )
     )
     mapping = _map(
-        {"embedding": "transformer.wte", "position.table": "transformer.wpe", "final_norm": "transformer.ln_f"},
-        {"n1": "ln_1", "n2": "ln_2", "attention.output": "attn.c_proj", "mlp.hidden": "mlp.c_fc", "mlp.output": "mlp.c_proj"},
+        {
+            "embedding": "transformer.wte",
+            "position.table": "transformer.wpe",
+            "final_norm": "transformer.ln_f",
+        },
+        {
+            "n1": "ln_1",
+            "n2": "ln_2",
+            "attention.output": "attn.c_proj",
+            "mlp.hidden": "mlp.c_fc",
+            "mlp.output": "mlp.c_proj",
+        },
         "transformer.h.{}.",
     )
     for name, (their, _) in mapping.items():
@@ -104,8 +152,13 @@ def test_gpt2() -> None:
     for i in range(LAYERS):
         for index, part in enumerate(("query", "key", "value")):
             for end in ("weight", "bias"):
-                mapping[f"blocks.{i}.attention.{part}.{end}"] = (f"transformer.h.{i}.attn.c_attn.{end}", _third(index))
-    _check(_config(position="learned", activation="gelu-tanh", tie_embeddings="tied"), theirs, mapping)
+                mapping[f"blocks.{i}.attention.{part}.{end}"] = (
+                    f"transformer.h.{i}.attn.c_attn.{end}",
+                    _third(index),
+                )
+    _check(
+        _config(position="learned", activation="gelu-tanh", tie_embeddings="tied"), theirs, mapping
+    )
 
 
 def test_bert_with_its_mlm_head() -> None:
@@ -172,13 +225,23 @@ def test_gpt_neox() -> None:
             intermediate_size=HIDDEN,
             max_position_embeddings=CONTEXT,
             rotary_pct=1.0,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 1.0,
+            },
             use_parallel_residual=True,
         )
     )
-    head = "lm_head" if hasattr(theirs, "lm_head") else "embed_out"  # its name since and before transformers 5
+    head = (
+        "lm_head" if hasattr(theirs, "lm_head") else "embed_out"
+    )  # its name since and before transformers 5
     mapping = _map(
-        {"embedding": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm", "unembedding": head},
+        {
+            "embedding": "gpt_neox.embed_in",
+            "final_norm": "gpt_neox.final_layer_norm",
+            "unembedding": head,
+        },
         {
             "n1": "input_layernorm",
             "n2": "post_attention_layernorm",
@@ -215,7 +278,11 @@ def test_gpt_j_with_its_one_norm_copied_into_both() -> None:
     )
     theirs.lm_head.register_parameter("bias", None)  # ours has none without an MLM transform
     mapping = _map(
-        {"embedding": "transformer.wte", "final_norm": "transformer.ln_f", "unembedding": "lm_head"},
+        {
+            "embedding": "transformer.wte",
+            "final_norm": "transformer.ln_f",
+            "unembedding": "lm_head",
+        },
         {
             "attention.value": "attn.v_proj",
             "attention.output": "attn.out_proj",
@@ -226,7 +293,10 @@ def test_gpt_j_with_its_one_norm_copied_into_both() -> None:
     )
     for i in range(LAYERS):
         for part in ("query", "key"):
-            mapping[f"blocks.{i}.attention.{part}.weight"] = (f"transformer.h.{i}.attn.{part[0]}_proj.weight", _pairs_apart)
+            mapping[f"blocks.{i}.attention.{part}.weight"] = (
+                f"transformer.h.{i}.attn.{part[0]}_proj.weight",
+                _pairs_apart,
+            )
     models = []
 
     def copy_norm(ours: Transformer) -> None:
@@ -239,9 +309,20 @@ def test_gpt_j_with_its_one_norm_copied_into_both() -> None:
 
     no_bias = tuple(f"attention.{part}.bias" for part in ("query", "key", "value", "output"))
     config = _config(topology="parallel", position="rotary", activation="gelu-tanh")
-    _check(config, theirs, mapping, copy_norm, apart=("n1.gain", "n1.bias", "n2.gain", "n2.bias", *no_bias))
+    _check(
+        config,
+        theirs,
+        mapping,
+        copy_norm,
+        apart=("n1.gain", "n1.bias", "n2.gain", "n2.bias", *no_bias),
+    )
     for block, their in zip(models[0].blocks, theirs.transformer.h, strict=True):
-        torch.testing.assert_close(block.n1.gain.grad[0] + block.n2.gain.grad[0], their.ln_1.weight.grad, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            block.n1.gain.grad[0] + block.n2.gain.grad[0],
+            their.ln_1.weight.grad,
+            atol=1e-5,
+            rtol=1e-4,
+        )
 
 
 def test_t5s_encoder() -> None:
@@ -299,9 +380,16 @@ def test_t5_buckets_are_transformers_for_any_distance(causal: bool) -> None:
     from ablate.model.position import T5Bias
 
     for n_ctx in (16, 64, 512, 4096):
-        config = RunConfig(objective="masked", attention="causal" if causal else "full", n_ctx=n_ctx, batch_tokens=n_ctx)
+        config = RunConfig(
+            objective="masked",
+            attention="causal" if causal else "full",
+            n_ctx=n_ctx,
+            batch_tokens=n_ctx,
+        )
         ours, reach = T5Bias(config, 1), torch.arange(-3 * n_ctx, 3 * n_ctx)
-        theirs = T5Attention._relative_position_bucket(reach, not causal, ours.buckets, ours.maximum)
+        theirs = T5Attention._relative_position_bucket(
+            reach, not causal, ours.buckets, ours.maximum
+        )
         assert torch.equal(ours.bucket(reach), theirs)
 
 
@@ -334,4 +422,10 @@ def test_llama() -> None:
         },
         "model.layers.{}.",
     )
-    _check(_config(norm_kind="rmsnorm", activation="swiglu", position="rotary", n_kv_head=2, bias="none"), theirs, mapping)
+    _check(
+        _config(
+            norm_kind="rmsnorm", activation="swiglu", position="rotary", n_kv_head=2, bias="none"
+        ),
+        theirs,
+        mapping,
+    )

@@ -1,4 +1,6 @@
-"""Each topology is its equation under each norm, and torch's encoder layer where that is the same thing."""
+"""Each topology is its equation under each norm, and torch's encoder layer where that is the same
+thing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Text(str):
         return Text(f"{self!s} + {other!s}")
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Text:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Text:
         assert function is torch.cat and args[1] == -1
         return Text("[" + " ; ".join(map(str, args[0])) + "]")
 
@@ -55,7 +59,9 @@ def _expected(topology: str, norm: str) -> str:
         return lambda x: Text(f"{name}({x!s})") if present else Text(x)
 
     present = PRESENT[norm].split()
-    p1, p2, n1, n2, o1, o2 = (named(name, name in present) for name in ("P1", "P2", "N1", "N2", "O1", "O2"))
+    p1, p2, n1, n2, o1, o2 = (
+        named(name, name in present) for name in ("P1", "P2", "N1", "N2", "O1", "O2")
+    )
     attention, mlp = named("Attn"), named("MLP")
     scope: dict[str, Any] = {
         "x": Text("x"),
@@ -91,7 +97,9 @@ def test_the_catalogue_and_the_classes_state_the_same_equations() -> None:
 
 @pytest.mark.parametrize("norm", PRESENT)
 def test_a_final_norm_stands_after_pre_and_peri_alone(norm: str) -> None:
-    assert isinstance(Transformer(small(norm=norm)).final_norm, LayerNorm) == (norm in ("pre", "peri"))
+    assert isinstance(Transformer(small(norm=norm)).final_norm, LayerNorm) == (
+        norm in ("pre", "peri")
+    )
 
 
 def test_concat_reads_and_norms_twice_the_width() -> None:
@@ -103,16 +111,28 @@ def test_concat_reads_and_norms_twice_the_width() -> None:
 @pytest.mark.parametrize("attention", ["causal", "full"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_serial_equals_torchs_encoder_layer(norm: str, attention: str, activation: str) -> None:
-    config = small(norm=norm, attention=attention, objective="masked", activation=activation, position="none", d_mlp=40)
+    config = small(
+        norm=norm,
+        attention=attention,
+        objective="masked",
+        activation=activation,
+        position="none",
+        d_mlp=40,
+    )
     ours = build(config, sharpen=4).blocks[1]
-    theirs = nn.TransformerEncoderLayer(16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm == "pre")
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, 40, 0.0, activation, batch_first=True, norm_first=norm == "pre"
+    )
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter += torch.randn(parameter.shape) / 8  # gains and biases too
         attention_maps = [ours.attention.query, ours.attention.key, ours.attention.value]
         theirs.self_attn.in_proj_weight.copy_(torch.cat([one.weight[0] for one in attention_maps]))
         theirs.self_attn.in_proj_bias.copy_(torch.cat([one.bias[0] for one in attention_maps]))
-        pairs = [(theirs.self_attn.out_proj, ours.attention.output), (theirs.linear1, ours.mlp.hidden)]
+        pairs = [
+            (theirs.self_attn.out_proj, ours.attention.output),
+            (theirs.linear1, ours.mlp.hidden),
+        ]
         for their, our in [*pairs, (theirs.linear2, ours.mlp.output)]:
             their.weight.copy_(our.weight[0])
             their.bias.copy_(our.bias[0])
@@ -143,7 +163,9 @@ def test_stream_statistics_are_what_they_say() -> None:
     for k in range(2):
         for depth, x in enumerate(streams):
             cosines = [nn.functional.cosine_similarity(s[:, None], s[None], dim=-1) for s in x[k]]
-            off_diagonal = torch.stack([c[~torch.eye(12, dtype=torch.bool)].mean() for c in cosines]).mean()
+            off_diagonal = torch.stack(
+                [c[~torch.eye(12, dtype=torch.bool)].mean() for c in cosines]
+            ).mean()
             torch.testing.assert_close(similarity[k, depth], off_diagonal, atol=1e-9, rtol=0)
             torch.testing.assert_close(rms[k, depth], x[k].square().mean().sqrt())
     assert (similarity[:, -1] > similarity[:, 0] + 0.3).all()  # rank collapse

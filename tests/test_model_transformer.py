@@ -1,4 +1,6 @@
-"""Weights, gradients, packs, dropout and precision of the whole model, for every level of every factor."""
+"""Weights, gradients, packs, dropout and precision of the whole model, for every level of every
+factor.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,17 @@ def _loss(model: Transformer, given: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 2), given.flip(-1).flatten()) * len(given)
 
 
-# -- weights ----------------------------------------------------------------------------------------------------------
+# -- weights ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("factor", "value", "baseline", "changed"), ONE_FACTOR, ids=ONE_FACTOR_IDS)
 def test_changing_one_factor_leaves_weights_of_the_same_name_and_shape(
     factor: str, value: Any, baseline: RunConfig, changed: RunConfig
 ) -> None:
-    before, after = dict(build(baseline, 3).named_parameters()), dict(build(changed, 3).named_parameters())
+    before, after = (
+        dict(build(baseline, 3).named_parameters()),
+        dict(build(changed, 3).named_parameters()),
+    )
     shared = [name for name in before if name in after and before[name].shape == after[name].shape]
     assert len(shared) >= 5 or factor == "d_model"
     if factor != "init":
@@ -43,15 +48,23 @@ def test_changing_one_factor_leaves_weights_of_the_same_name_and_shape(
 
 def test_weights_depend_on_seed_and_name_not_on_pack_or_precision() -> None:
     alone, packed = build(small(), 5), build(small(precision="float64"), 1, 5)
-    values = [parameter.detach() for name, parameter in alone.named_parameters() if name.endswith("weight")]
+    values = [
+        parameter.detach()
+        for name, parameter in alone.named_parameters()
+        if name.endswith("weight")
+    ]
     for name, parameter in alone.named_parameters():
         assert torch.equal(dict(packed.named_parameters())[name][1].float(), parameter[0])
-    assert len({round(float(value.flatten()[0] / value.std()), 4) for value in values}) == len(values)
+    assert len({round(float(value.flatten()[0] / value.std()), 4) for value in values}) == len(
+        values
+    )
     assert not torch.equal(packed.embedding.weight[0], packed.embedding.weight[1])
 
 
 def test_names_say_which_part_and_nothing_else() -> None:
-    names = {name for name, _ in build(small(position="t5", tie_embeddings="tied")).named_parameters()}
+    names = {
+        name for name, _ in build(small(position="t5", tie_embeddings="tied")).named_parameters()
+    }
     assert {
         "embedding.weight",
         "position.table.weight",
@@ -66,7 +79,16 @@ def test_names_say_which_part_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE["init"].names)
 def test_weights_start_at_the_stated_deviation(name: str) -> None:
-    config = small(init=name, d_model=64, n_layer=4, head_combine="sum", qkv="mlp", n_vocab=256, position="learned", n_ctx=64)
+    config = small(
+        init=name,
+        d_model=64,
+        n_layer=4,
+        head_combine="sum",
+        qkv="mlp",
+        n_vocab=256,
+        position="learned",
+        n_ctx=64,
+    )
     model = build(config)
     last = 1 / math.sqrt(2 * 4) if name == "depth-scaled" else 1
     fan_in = {
@@ -76,12 +98,16 @@ def test_weights_start_at_the_stated_deviation(name: str) -> None:
         "blocks.2.attention.query.output.weight": 64,
         "blocks.2.mlp.hidden.weight": 64,
         "blocks.2.mlp.output.weight": 256 / last**2,
-        "blocks.2.attention.output.weight": 64 / last**2,  # one matrix of d_head rows, four heads summed
+        "blocks.2.attention.output.weight": (
+            64 / last**2
+        ),  # one matrix of d_head rows, four heads summed
     }
     for parameter, terms in fan_in.items():
         expected = 0.02 if name == "normal-0.02" else terms**-0.5
         weight = dict(model.named_parameters())[parameter]
-        assert abs(float(weight.detach().std()) / expected - 1) < 5 / math.sqrt(2 * weight.numel()), parameter
+        assert abs(float(weight.detach().std()) / expected - 1) < 5 / math.sqrt(
+            2 * weight.numel()
+        ), parameter
     stream = float(model.stream(tokens(config))[0][0, 0])
     assert abs(stream / (math.sqrt(2) * (0.02 if name == "normal-0.02" else 1)) - 1) < 0.05
 
@@ -100,11 +126,13 @@ def test_weights_are_nan_before_they_are_initialised() -> None:
     assert Transformer(small())(tokens(small())).isnan().all()
 
 
-# -- gradients --------------------------------------------------------------------------------------------------------
+# -- gradients -------------------------------------------------------------------------------------
 
 
 def _without_gradient(config: RunConfig) -> tuple[str, ...]:
-    """Biases added to every key alike shift all scores of a query, which the softmax takes out again."""
+    """Biases added to every key alike shift all scores of a query, which the softmax takes out
+    again.
+    """
     if config.position == "rotary" or config.score == "additive":
         return ()
     if config.qk_norm == "none":
@@ -114,14 +142,29 @@ def _without_gradient(config: RunConfig) -> tuple[str, ...]:
 
 GRADIENT_CASES = [
     *(changed for _, _, _, changed in ONE_FACTOR),
-    *(small(topology=topology, norm=norm) for topology in TOPOLOGIES for norm in ("post", "peri", "none")),
-    *(small(position=position, objective="masked", **more) for position in POSITIONS for more in ({}, {"qk_norm": "layernorm"})),
+    *(
+        small(topology=topology, norm=norm)
+        for topology in TOPOLOGIES
+        for norm in ("post", "peri", "none")
+    ),
+    *(
+        small(position=position, objective="masked", **more)
+        for position in POSITIONS
+        for more in ({}, {"qk_norm": "layernorm"})
+    ),
     small(qkv="mlp", position="none"),
-    small(objective="masked", mlm_head_transform="dense", tie_embeddings="tied", embed_norm="layernorm"),
+    small(
+        objective="masked",
+        mlm_head_transform="dense",
+        tie_embeddings="tied",
+        embed_norm="layernorm",
+    ),
 ]
 
 
-@pytest.mark.parametrize("config", GRADIENT_CASES, ids=[config.key[:6] for config in GRADIENT_CASES])
+@pytest.mark.parametrize(
+    "config", GRADIENT_CASES, ids=[config.key[:6] for config in GRADIENT_CASES]
+)
 def test_every_parameter_of_every_member_gets_a_gradient(config: RunConfig) -> None:
     model = build(config.model_copy(update={"precision": "float64"}), 0, 1, sharpen=2)
     _loss(model, tokens(config, 2)).backward()
@@ -134,10 +177,14 @@ def test_every_parameter_of_every_member_gets_a_gradient(config: RunConfig) -> N
             assert largest.min() > 1e-9, name
 
 
-# -- packs ------------------------------------------------------------------------------------------------------------
+# -- packs -----------------------------------------------------------------------------------------
 
 PACK_CASES = [
-    *(small(topology=topology, position=position, precision="float64") for topology in TOPOLOGIES for position in POSITIONS),
+    *(
+        small(topology=topology, position=position, precision="float64")
+        for topology in TOPOLOGIES
+        for position in POSITIONS
+    ),
     *(changed.model_copy(update={"precision": "float64"}) for _, _, _, changed in ONE_FACTOR),
 ]
 
@@ -157,7 +204,7 @@ def test_packed_equals_solo(config: RunConfig) -> None:
             torch.testing.assert_close(ours.grad[k], alone.grad[0], atol=1e-9, rtol=1e-9)
 
 
-# -- dropout ----------------------------------------------------------------------------------------------------------
+# -- dropout ---------------------------------------------------------------------------------------
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
@@ -191,10 +238,12 @@ def test_every_site_drops_in_training_alone_and_by_the_members_seeds() -> None:
     sites = [module for module in model.modules() if isinstance(module, Dropout)]
     assert len({site.stream for site in sites}) == len(sites) == 1 + 2 * 3
     assert torch.equal(model.dice.seed, torch.tensor([1, 2]))
-    assert torch.equal(model(given), model(given)) and not torch.equal(model(given), model.eval()(given))
+    assert torch.equal(model(given), model(given)) and not torch.equal(
+        model(given), model.eval()(given)
+    )
 
 
-# -- precision, compilation, copies ---------------------------------------------------------------------------------------
+# -- precision, compilation, copies ----------------------------------------------------------------
 
 
 class _Kinds(set[torch.dtype]):
@@ -207,10 +256,16 @@ class _Kinds(set[torch.dtype]):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_stream_norms_and_logits_stay_float32_under_bfloat16(topology: str) -> None:
     for norm in CATALOGUE["norm"].names:
-        config = small(topology=topology, norm=norm, position="t5", qk_norm="rmsnorm", embed_norm="rmsnorm")
+        config = small(
+            topology=topology, norm=norm, position="t5", qk_norm="rmsnorm", embed_norm="rmsnorm"
+        )
         model = build(config)
         streams, products = _Kinds(), _Kinds()
-        for module in [model.dropout, *model.blocks, *(m for m in model.modules() if type(m).__name__.endswith("Norm"))]:
+        for module in [
+            model.dropout,
+            *model.blocks,
+            *(m for m in model.modules() if type(m).__name__.endswith("Norm")),
+        ]:
             module.register_forward_hook(streams)
         model.blocks[0].mlp.hidden.register_forward_hook(products)
         with torch.autocast("cpu", torch.bfloat16):
@@ -222,9 +277,26 @@ def test_stream_norms_and_logits_stay_float32_under_bfloat16(topology: str) -> N
 COMPILED: list[dict[str, Any]] = [
     {"position": "t5", "dropout": 0.1, "n_kv_head": 1},
     {"position": "sinusoidal", "topology": "concat", "qk_norm": "layernorm"},
-    {"position": "rotary", "activation": "swiglu", "norm": "peri", "norm_kind": "rmsnorm", "head_combine": "sum"},
-    {"position": "learned", "score": "additive", "objective": "masked", "mlm_head_transform": "dense"},
-    {"position": "alibi", "topology": "parallel", "norm": "post", "norm_kind": "layernorm-scalar", "tie_embeddings": "tied"},
+    {
+        "position": "rotary",
+        "activation": "swiglu",
+        "norm": "peri",
+        "norm_kind": "rmsnorm",
+        "head_combine": "sum",
+    },
+    {
+        "position": "learned",
+        "score": "additive",
+        "objective": "masked",
+        "mlm_head_transform": "dense",
+    },
+    {
+        "position": "alibi",
+        "topology": "parallel",
+        "norm": "post",
+        "norm_kind": "layernorm-scalar",
+        "tie_embeddings": "tied",
+    },
 ]
 
 
@@ -240,7 +312,9 @@ def test_a_step_is_one_graph(fields: dict[str, Any]) -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("fields", COMPILED, ids=lambda fields: fields["position"])
-def test_a_step_can_be_captured_and_replayed_with_another_step_number(fields: dict[str, Any]) -> None:
+def test_a_step_can_be_captured_and_replayed_with_another_step_number(
+    fields: dict[str, Any],
+) -> None:
     config = small(**fields)
     model, given = build(config, 0, 1).cuda(), tokens(config, 2).cuda()
     capture = torch.cuda.CUDAGraph()
@@ -284,9 +358,13 @@ def test_the_mlm_transform_is_berts() -> None:
     expected = F.layer_norm(F.relu(x @ transform.dense.weight[0].T), (16,), eps=1e-5)
     torch.testing.assert_close(transform(x), expected)
     nn.init.normal_(model.unembedding.bias)
-    torch.testing.assert_close(model.head(x), expected @ model.unembedding.weight[0].T + model.unembedding.bias[0])
+    torch.testing.assert_close(
+        model.head(x), expected @ model.unembedding.weight[0].T + model.unembedding.bias[0]
+    )
 
 
 def test_every_factor_of_the_model_has_a_case() -> None:
-    numbers = {name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS and not row.levels}
+    numbers = {
+        name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS and not row.levels
+    }
     assert numbers == set(NUMBERS)

@@ -38,7 +38,7 @@ def told(made: Plan) -> list[tuple[str, str, str, str]]:
     return [(one.family, one.level, one.cell, one.baseline) for one in made.contrasts]
 
 
-# -- designs, strata, contrasts -------------------------------------------------------------------------------------------
+# -- designs, strata, contrasts --------------------------------------------------------------------
 
 
 def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(study) -> None:
@@ -58,32 +58,50 @@ def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(stud
     assert told(made) == [
         ("norm | n_layer=2", "post", "topology=serial, n_layer=2, norm=post", two),
         ("topology | n_layer=2", "parallel", "topology=parallel, n_layer=2, norm=pre", two),
-        ("topology × norm | n_layer=2", "parallel × post", "topology=parallel, n_layer=2, norm=post", two),
+        (
+            "topology × norm | n_layer=2",
+            "parallel × post",
+            "topology=parallel, n_layer=2, norm=post",
+            two,
+        ),
         ("norm | n_layer=4", "post", "topology=serial, n_layer=4, norm=post", four),
         ("topology | n_layer=4", "parallel", "topology=parallel, n_layer=4, norm=pre", four),
-        ("topology × norm | n_layer=4", "parallel × post", "topology=parallel, n_layer=4, norm=post", four),
+        (
+            "topology × norm | n_layer=4",
+            "parallel × post",
+            "topology=parallel, n_layer=4, norm=post",
+            four,
+        ),
     ]
     cell = made.cells[5]
     assert cell.levels == {"topology": "serial", "n_layer": "4", "norm": "post"}
     assert (cell.config.topology, cell.config.n_layer, cell.config.norm) == ("serial", 4, "post")
 
 
-@pytest.mark.parametrize(("design", "baseline"), [("leave-one-out", "rotary"), ("add-one-in", "learned")])
+@pytest.mark.parametrize(
+    ("design", "baseline"), [("leave-one-out", "rotary"), ("add-one-in", "learned")]
+)
 def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baseline: str) -> None:
     made = plan(
         study(
-            f'seeds = 1\ndesign = "{design}"\n[base]\ntokens = "1M"\n'
-            '[factors]\nposition = ["rotary", "learned"]\nqk_norm = ["rmsnorm", "none"]\nbias = ["none", "all"]\n'
+            f'seeds = 1\ndesign = "{design}"\n[base]\ntokens = "1M"\n[factors]\nposition ='
+            ' ["rotary", "learned"]\nqk_norm = ["rmsnorm", "none"]\nbias = ["none", "all"]\n'
         )
     )
     first = made.cells[0].config
     assert first.position == baseline
     differing = [
-        {name for name in type(first).model_fields if getattr(cell.config, name) != getattr(first, name)}
+        {
+            name
+            for name in type(first).model_fields
+            if getattr(cell.config, name) != getattr(first, name)
+        }
         for cell in made.cells[1:]
     ]
     assert differing == [{"position"}, {"qk_norm"}, {"bias"}]
-    assert [one.family for one in made.contrasts] == ["parts"] * 3  # one question: which part matters
+    assert [one.family for one in made.contrasts] == [
+        "parts"
+    ] * 3  # one question: which part matters
     assert [one.factor for one in made.contrasts] == ["position", "qk_norm", "bias"]
     assert price(made).largest_family == 3
     assert {one.baseline for one in made.contrasts} == {"baseline"}
@@ -92,24 +110,38 @@ def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baselin
 def test_interactions_are_families_of_their_own(study) -> None:
     made = plan(
         study(
-            'seeds = 1\ndesign = "one-factor"\ninteractions = [["topology", "norm"]]\n[base]\ntokens = "1M"\n'
-            '[factors]\ntopology = [1, 2, 5]\nnorm = ["pre", "post"]\nbias = ["all", "none"]\n'
+            'seeds = 1\ndesign = "one-factor"\ninteractions = [["topology",'
+            ' "norm"]]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\nnorm = ["pre",'
+            ' "post"]\nbias = ["all", "none"]\n'
         )
     )
-    assert Counter(one.family for one in made.contrasts) == {"topology": 2, "norm": 1, "bias": 1, "topology × norm": 2}
-    assert [cell.label for cell in made.cells][-2:] == ["topology=no-attention-skip, norm=post", "topology=parallel, norm=post"]
+    assert Counter(one.family for one in made.contrasts) == {
+        "topology": 2,
+        "norm": 1,
+        "bias": 1,
+        "topology × norm": 2,
+    }
+    assert [cell.label for cell in made.cells][-2:] == [
+        "topology=no-attention-skip, norm=post",
+        "topology=parallel, norm=post",
+    ]
 
 
 def test_a_factor_without_meaning_beside_a_level_multiplies_no_cells(study) -> None:
     made = plan(
         study(
-            'seeds = 1\nmetric = "era_accuracy"\n[base]\ncorpus = "sotu"\ntokens = "1M"\n'
-            '[factors]\nobjective = ["causal", "masked"]\nmask_ratio = [0.15, 0.4]\nmask_kind = ["token", "span"]\n'
+            'seeds = 1\nmetric = "era_accuracy"\n[base]\ncorpus = "sotu"\ntokens ='
+            ' "1M"\n[factors]\nobjective = ["causal", "masked"]\nmask_ratio = [0.15,'
+            ' 0.4]\nmask_kind = ["token", "span"]\n'
         )
     )
     assert [cell.levels for cell in made.cells] == [
         {"objective": "causal"},
-        *({"objective": "masked", "mask_ratio": r, "mask_kind": k} for r in ("0.15", "0.4") for k in ("token", "span")),
+        *(
+            {"objective": "masked", "mask_ratio": r, "mask_kind": k}
+            for r in ("0.15", "0.4")
+            for k in ("token", "span")
+        ),
     ]
     assert [(one.factor, one.level) for one in made.contrasts] == [
         ("objective", "masked"),
@@ -121,8 +153,8 @@ def test_a_factor_without_meaning_beside_a_level_multiplies_no_cells(study) -> N
 
 def test_excluded_cells_are_named_and_not_trained(study) -> None:
     text = (
-        'seeds = 1\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, "no-skip"]\nn_layer = [2, 4]\n'
-        "[[exclude]]\ntopology = {topology}\nn_layer = 4\n"
+        'seeds = 1\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1,'
+        ' "no-skip"]\nn_layer = [2, 4]\n[[exclude]]\ntopology = {topology}\nn_layer = 4\n'
     )
     made = plan(study(text.replace("{topology}", '"no-skip"')))
     assert [cell.label for cell in made.cells] == [
@@ -131,33 +163,59 @@ def test_excluded_cells_are_named_and_not_trained(study) -> None:
         "topology=serial, n_layer=4",
     ]
     assert made.excluded == ("topology=no-skip, n_layer=4",)
-    with pytest.raises(AblateError, match=r"t\.toml, line 10: \[\[exclude\]\] leaves n_layer=4 without its baseline"):
+    with pytest.raises(
+        AblateError,
+        match=r"t\.toml, line 10: \[\[exclude\]\] leaves n_layer=4 without its baseline",
+    ):
         plan(study(text.replace("{topology}", "1")))
 
 
 def test_arms_scored_on_other_held_out_tokens_are_named(study) -> None:
-    made = plan(study('seeds = 1\n[base]\ntokens = "1M"\nbatch_tokens = 3072\n[factors]\nn_ctx = [256, 512, 384]\n'))
+    made = plan(
+        study(
+            'seeds = 1\n[base]\ntokens = "1M"\nbatch_tokens = 3072\n[factors]\nn_ctx = [256, 512,'
+            " 384]\n"
+        )
+    )
     assert [one.cell for one in made.confounds if one.kind == "held-out text"] == ["n_ctx=384"]
-    text = 'seeds = 1\nmetric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\ntokenizer = ["byte", "bpe:512"]\n'
-    assert [one.cell for one in plan(study(text)).confounds if one.kind == "held-out text"] == ["tokenizer=bpe:512"]
+    text = (
+        'seeds = 1\nmetric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\ntokenizer ='
+        ' ["byte", "bpe:512"]\n'
+    )
+    assert [one.cell for one in plan(study(text)).confounds if one.kind == "held-out text"] == [
+        "tokenizer=bpe:512"
+    ]
 
 
 def test_a_stratum_without_its_baseline_is_refused(study) -> None:
-    text = 'seeds = 1\nwithin = ["mask_ratio"]\n[base]\ntokens = "1M"\n[factors]\nobjective = ["masked", "causal"]\n'
-    with pytest.raises(AblateError, match=r"t\.toml, line 4: cell 'objective=causal' is without its baseline.*within"):
+    text = (
+        'seeds = 1\nwithin = ["mask_ratio"]\n[base]\ntokens = "1M"\n[factors]\nobjective ='
+        ' ["masked", "causal"]\n'
+    )
+    with pytest.raises(
+        AblateError,
+        match=r"t\.toml, line 4: cell 'objective=causal' is without its baseline.*within",
+    ):
         plan(study(text + "mask_ratio = [0.15, 0.4]\n"))
 
 
 def test_a_downstream_metric_of_another_corpus_is_refused(study) -> None:
-    text = 'seeds = 1\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n[eval]\ndownstream = ["era_accuracy"]\n'
-    with pytest.raises(AblateError, match=r"t\.toml, line 9: cell 'topology=serial'.*needs corpus = 'sotu'"):
+    text = (
+        'seeds = 1\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n[eval]\ndownstream ='
+        ' ["era_accuracy"]\n'
+    )
+    with pytest.raises(
+        AblateError, match=r"t\.toml, line 9: cell 'topology=serial'.*needs corpus = 'sotu'"
+    ):
         plan(study(text))
 
 
 def test_runs_come_seed_after_seed_with_whole_pairs_early(study) -> None:
     made = plan(study('seeds = [7, 3]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\n'))
     cells = [cell.label for cell in made.cells]
-    assert [(run.config.seed, run.cell) for run in made.runs] == [(seed, cell) for seed in (7, 3) for cell in cells]
+    assert [(run.config.seed, run.cell) for run in made.runs] == [
+        (seed, cell) for seed in (7, 3) for cell in cells
+    ]
     assert {run.role for run in made.runs} == {"compare"}
     assert all(cell.config.seed == 0 for cell in made.cells)
 
@@ -165,19 +223,27 @@ def test_runs_come_seed_after_seed_with_whole_pairs_early(study) -> None:
 def test_levels_that_are_one_configuration_share_their_runs(study) -> None:
     made = plan(
         study(
-            'seeds = 3\n[base]\ntokens = "1M"\n[factors.heads]\na = { n_head = 4 }\n"a again" = { n_head = 4, n_kv_head = 4 }\n'
+            'seeds = 3\n[base]\ntokens = "1M"\n[factors.heads]\na = { n_head = 4 }\n"a again" = {'
+            " n_head = 4, n_kv_head = 4 }\n"
         )
     )
     assert len(made.runs) == 6
     assert price(made).runs == len({run.config.key for run in made.runs}) == 3
-    assert [one.cell for one in made.confounds if one.kind == "same configuration"] == ["heads=a again"]
+    assert [one.cell for one in made.confounds if one.kind == "same configuration"] == [
+        "heads=a again"
+    ]
 
 
-# -- budgets -----------------------------------------------------------------------------------------------------------------
+# -- budgets ---------------------------------------------------------------------------------------
 
 
 def test_tokens_become_steps(study) -> None:
-    made = plan(study('seeds = 2\n[base]\nbatch_tokens = 1024\nn_ctx = 64\n[factors]\ntokens = ["0.2M", "1M"]\n'))
+    made = plan(
+        study(
+            'seeds = 2\n[base]\nbatch_tokens = 1024\nn_ctx = 64\n[factors]\ntokens = ["0.2M",'
+            ' "1M"]\n'
+        )
+    )
     assert [cell.config.steps for cell in made.cells] == [195, 977]  # 195.3 and 976.6
     assert price(made).tokens == 2 * (195 + 977) * 1024
 
@@ -185,14 +251,19 @@ def test_tokens_become_steps(study) -> None:
 def test_tokens_per_param_count_all_parameters(study) -> None:
     made = plan(study("seeds = 1\n[base]\ntokens_per_param = 20\n[factors]\nn_layer = [1, 2]\n"))
     for cell in made.cells:
-        assert abs(cell.config.tokens - 20 * sizes.count(cell.config).params) <= cell.config.batch_tokens / 2
+        assert (
+            abs(cell.config.tokens - 20 * sizes.count(cell.config).params)
+            <= cell.config.batch_tokens / 2
+        )
 
 
 def test_flops_are_three_forward_passes_a_token(study) -> None:
-    # serial, one layer, d 64, 2 heads, 256 bytes: 4·64² + 2·64·256 weights, scores and values 2·64·64, head 64·256
+    # serial, one layer, d 64, 2 heads, 256 bytes: 4·64² + 2·64·256 weights, scores and values
+    # 2·64·64, head 64·256
     made = plan(
         study(
-            'seeds = 1\n[base]\nn_layer = 1\nd_model = 64\nn_head = 2\nn_ctx = 64\nflops = "1e12"\n[factors]\nlr = [1e-3, 1e-2]\n'
+            "seeds = 1\n[base]\nn_layer = 1\nd_model = 64\nn_head = 2\nn_ctx = 64\nflops ="
+            ' "1e12"\n[factors]\nlr = [1e-3, 1e-2]\n'
         )
     )
     forward = 2 * (4 * 64**2 + 2 * 64 * 256 + 2 * 64 * 64 + 64 * 256)
@@ -203,26 +274,39 @@ def test_flops_are_three_forward_passes_a_token(study) -> None:
 def test_named_levels_may_hold_different_budgets_but_one_each(study) -> None:
     text = 'seeds = 1\n[factors.budget]\nshort = { tokens = "1M" }\nlarge = { flops = "1e13" }\n'
     assert plan(study(text)).cells[0].config.steps == 122
-    with pytest.raises(AblateError, match=r"cell 'budget=large'.*exactly one budget.*tokens and flops"):
+    with pytest.raises(
+        AblateError, match=r"cell 'budget=large'.*exactly one budget.*tokens and flops"
+    ):
         plan(study(text.replace('flops = "1e13"', 'tokens = "1M", flops = "1e13"')))
     with pytest.raises(AblateError, match=r"cell 'budget=large'.*exactly one budget.*none"):
         plan(study(text.replace('flops = "1e13"', "n_layer = 2")))
 
 
 def test_a_budget_below_one_step_is_refused(study) -> None:
-    with pytest.raises(AblateError, match=r"t\.toml: cell 'lr=0.001': tokens = 100 is less than one step of batch_tokens = 8192"):
+    with pytest.raises(
+        AblateError,
+        match=(
+            r"t\.toml: cell 'lr=0.001': tokens = 100 is less than one step of batch_tokens = 8192"
+        ),
+    ):
         plan(study("seeds = 1\n[base]\ntokens = 100\n[factors]\nlr = [1e-3, 1e-2]\n"))
 
 
 def test_epochs_are_limited(study) -> None:
-    text = 'seeds = 1\n[base]\ncorpus = "austen"\ntokens = "{}"\nmax_epochs = 1\n[factors]\nlr = [1e-3, 1e-2]\n'
+    text = (
+        'seeds = 1\n[base]\ncorpus = "austen"\ntokens = "{}"\nmax_epochs = 1\n[factors]\nlr ='
+        " [1e-3, 1e-2]\n"
+    )
     made = plan(study(text.format("3M")))
     assert 0.8 < made.cells[0].epochs < 0.9  # nine tenths of 4.02 MB are trained on
-    with pytest.raises(AblateError, match=r"line 7: cell 'lr=0.001' reads its text 1\.11 times, more than max_epochs = 1"):
+    with pytest.raises(
+        AblateError,
+        match=r"line 7: cell 'lr=0.001' reads its text 1\.11 times, more than max_epochs = 1",
+    ):
         plan(study(text.format("4M")))
 
 
-# -- the size ladder and [match] -----------------------------------------------------------------------------------------------
+# -- the size ladder and [match] -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("params", [1e5, 2.5e5, 6e5, 1.3e6, 2.8e6, 6e6, 1e8])
@@ -240,11 +324,13 @@ def test_the_ladder_reaches_its_sizes_near_its_aspect(params: float, activation:
 def test_a_size_has_one_shape_beside_all_other_factors(study) -> None:
     made = plan(
         study(
-            'seeds = 1\nwithin = ["size"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, "concat"]\n'
-            'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
+            'seeds = 1\nwithin = ["size"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1,'
+            ' "concat"]\nsize = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
         )
     )
-    shapes = [(c.config.n_layer, c.config.d_model, c.config.n_head, c.config.d_mlp) for c in made.cells]
+    shapes = [
+        (c.config.n_layer, c.config.d_model, c.config.n_head, c.config.d_mlp) for c in made.cells
+    ]
     assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
     assert [one.cell for one in made.confounds if one.kind == "parameters"] == [
         "topology=concat, size=0.1M",
@@ -260,14 +346,23 @@ def test_a_size_stays_its_size_under_another_activation(study) -> None:
         )
     )
     small, large, gated_small, gated_large = made.cells
-    assert (small.config.n_layer, small.config.d_model) == (gated_small.config.n_layer, gated_small.config.d_model)
+    assert (small.config.n_layer, small.config.d_model) == (
+        gated_small.config.n_layer,
+        gated_small.config.d_model,
+    )
     assert gated_small.sizes.body == pytest.approx(small.sizes.body, rel=0.01)
     assert gated_large.sizes.body == pytest.approx(large.sizes.body, rel=0.01)
 
 
 def test_a_ladder_that_no_shape_reaches_is_refused(study) -> None:
-    text = 'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nsize = { params = ["100", "1M"], aspect = 32, d_head = 32 }\n'
-    with pytest.raises(AblateError, match=r"cell 'size=100': size: no model has about 100 body parameters.*d_head = 32"):
+    text = (
+        'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nsize = { params = ["100", "1M"], aspect = 32,'
+        " d_head = 32 }\n"
+    )
+    with pytest.raises(
+        AblateError,
+        match=r"cell 'size=100': size: no model has about 100 body parameters.*d_head = 32",
+    ):
         plan(study(text))
 
 
@@ -276,14 +371,16 @@ def test_cells_are_matched_to_their_own_baseline(study, quantity: str) -> None:
     how = "flops = true" if quantity == "flops" else f'params = "{quantity}"'
     made = plan(
         study(
-            'seeds = 1\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, "concat", 5]\nn_layer = [2, 4]\n'
-            f'[match]\n{how}\nby = "d_mlp"\n'
+            'seeds = 1\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1,'
+            f' "concat", 5]\nn_layer = [2, 4]\n[match]\n{how}\nby = "d_mlp"\n'
         )
     )
 
     def measure(label: str) -> int:
         counted = sizes.count(next(cell.config for cell in made.cells if cell.label == label))
-        return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[quantity]
+        return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[
+            quantity
+        ]
 
     for contrast in made.contrasts:
         assert measure(contrast.cell) == pytest.approx(measure(contrast.baseline), rel=0.005)
@@ -296,7 +393,10 @@ def test_cells_are_matched_to_their_own_baseline(study, quantity: str) -> None:
 
 def test_flops_are_matched_by_steps(study) -> None:
     made = plan(
-        study('seeds = 1\n[base]\ntokens = "4M"\n[factors]\ntopology = [1, "concat"]\n[match]\nflops = true\nby = "steps"\n')
+        study(
+            'seeds = 1\n[base]\ntokens = "4M"\n[factors]\ntopology = [1, "concat"]\n[match]\nflops'
+            ' = true\nby = "steps"\n'
+        )
     )
     serial, concat = (cell.config for cell in made.cells)
     assert concat.d_mlp == serial.d_mlp and concat.steps < serial.steps
@@ -304,30 +404,44 @@ def test_flops_are_matched_by_steps(study) -> None:
 
 
 def test_the_mismatch_of_flops_is_that_of_the_whole_training(study) -> None:
-    """Twenty tokens a parameter: a cell matched in FLOPs a token has other parameters, and so other tokens."""
+    """Twenty tokens a parameter: a cell matched in FLOPs a token has other parameters, and so other
+    tokens.
+    """
     made = plan(
         study(
-            'seeds = 1\n[base]\nd_mlp = 700\ntokens_per_param = 20\n[factors]\nnorm = ["pre", "peri"]\nn_ctx = [256, 32]\n'
-            '[match]\nflops = true\nby = "d_mlp"\n'
+            'seeds = 1\n[base]\nd_mlp = 700\ntokens_per_param = 20\n[factors]\nnorm = ["pre",'
+            ' "peri"]\nn_ctx = [256, 32]\n[match]\nflops = true\nby = "d_mlp"\n'
         )
     )
     configs = {cell.label: cell.config for cell in made.cells}
     off = {c.cell: mismatch(configs[c.cell], configs[c.baseline], "flops") for c in made.contrasts}
     for contrast in made.contrasts:
-        ratio = sizes.train_flops(configs[contrast.cell]) / sizes.train_flops(configs[contrast.baseline])
+        ratio = sizes.train_flops(configs[contrast.cell]) / sizes.train_flops(
+            configs[contrast.baseline]
+        )
         assert off[contrast.cell] == pytest.approx(ratio - 1)
-    assert off["norm=pre, n_ctx=32"] > 0.02, "a shorter context costs less attention, and buys a wider MLP"
+    assert off["norm=pre, n_ctx=32"] > 0.02, (
+        "a shorter context costs less attention, and buys a wider MLP"
+    )
 
 
 def test_what_d_mlp_cannot_match_is_refused(study) -> None:
-    text = 'seeds = 1\n[base]\ntokens = "1M"\nd_mlp = 16\n[factors]\nqkv = ["linear", "mlp"]\n[match]\nparams = "body"\n'
+    text = (
+        'seeds = 1\n[base]\ntokens = "1M"\nd_mlp = 16\n[factors]\nqkv = ["linear",'
+        ' "mlp"]\n[match]\nparams = "body"\n'
+    )
     with pytest.raises(AblateError, match=r"cell 'qkv=mlp': \[match\].*d_mlp cannot match"):
         plan(study(text))
     with pytest.raises(AblateError, match=r"line 7: d_mlp varies d_mlp, which \[match\] solves"):
-        plan(study('seeds = 1\n[base]\ntokens = "1M"\n[factors]\nd_mlp = [16, 32]\n[match]\nparams = "body"\n'))
+        plan(
+            study(
+                'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nd_mlp = [16, 32]\n[match]\nparams ='
+                ' "body"\n'
+            )
+        )
 
 
-# -- what cannot be compared, or does nothing -------------------------------------------------------------------------------
+# -- what cannot be compared, or does nothing ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -338,7 +452,10 @@ def test_what_d_mlp_cannot_match_is_refused(study) -> None:
             "'loss' cannot be compared where mask_ratio varies",
         ),
         (
-            'metric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\nobjective = ["causal", "masked"]\n',
+            (
+                'metric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\nobjective = ["causal",'
+                ' "masked"]\n'
+            ),
             "where objective varies",
         ),
         (
@@ -354,7 +471,10 @@ def test_what_d_mlp_cannot_match_is_refused(study) -> None:
             "line 6: mask_ratio has no meaning.*objective = 'masked'",
         ),
         (
-            '[base]\nnorm = "none"\nnorm_kind = "rmsnorm"\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n',
+            (
+                '[base]\nnorm = "none"\nnorm_kind = "rmsnorm"\ntokens = "1M"\n[factors]\nlr ='
+                " [1e-3, 1e-2]\n"
+            ),
             "line 6: norm_kind has no meaning",
         ),
         (
@@ -362,18 +482,35 @@ def test_what_d_mlp_cannot_match_is_refused(study) -> None:
             "line 8: level '0.1' of mask_ratio occurs in no cell",
         ),
         (
-            '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nprobe = { ratio = [0.4] }\n',
+            (
+                '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nprobe = { ratio ='
+                " [0.4] }\n"
+            ),
             "line 9: probe has no meaning",
         ),
-        ('[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nlengths = [1, 0.3]\n', r"line 9: 0\.3 × n_ctx = 256"),
         (
-            '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\nn_layer = [1, 2]\n'
-            "[[exclude]]\nlr = 1e-3\n[[exclude]]\nlr = 1e-2\n",
+            '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nlengths = [1, 0.3]\n',
+            r"line 9: 0\.3 × n_ctx = 256",
+        ),
+        (
+            (
+                '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\nn_layer = [1, 2]\n'
+                "[[exclude]]\nlr = 1e-3\n[[exclude]]\nlr = 1e-2\n"
+            ),
             r"leaves no cell",
         ),
-        ('[base]\ntokens = "1M"\n[factors]\nn_head = [4, 3]\n', "cell 'n_head=3': n_head = 3 does not divide d_model = 128"),
-        ('[base]\ntokens = "1M"\ncorpus = "austin"\n[factors]\nlr = [1e-3, 1e-2]\n', "line 6: corpus 'austin'.*'austen'"),
-        ('[base]\ntokens = "1M"\ntokenizer = "bite"\n[factors]\nlr = [1e-3, 1e-2]\n', "line 6: unknown tokenizer 'bite'.*'byte'"),
+        (
+            '[base]\ntokens = "1M"\n[factors]\nn_head = [4, 3]\n',
+            "cell 'n_head=3': n_head = 3 does not divide d_model = 128",
+        ),
+        (
+            '[base]\ntokens = "1M"\ncorpus = "austin"\n[factors]\nlr = [1e-3, 1e-2]\n',
+            "line 6: corpus 'austin'.*'austen'",
+        ),
+        (
+            '[base]\ntokens = "1M"\ntokenizer = "bite"\n[factors]\nlr = [1e-3, 1e-2]\n',
+            "line 6: unknown tokenizer 'bite'.*'byte'",
+        ),
     ],
 )
 def test_what_would_mislead_or_do_nothing_is_refused(study, text: str, message: str) -> None:
@@ -393,40 +530,67 @@ def test_a_masked_loss_may_be_compared_within_one_ratio(study) -> None:
 
 def test_an_exclusion_that_matches_nothing_is_refused(study) -> None:
     text = (
-        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\nn_layer = [2, 4, 6]\n'
-        "[[exclude]]\nn_layer = 6\n[[exclude]]\ntopology = 2\nn_layer = 4\n"
+        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2,'
+        " 5]\nn_layer = [2, 4, 6]\n[[exclude]]\nn_layer = 6\n[[exclude]]\ntopology = 2\nn_layer"
+        " = 4\n"
     )
-    with pytest.raises(AblateError, match=r"line 12: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell"):
+    with pytest.raises(
+        AblateError,
+        match=r"line 12: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell",
+    ):
         plan(study(text))
 
 
 def test_a_short_corpus_is_refused_before_anything_runs(study, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("To be, or not to be.")
-    with pytest.raises(AblateError, match=r"cell 'lr=0\.001': corpus 'short' is too short.*short\.txt\)"):
-        plan(study('seeds = 1\n[base]\ncorpus = "short.txt"\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n'))
+    with pytest.raises(
+        AblateError, match=r"cell 'lr=0\.001': corpus 'short' is too short.*short\.txt\)"
+    ):
+        plan(
+            study(
+                'seeds = 1\n[base]\ncorpus = "short.txt"\ntokens = "1M"\n[factors]\nlr = [1e-3,'
+                " 1e-2]\n"
+            )
+        )
 
 
 def test_confounds_name_unequal_parameters_and_a_shared_learning_rate(study) -> None:
-    text = 'seeds = 1\n[base]\ntokens = "1M"\n{}[factors]\nactivation = ["gelu", "swiglu"]\nqk_norm = ["none", "rmsnorm"]\n{}'
+    text = (
+        'seeds = 1\n[base]\ntokens = "1M"\n{}[factors]\nactivation = ["gelu", "swiglu"]\nqk_norm ='
+        ' ["none", "rmsnorm"]\n{}'
+    )
     made = plan(study('design = "one-factor"\n' + text.format("d_mlp = 512\n", "")))
-    assert [(one.kind, one.cell) for one in made.confounds] == [("parameters", "activation=swiglu"), ("learning rate", "")]
-    assert "+33." in made.confounds[0].text  # a third matrix of d_model × d_mlp beside four of d_model² and two of those
+    assert [(one.kind, one.cell) for one in made.confounds] == [
+        ("parameters", "activation=swiglu"),
+        ("learning rate", ""),
+    ]
+    assert (
+        "+33." in made.confounds[0].text
+    )  # a third matrix of d_model × d_mlp beside four of d_model² and two of those
     assert "lr = 0.001" in made.confounds[1].text
     made = plan(study('design = "one-factor"\n' + text.format("", "lr = [1e-3, 1e-2]\n")))
     assert made.confounds == ()
 
 
 def test_flops_that_equal_parameters_hide_are_named(study) -> None:
-    """Heads of twice the width have attention of twice the FLOPs; the MLP gives up the parameters."""
-    text = 'seeds = 2\n[base]\ntokens = "1M"\nlr = 1e-3\n[factors]\nd_head = [32, 64]\n[match]\nparams = "body"\nby = "d_mlp"\n'
+    """Heads of twice the width have attention of twice the FLOPs; the MLP gives up the
+    parameters.
+    """
+    text = (
+        'seeds = 2\n[base]\ntokens = "1M"\nlr = 1e-3\n[factors]\nd_head = [32, 64]\n[match]\nparams'
+        ' = "body"\nby = "d_mlp"\n'
+    )
     made = plan(study(text))
     (found,) = [one for one in made.confounds if one.kind != "learning rate"]
     base, wide = (sizes.train_flops(cell.config) for cell in made.cells)
-    assert (found.kind, found.cell) == ("FLOPs", "d_head=64") and f"{wide / base - 1:+.1%} training FLOPs" in found.text
+    assert (found.kind, found.cell) == (
+        "FLOPs",
+        "d_head=64",
+    ) and f"{wide / base - 1:+.1%} training FLOPs" in found.text
     assert wide > 1.01 * base
 
 
-# -- identity ------------------------------------------------------------------------------------------------------------------
+# -- identity --------------------------------------------------------------------------------------
 
 
 def test_text_and_vocabulary_are_part_of_a_run_and_paths_are_not(study, tmp_path: Path) -> None:
@@ -448,7 +612,9 @@ def test_text_and_vocabulary_are_part_of_a_run_and_paths_are_not(study, tmp_path
     assert [run.config.key for run in elsewhere.runs] == [run.config.key for run in made.runs]
     assert elsewhere.sources != made.sources
     (tmp_path / "words.txt").write_text(words + "And another.")
-    assert {run.config.key for run in plan(study(text.format("words.txt"))).runs}.isdisjoint(run.config.key for run in made.runs)
+    assert {run.config.key for run in plan(study(text.format("words.txt"))).runs}.isdisjoint(
+        run.config.key for run in made.runs
+    )
 
 
 def test_a_plan_is_a_pure_function(study) -> None:
@@ -458,15 +624,18 @@ def test_a_plan_is_a_pure_function(study) -> None:
 
 
 TUNED = (
-    'seeds = 2\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer = [2, 4]\n'
-    '[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = ["topology"]\n'
+    'seeds = 2\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer'
+    ' = [2, 4]\n[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = ["topology"]\n'
 )
 
 
 def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
     given = study(TUNED)
     made = plan(given, [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)])
-    assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3] * 2  # 1e-3, the middle, is supposed until it is decided
+    assert [cell.config.lr for cell in made.cells] == [
+        1e-3,
+        3e-3,
+    ] * 2  # 1e-3, the middle, is supposed until it is decided
     compared = [run.config.lr for run in made.runs if run.role == "compare"]
     assert compared == [3e-3] * 4
     with pytest.raises(AblateError, match="'topology=parallel'"):
@@ -474,7 +643,11 @@ def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
 
 
 def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
-    given = study(TUNED[: TUNED.index("[tune]")].replace("seeds = 2", "seeds = { pilot = 2, resolution = 0.1, max = 9 }"))
+    given = study(
+        TUNED[: TUNED.index("[tune]")].replace(
+            "seeds = 2", "seeds = { pilot = 2, resolution = 0.1, max = 9 }"
+        )
+    )
     made = plan(given, [Decision("topology=serial, n_layer=4", "seeds", 4)])
     assert [(run.config.n_layer, run.config.seed) for run in made.runs] == [
         *((n_layer, seed) for seed in (0, 1) for n_layer in (2, 2, 4, 4)),
@@ -489,10 +662,12 @@ def test_runs_that_tune_come_first_and_are_named_so(study) -> None:
         *(("topology=serial", lr, "tune") for lr in (1e-4, 1e-3, 3.16e-3, 1e-2)),
         *(("topology=no-att", lr, "tune") for lr in (1e-4, 1e-3, 1e-2)),
     ]
-    assert [run.role for run in made.later] == ["tune"] * 2 + ["compare"] * 8  # serial is refined already, the other is not
+    assert [run.role for run in made.later] == ["tune"] * 2 + [
+        "compare"
+    ] * 8  # serial is refined already, the other is not
 
 
-# -- tiny ----------------------------------------------------------------------------------------------------------------------
+# -- tiny ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
@@ -502,11 +677,16 @@ def test_a_tiny_study_asks_the_same_question_of_small_models(file: Path) -> None
     assert tiny(given) == small
     assert small.name == f"{given.name}-tiny"
     shipped = {"corpus": "austen"} if given.base.get("corpus") == "debian-docs" else {}
-    made, full = plan(small), plan(dataclasses.replace(given, base=given.base | shipped, max_epochs=None))
+    made, full = (
+        plan(small),
+        plan(dataclasses.replace(given, base=given.base | shipped, max_epochs=None)),
+    )
     assert [(one.factor, one.stratum.count("=")) for one in made.contrasts] == [
         (one.factor, one.stratum.count("=")) for one in full.contrasts
     ]
-    assert len({cell.config.key for cell in made.cells}) == len({cell.config.key for cell in full.cells})
+    assert len({cell.config.key for cell in made.cells}) == len(
+        {cell.config.key for cell in full.cells}
+    )
     assert len(small.seeds) == min(2, len(given.seeds))
     assert max(cell.sizes.params for cell in made.cells) < 500_000
     assert price(made).flops < 5e12  # minutes on two cores
@@ -515,11 +695,14 @@ def test_a_tiny_study_asks_the_same_question_of_small_models(file: Path) -> None
 def test_tiny_keeps_ratios_and_exclusions(study) -> None:
     small = tiny(
         study(
-            'seeds = 3\n[base]\nn_head = 12\n[factors]\nd_model = [768, 384]\nn_layer = [12, 4, 1]\ntokens = ["10M", "40M"]\n'
-            "[[exclude]]\nn_layer = 1\nd_model = 384\n"
+            "seeds = 3\n[base]\nn_head = 12\n[factors]\nd_model = [768, 384]\nn_layer = [12, 4,"
+            ' 1]\ntokens = ["10M", "40M"]\n[[exclude]]\nn_layer = 1\nd_model = 384\n'
         )
     )
-    assert list(small.factors["d_model"]) == ["48", "24"]  # both still multiples of 24, so that heads of 12 turn pairs
+    assert list(small.factors["d_model"]) == [
+        "48",
+        "24",
+    ]  # both still multiples of 24, so that heads of 12 turn pairs
     assert list(small.factors["n_layer"]) == ["4", "3", "1"]
     assert list(small.factors["tokens"]) == ["10200", "41000"]
     assert small.exclude == ({"n_layer": "1", "d_model": "24"},)
@@ -535,8 +718,9 @@ def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
     def keys(corpus: str) -> set[str]:
         path = tmp_path / "named.toml"
         path.write_text(
-            'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds = 2\n[factors]\nlr = [1e-3, 2e-3]\n'
-            f'[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens = 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
+            'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds ='
+            " 2\n[factors]\nlr = [1e-3, 2e-3]\n[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens ="
+            f' 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
         )
         return {planned.config.key for planned in plan(load(str(path))).runs}
 
@@ -547,8 +731,9 @@ def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
 def test_a_level_may_leave_everything_as_it_is(study):
     made = plan(
         study(
-            "design = 'one-factor'\nseeds = 1\n[base]\ntokens = '1M'\nd_model = 64\n"
-            "[factors.heads]\nh4 = { n_head = 4 }\nh1 = { n_head = 1 }\n[factors.keys]\nall = {}\none = { n_kv_head = 1 }\n"
+            "design = 'one-factor'\nseeds = 1\n[base]\ntokens = '1M'\nd_model ="
+            " 64\n[factors.heads]\nh4 = { n_head = 4 }\nh1 = { n_head = 1 }\n[factors.keys]\nall ="
+            " {}\none = { n_kv_head = 1 }\n"
         )
     )
     found = {cell.label: (cell.config.n_head, cell.config.n_kv_head) for cell in made.cells}

@@ -1,4 +1,6 @@
-"""What a worker could not do or measure is refused by the plan, in one line; what is not defined is said there."""
+"""What a worker could not do or measure is refused by the plan, in one line; what is not defined is
+said there.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,37 @@ BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 2
 
 @pytest.fixture
 def made(tmp_path: Path):
-    """Keys of a study beside `BASE` → its plan. Corpora and tokenizers of several kinds lie beside it."""
+    """Keys of a study beside `BASE` → its plan. Corpora and tokenizers of several kinds lie beside
+    it.
+    """
     (tmp_path / "short.txt").write_text(SHORT * 40)  # 132 bytes are held out
     (tmp_path / "latin.txt").write_bytes("café au lait and other things. ".encode("latin-1") * 100)
     (tmp_path / "bins").mkdir()
     for name in ("train", "val"):
         (np.arange(4000, dtype="<u2") % 500).tofile(tmp_path / "bins" / f"{name}.bin")
-    some = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "fox": 1, "?": 2}, unk_token="?"))
+    some = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": 0, "fox": 1, "?": 2}, unk_token="?")
+    )
     some.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     some.save(str(tmp_path / "some.json"))
-    letters = tokenizers.Tokenizer(tokenizers.models.WordLevel({letter: n for n, letter in enumerate(sorted({*SHORT, "\f"}))}))
+    letters = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({letter: n for n, letter in enumerate(sorted({*SHORT, "\f"}))})
+    )
     letters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     letters.save(str(tmp_path / "letters.json"))
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "quick": 1}))
     words.save(str(tmp_path / "words.json"))
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "nothing.json"))
 
-    def read(base: dict[str, object], factors: str = "z_loss = [0, 1e-4]", evaluation: str = "", metric: str = "loss") -> Plan:
-        keys = "".join(f"{name} = {value!r}\n" for name, value in (BASE | base).items() if value is not None)
+    def read(
+        base: dict[str, object],
+        factors: str = "z_loss = [0, 1e-4]",
+        evaluation: str = "",
+        metric: str = "loss",
+    ) -> Plan:
+        keys = "".join(
+            f"{name} = {value!r}\n" for name, value in (BASE | base).items() if value is not None
+        )
         file = tmp_path / "t.toml"
         file.write_text(
             f'name = "t"\nquestion = "?"\nseeds = 1\ndesign = "one-factor"\nmetric = "{metric}"\n'
@@ -50,41 +65,78 @@ MASKED = {"objective": "masked"}
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
-    ({}, {"evaluation": "lengths = [0.125, 1]"}, r"line \d+: 0.125 × n_ctx = 32 holds fewer than the 8 tokens"),
-    ({}, {"evaluation": "lengths = [0.3]"}, r"line \d+: 0.3 × n_ctx = 32 is 9.6, no context length"),
+    (
+        {},
+        {"evaluation": "lengths = [0.125, 1]"},
+        r"line \d+: 0.125 × n_ctx = 32 holds fewer than the 8 tokens",
+    ),
+    (
+        {},
+        {"evaluation": "lengths = [0.3]"},
+        r"line \d+: 0.3 × n_ctx = 32 is 9.6, no context length",
+    ),
     (
         {"corpus": "short.txt"},
         {"evaluation": "lengths = [1, 8]"},
-        r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, a context of 8 × n_ctx takes 257",
+        (
+            r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, a"
+            r" context of 8 × n_ctx takes 257"
+        ),
     ),
     (
         {},
         {"factors": POSITIONS, "evaluation": "lengths = [1, 2]", "metric": "loss_at_length@2"},
-        r"line 5: metric 'loss_at_length@2' is not measured in cell 'position=learned': .* not defined beyond n_ctx = 32",
+        (
+            r"line 5: metric 'loss_at_length@2' is not measured in cell 'position=learned': .* not"
+            r" defined beyond n_ctx = 32"
+        ),
     ),
     (
         {},
         {"metric": "pseudo_perplexity"},
         r"'pseudo_perplexity' is not measured in cell 'z_loss=0': its objective is not 'masked'",
     ),
-    (TOKENS, {"metric": "bits_per_byte"}, r"line 5: metric 'bits_per_byte' is not measured in cell 'z_loss=0': .*tokenizer.json"),
+    (
+        TOKENS,
+        {"metric": "bits_per_byte"},
+        r"line 5: metric 'bits_per_byte' is not measured in cell 'z_loss=0': .*tokenizer.json",
+    ),
     (
         TOKENS | MASKED,
         {"factors": 'mask_kind = ["token", "whole-word"]', "metric": "probe_loss"},
-        r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': nobody knows where words begin in corpus 'bins'",
+        (
+            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': nobody knows where words begin"
+            r" in corpus 'bins'"
+        ),
     ),
     (
         TOKENS | MASKED,
         {"evaluation": 'probe = { kind = "whole-word" }'},
         r"cell 'z_loss=0': probe.kind = 'whole-word': nobody knows",
     ),
-    ({"corpus": "latin.txt", "tokenizer": "bpe:300"}, {}, r"line \d+: tokenizer = 'bpe:300': .* not UTF-8 around b'caf.xe9"),
-    ({"corpus": "short.txt", "tokenizer": "words.json"}, {}, r"words.json cannot encode the corpus: .*\[UNK\]"),
-    ({"corpus": "short.txt", "tokenizer": "nothing.json"}, {}, r"line \d+: tokenizer = 'nothing.json' has 0 tokens"),
+    (
+        {"corpus": "latin.txt", "tokenizer": "bpe:300"},
+        {},
+        r"line \d+: tokenizer = 'bpe:300': .* not UTF-8 around b'caf.xe9",
+    ),
+    (
+        {"corpus": "short.txt", "tokenizer": "words.json"},
+        {},
+        r"words.json cannot encode the corpus: .*\[UNK\]",
+    ),
+    (
+        {"corpus": "short.txt", "tokenizer": "nothing.json"},
+        {},
+        r"line \d+: tokenizer = 'nothing.json' has 0 tokens",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("base", "rest", "complaint"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("base", "rest", "complaint"),
+    REFUSED,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_what_fails_in_a_worker_is_refused_by_the_plan(made, base, rest, complaint: str) -> None:
     with pytest.raises(AblateError, match=complaint) as refused:
         made(base, **rest)
@@ -93,7 +145,9 @@ def test_what_fails_in_a_worker_is_refused_by_the_plan(made, base, rest, complai
 
 def test_lengths_that_can_be_measured_are_planned(made) -> None:
     made({"corpus": "short.txt"}, evaluation="lengths = [0.25, 1, 4]")
-    made({"n_ctx": 10, "batch_tokens": 20}, evaluation="lengths = [0.7, 1]")  # 0.7 × 10 is not 7 to the last bit
+    made(
+        {"n_ctx": 10, "batch_tokens": 20}, evaluation="lengths = [0.7, 1]"
+    )  # 0.7 × 10 is not 7 to the last bit
     made({"position": "learned"}, evaluation="lengths = [0.5, 1]", metric="loss_at_length@0.5")
     made(MASKED, factors="mask_ratio = [0.15, 0.5]", metric="pseudo_perplexity")
     made(TOKENS, evaluation="probe = { ratio = [0.15] }\nlengths = [1, 2]")
@@ -102,16 +156,26 @@ def test_lengths_that_can_be_measured_are_planned(made) -> None:
 def test_contexts_beyond_a_table_are_not_asked_for_and_the_plan_says_so(made) -> None:
     planned = made({}, factors=POSITIONS, evaluation="lengths = [1, 2, 4]")
     rotary, learned = (
-        [at for name, at in planned.study.evaluation.finals(cell.config) if name == "loss_at_length"] for cell in planned.cells
+        [
+            at
+            for name, at in planned.study.evaluation.finals(cell.config)
+            if name == "loss_at_length"
+        ]
+        for cell in planned.cells
     )
     assert (rotary, learned) == ([1, 2, 4], [1])
     assert planned.notes == (
-        "position = 'learned' is not defined beyond n_ctx = 32: 'position=learned' will have no loss_at_length@2 and "
-        "loss_at_length@4",
+        (
+            "position = 'learned' is not defined beyond n_ctx = 32: 'position=learned' will have no"
+            " loss_at_length@2 and loss_at_length@4"
+        ),
     )
     several = made({"position": "learned"}, evaluation="lengths = [2]").notes
     assert several == (
-        "position = 'learned' is not defined beyond n_ctx = 32: 'z_loss=0' and 1 more will have no loss_at_length@2",
+        (
+            "position = 'learned' is not defined beyond n_ctx = 32: 'z_loss=0' and 1 more will have"
+            " no loss_at_length@2"
+        ),
     )
 
 
@@ -124,9 +188,12 @@ def test_the_plan_says_where_steps_are_too_few_to_say_anything(made) -> None:
 
 def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
     (note,) = made(
-        {"position": "none", "n_ctx": 512, "batch_tokens": 4096, "tokens": 409600}, factors='score = ["dot", "additive"]'
+        {"position": "none", "n_ctx": 512, "batch_tokens": 4096, "tokens": 409600},
+        factors='score = ["dot", "additive"]',
     ).notes
-    numbers = 2 * 512 * 512 * (8 + 2) * 8  # heads × n_ctx² × (d_head, scores and softmax) × sequences
+    numbers = (
+        2 * 512 * 512 * (8 + 2) * 8
+    )  # heads × n_ctx² × (d_head, scores and softmax) × sequences
     assert f"{numbers * 4 / 2**20:.0f} MiB" in note and "'score=additive'" in note
     assert made({"position": "none"}).notes == ()
 
@@ -134,34 +201,53 @@ def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
 def test_the_plan_says_where_fewer_tokens_are_held_out_than_are_to_be_read(made) -> None:
     short = {"corpus": "short.txt"}
     (note,) = made(short, evaluation='tokens = "2G"').notes
-    assert note.startswith("[eval] tokens = 2B is more than corpus = 'short' holds out, 132 tokens of tokenizer = 'byte': ")
-    assert made(short, evaluation="tokens = 132").notes == made(short).notes == ()  # the default asks for nothing
+    assert note.startswith(
+        "[eval] tokens = 2B is more than corpus = 'short' holds out, 132 tokens of tokenizer ="
+        " 'byte': "
+    )
+    assert (
+        made(short, evaluation="tokens = 132").notes == made(short).notes == ()
+    )  # the default asks for nothing
     (of_ids,) = made(TOKENS, evaluation="tokens = 4001").notes
     assert "4k tokens of tokenizer = 'tokens'" in of_ids
     assert not made(TOKENS, evaluation="tokens = 4000").notes
 
 
-def test_the_cache_is_no_fault_of_a_line(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_no_fault_of_a_line(
+    made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cache").write_text("in the way")
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(AblateError, match=rf"^cannot use the cache {tmp_path}/cache: .*; let ABLATE_CACHE name another folder$"):
+    with pytest.raises(
+        AblateError,
+        match=rf"^cannot use the cache {tmp_path}/cache: .*; let ABLATE_CACHE name another folder$",
+    ):
         made({"corpus": "austen"})
 
 
 def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
     small = {"corpus": "short.txt", "n_ctx": 4, "batch_tokens": 8}
-    (note,) = made(small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte").notes
+    (note,) = made(
+        small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte"
+    ).notes
     # Four sentences are held out, of which "a", "fox" and six signs for what is unknown are left:
-    assert note.startswith(f"tokenizer = 'some.json' spells {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads")
+    assert note.startswith(
+        f"tokenizer = 'some.json' spells {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads"
+    )
 
 
 def test_passages_of_two_lengths_are_a_confound(made) -> None:
     told = [
         [
             (one.cell, one.text)
-            for one in made({"n_ctx": None}, factors=f"n_ctx = [256, {n}]", metric="novel_accuracy").confounds
+            for one in made(
+                {"n_ctx": None}, factors=f"n_ctx = [256, {n}]", metric="novel_accuracy"
+            ).confounds
             if one.kind == "passages"
         ]
         for n in (128, 32)
     ]
-    assert told == [[], [("n_ctx=32", "its linear probe reads passages of 32 tokens, that of 'n_ctx=256' of 128")]]
+    assert told == [
+        [],
+        [("n_ctx=32", "its linear probe reads passages of 32 tokens, that of 'n_ctx=256' of 128")],
+    ]

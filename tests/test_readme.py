@@ -56,13 +56,18 @@ def test_the_examples_run_as_shown(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         printed = {plain(line) for line in done.stdout.splitlines()}
         missing = [line for line in shown if plain(line) not in printed]
-        assert not missing, f"{command} did not print\n" + "\n".join(missing) + f"\nbut\n{done.stdout}"
+        assert not missing, (
+            f"{command} did not print\n" + "\n".join(missing) + f"\nbut\n{done.stdout}"
+        )
         ran += 1
     assert ran >= 4
     code = re.search(r"```python\n(.*?)```", README, re.S)
     assert code
     done = subprocess.run(
-        [sys.executable, "-c", f"{code[1]}\nassert len(runs) == 25"], cwd=tmp_path, env=environment, timeout=120
+        [sys.executable, "-c", f"{code[1]}\nassert len(runs) == 25"],
+        cwd=tmp_path,
+        env=environment,
+        timeout=120,
     )
     assert done.returncode == 0
 
@@ -89,12 +94,18 @@ def test_every_command_has_help_and_stands_in_the_readme(command: str, text: str
     *group, name = command.split()
     first = f"`{command}" if len(group) == 1 else f"`{' '.join(group)} "
     rows = [line for line in README.splitlines() if line.startswith("| `") and first in line]
-    assert rows and (len(group) == 1 or any(f"`{name}`" in row or f" {name}`" in row for row in rows)), command
+    assert rows and (
+        len(group) == 1 or any(f"`{name}`" in row or f" {name}`" in row for row in rows)
+    ), command
 
 
 def test_the_file_tree_names_every_folder_and_only_what_is_there() -> None:
     tree = "\n".join(line for line in README.splitlines() if line.startswith("    "))
     named = set(re.findall(r" (\w+)/(?= )", tree))
-    there = {path.name for path in (*ROOT.iterdir(), *(ROOT / "ablate").iterdir()) if path.is_dir() and any(path.iterdir())}
+    there = {
+        path.name
+        for path in (*ROOT.iterdir(), *(ROOT / "ablate").iterdir())
+        if path.is_dir() and any(path.iterdir())
+    }
     ours = {name for name in there if re.fullmatch("[a-z]+", name)} - {"build"}
     assert named == ours

@@ -1,4 +1,6 @@
-"""The reference results: the database that is shipped is whole, and the page beside it says what it holds."""
+"""The reference results: the database that is shipped is whole, and the page beside it says what it
+holds.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ def db() -> Iterator[store.Database]:
 
 
 def rows(section: str) -> dict[str, list[str]]:
-    """Cells of the section's tables by the word that a row begins with, where several do by the first of them."""
+    """Cells of the section's tables by the word that a row begins with, where several do by the
+    first of them.
+    """
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    found = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
     return {re.split(r"[ :]", first)[0].lower(): rest for first, *rest in reversed(found)}
 
 
@@ -41,23 +49,41 @@ def test_the_database_is_one_small_file_that_needs_no_log(db: store.Database) ->
 
 @pytest.mark.parametrize("study", ["topology", "heads", "position"])
 def test_the_page_states_the_effects_that_the_runs_give(db: store.Database, study: str) -> None:
-    stored = {(family, level): mean for family, level, mean in queries.run(db, STORED.format(study))[1]}
+    stored = {
+        (family, level): mean for family, level, mean in queries.run(db, STORED.format(study))[1]
+    }
     page, strata = rows(study.title()), list(dict.fromkeys(results.arms(study, db)["stratum"]))
     effects = analysis.effects(study, db)
     for row in effects.itertuples():
         assert stored[row.family, row.level] == pytest.approx(row.mean)
         said = EFFECT.match(page[row.level][strata.index(row.stratum)])
-        assert said and _same(said.groups(), (row.mean, row.lo, row.hi)), (row.level, row.stratum, row.mean, row.lo, row.hi)
-        assert ("not resolved" in page[row.level][strata.index(row.stratum)]) is not bool(row.resolved)
+        assert said and _same(said.groups(), (row.mean, row.lo, row.hi)), (
+            row.level,
+            row.stratum,
+            row.mean,
+            row.lo,
+            row.hi,
+        )
+        assert ("not resolved" in page[row.level][strata.index(row.stratum)]) is not bool(
+            row.resolved
+        )
 
 
 def test_the_page_states_how_much_more_parallel_loses(db: store.Database) -> None:
     runs = results.load("scale", db)
-    means = runs[runs["role"] == "compare"].groupby(["stratum", "topology"], observed=True)["loss"].mean().unstack()
+    means = (
+        runs[runs["role"] == "compare"]
+        .groupby(["stratum", "topology"], observed=True)["loss"]
+        .mean()
+        .unstack()
+    )
     page = rows("Scale")
     for stratum, serial, parallel in means[["serial", "parallel"]].itertuples():
         size, budget = re.fullmatch(r"size=(.*), flops=(.*)", stratum).groups()  # type: ignore[union-attr]
-        assert page[size.lower()][("3e13", "1e14", "3e14").index(budget)] == f"{parallel / serial - 1:+.2%}", stratum
+        assert (
+            page[size.lower()][("3e13", "1e14", "3e14").index(budget)]
+            == f"{parallel / serial - 1:+.2%}"
+        ), stratum
 
 
 def test_the_page_leads_to_files_that_are_there() -> None:
@@ -68,4 +94,6 @@ def test_the_page_leads_to_files_that_are_there() -> None:
 def _same(written: tuple[str, ...], values: tuple[float, ...]) -> bool:
     """Whether numbers are `values`, as exactly as they are written."""
     pairs = [(word.replace("−", "-"), value) for word, value in zip(written, values, strict=True)]
-    return all(float(word) == float(f"{value:.{len(word.split('.')[1])}f}") for word, value in pairs)
+    return all(
+        float(word) == float(f"{value:.{len(word.split('.')[1])}f}") for word, value in pairs
+    )

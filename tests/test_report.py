@@ -1,4 +1,6 @@
-"""The report says what scipy says, names what went wrong, escapes what it is given, and stands without a network."""
+"""The report says what scipy says, names what went wrong, escapes what it is given, and stands
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -99,14 +101,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Databas
         loss = float(values[name][seed])
         points = {step: loss + 3 * math.exp(-step / 200) * (step < 1000) for step in STEPS}
         return Outcome(
-            points=points, seconds=10.0 + seed + 5 * (name == "concat"), finals=[("stream_rms", k, 1.0 + k) for k in range(4)]
+            points=points,
+            seconds=10.0 + seed + 5 * (name == "concat"),
+            finals=[("stream_rms", k, 1.0 + k) for k in range(4)],
         )
 
     db = study(folder, TOPOLOGY, outcome, seeds=8, base={"lr": 0.002})
     yield db, report.write(report.gather(db, "topology"), folder / "out")
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 def test_the_answer_has_scipys_numbers(finished: tuple[Database, Path]) -> None:
@@ -117,17 +121,19 @@ def test_the_answer_has_scipys_numbers(finished: tuple[Database, Path]) -> None:
     mean = float(np.mean(values["parallel"] - values["serial"]))
     assert (
         f"parallel is worse than serial: it raises held-out loss by {mean:.3f} nats per token "
-        f"(95% interval {low:.3f} to {high:.3f}; 8 pairs; Holm p < 0.001 over 3 levels)."
-    ) in text
+        f"(95% interval {low:.3f} to {high:.3f}; 8 pairs; Holm p < 0.001 over 3 levels)." in text
+    )
 
 
 def test_what_is_not_resolved_says_what_could_have_been(finished: tuple[Database, Path]) -> None:
     text = page(finished[1]).text
     assert re.search(
-        r"concat is not told apart from serial: held-out loss differs by [+−]0\.0\d+ nats per token "
+        r"concat is not told apart from serial: held-out loss differs by [+−]0\.0\d+ nats per"
+        r" token "
         r"\(95% interval −0\.0\d+ to \+0\.0\d+; 7 pairs; Holm p = 0\.\d+ over 3 levels\)\. "
         r"Not resolved: this study can see 0\.0\d+ nats per token or more here\. "
-        r"1 of 8 pairs is lost: concat failed with seed 7\. The test is of the pairs that are left, which flatters an arm that "
+        r"1 of 8 pairs is lost: concat failed with seed 7\. The test is of the pairs that are left,"
+        r" which flatters an arm that "
         r"loses seeds\. It has \d+% more parameters \(without embeddings and head\)",
         text,
     ), text
@@ -138,10 +144,19 @@ def test_a_diverged_run_is_named_with_its_step_and_counted(finished: tuple[Datab
     assert "28 of 32 runs are complete, 3 diverged and 1 failed." in text
     assert "3 of 8 pairs are lost: no-skip diverged with seeds 1, 4 and 6." in text
     assert "It is unstable: 3 of 8 runs diverged (38%, 95% Wilson interval 14% to 69%)." in text
-    rows = list(csv.DictReader(io.StringIO((finished[1].parent / "tables" / "troubles.csv").read_text(encoding="utf-8"))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO(
+                (finished[1].parent / "tables" / "troubles.csv").read_text(encoding="utf-8")
+            )
+        )
+    )
     assert {(row["seed"], row["status"], row["diverged at step"]) for row in rows} == {
-        ("1", "diverged", "321"), ("4", "diverged", "324"), ("6", "diverged", "326"), ("7", "failed", ""),
-    }  # fmt: skip
+        ("1", "diverged", "321"),
+        ("4", "diverged", "324"),
+        ("6", "diverged", "326"),
+        ("7", "failed", ""),
+    }
     assert "RuntimeError: out of <b>luck</b>" in {row["error"] for row in rows}
     assert "RuntimeError: out of <b>luck</b>" in text  # shown, not obeyed
 
@@ -149,15 +164,23 @@ def test_a_diverged_run_is_named_with_its_step_and_counted(finished: tuple[Datab
 def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> None:
     folder = finished[1].parent / "tables"
     values = losses()
-    rows = {row["level"]: row for row in csv.DictReader(io.StringIO((folder / "effects.csv").read_text(encoding="utf-8")))}
+    rows = {
+        row["level"]: row
+        for row in csv.DictReader(io.StringIO((folder / "effects.csv").read_text(encoding="utf-8")))
+    }
     difference = values["parallel"] - values["serial"]
     assert float(rows["parallel"]["mean"]) == pytest.approx(difference.mean(), abs=1e-12)
     assert float(rows["parallel"]["p"]) == pytest.approx(stats.ttest_1samp(difference, 0).pvalue)
     assert (rows["no-skip"]["n"], rows["no-skip"]["lost"]) == ("5", "3")
-    cells = {row["arm"]: row for row in csv.DictReader(io.StringIO((folder / "cells.csv").read_text(encoding="utf-8")))}
+    cells = {
+        row["arm"]: row
+        for row in csv.DictReader(io.StringIO((folder / "cells.csv").read_text(encoding="utf-8")))
+    }
     assert float(cells["serial"]["held-out loss"]) == pytest.approx(values["serial"].mean())
     assert float(cells["serial"]["sd"]) == pytest.approx(values["serial"].std(ddof=1))
-    assert float(cells["concat"]["seconds"]) == pytest.approx(np.mean([15.0 + seed for seed in range(7)]))
+    assert float(cells["concat"]["seconds"]) == pytest.approx(
+        np.mean([15.0 + seed for seed in range(7)])
+    )
 
 
 def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Path]) -> None:
@@ -167,7 +190,12 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
 
     material = gathered.material
     sections = report._sections(gathered, finished[1].parent / "again")
-    for table in [table for section in sections for table in section.tables if table.name not in ("levels", "fits")]:
+    for table in [
+        table
+        for section in sections
+        for table in section.tables
+        if table.name not in ("levels", "fits")
+    ]:
         assert table.sql, table.name
         for statement in table.sql.split(";"):
             if statement.strip():
@@ -184,7 +212,9 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
     assert len(queries.run(db, record.runs(material).sql)[1]) == 32
 
 
-def test_the_page_says_what_levels_mean_and_what_was_trained(finished: tuple[Database, Path]) -> None:
+def test_the_page_says_what_levels_mean_and_what_was_trained(
+    finished: tuple[Database, Path],
+) -> None:
     text = page(finished[1]).text
     assert "y = P2(x + A(x) + M(x)), no P1" in text
     assert "(n_layer 4, d_model 128, n_head 4 and d_mlp 512)" in text
@@ -193,23 +223,29 @@ def test_the_page_says_what_levels_mean_and_what_was_trained(finished: tuple[Dat
 
 def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
-        accuracy = 0.5 + 0.01 * seed + (0.1 + 0.001 * seed if levels["topology"] == "parallel" else 0)
+        accuracy = (
+            0.5 + 0.01 * seed + (0.1 + 0.001 * seed if levels["topology"] == "parallel" else 0)
+        )
         return Outcome(1.0, finals=[("accuracy", 0, accuracy)])
 
     factors = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
     db = study(tmp_path, factors, outcome, metric="accuracy", goal="max")
     text = report.answer(report.gather(db, "topology"))
-    assert re.search(r"parallel is better than serial: it raises held-out accuracy by 0\.102\d* \(95% interval", text), text
+    assert re.search(
+        r"parallel is better than serial: it raises held-out accuracy by 0\.102\d* \(95% interval",
+        text,
+    ), text
     assert "Holm" not in text  # one level: nothing to correct
 
 
-# -- the terminal, Markdown, LaTeX -----------------------------------------------------------------------------------
+# -- the terminal, Markdown, LaTeX -----------------------------------------------------------------
 
 
 def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
     text = report.answer(report.gather(finished[0], "topology"))
     assert text.startswith(
-        "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe lowest mean held"
+        "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe"
+        " lowest mean held"
     )
     shown = page(finished[1]).text
     lines = [line.strip() for line in text.splitlines() if line.startswith("  ")]
@@ -237,18 +273,28 @@ def test_latex_has_balanced_rows(finished: tuple[Database, Path]) -> None:
         rows = [line for line in text.splitlines() if line.endswith(r" \\")]
         columns = {len(re.findall(r"(?<!\\)&", row)) for row in rows}
         assert len(columns) == 1, (path, columns)
-        assert text.isascii() or re.sub(r"[ä]", "", text).isascii(), set(re.findall(r"[^\x00-\x7f]", text))
+        assert text.isascii() or re.sub(r"[ä]", "", text).isascii(), set(
+            re.findall(r"[^\x00-\x7f]", text)
+        )
 
 
 def test_figures_come_in_three_kinds(finished: tuple[Database, Path]) -> None:
     folder = finished[1].parent / "figures"
     names = {path.stem for path in folder.iterdir()}
-    assert {"effects", "curves-tokens-0", "curves-seconds-0", "curves-flops-0", "gaps-0", "pareto-0", "stream-rms-0"} <= names
+    assert {
+        "effects",
+        "curves-tokens-0",
+        "curves-seconds-0",
+        "curves-flops-0",
+        "gaps-0",
+        "pareto-0",
+        "stream-rms-0",
+    } <= names
     for name in names:
         assert all((folder / f"{name}.{kind}").stat().st_size for kind in ("svg", "pdf", "png"))
 
 
-# -- the page --------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def test_the_page_is_whole_and_loads_nothing(finished: tuple[Database, Path]) -> None:
@@ -271,7 +317,15 @@ def test_the_page_is_whole_and_loads_nothing(finished: tuple[Database, Path]) ->
 
 def test_the_page_reads_without_scripts(finished: tuple[Database, Path]) -> None:
     found = page(finished[1])
-    for needed in ("Method", "How it was run", "torch 2.13.0", "0123456789ab", "What the study cost", "Not tuned", "Paired"):
+    for needed in (
+        "Method",
+        "How it was run",
+        "torch 2.13.0",
+        "0123456789ab",
+        "What the study cost",
+        "Not tuned",
+        "Paired",
+    ):
         assert needed in found.text, needed
 
 
@@ -307,7 +361,11 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert not tags & {"img", "b onclick", "u", "i"}
     assert not [name for _, name, _ in found.attributes if name.startswith("on")]
     assert path.read_text(encoding="utf-8").count("<script") == 1
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "effects.csv").read_text(encoding="utf-8"))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO((tmp_path / "out" / "tables" / "effects.csv").read_text(encoding="utf-8"))
+        )
+    )
     assert [row["level"] for row in rows] == HOSTILE[1:] * 2
     from ablate.report import record, tables
 
@@ -315,21 +373,25 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     for statement in (tables.cells(material).sql, record.runs(material).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    prose = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))  # the rest is code, shown as it is
+    prose = "\n".join(
+        line for line in markdown.splitlines() if not line.startswith("    ")
+    )  # the rest is code, shown as it is
     assert "<script" not in prose
     assert "<img" not in prose
 
 
-# -- in a browser ----------------------------------------------------------------------------------------------------
+# -- in a browser ----------------------------------------------------------------------------------
 
 PROBE = """
 <script>
 addEventListener("load", () => setTimeout(() => {
   for (const folded of document.querySelectorAll("details")) folded.open = true;
-  const box = (e) => e.getBoundingClientRect(), table = document.querySelector("#table-cells"), seen = {};
-  const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent === "held-out loss");
+  const box = (e) => e.getBoundingClientRect(), seen = {};
+  const table = document.querySelector("#table-cells");
+  const heads = [...table.tHead.rows[0].cells];
+  const column = heads.findIndex((head) => head.textContent === "held-out loss");
   const values = () => [...table.tBodies[0].rows].map((row) => row.cells[column].dataset.value);
-  const click = () => { table.tHead.rows[0].cells[column].querySelector("button").click(); return values(); };
+  const click = () => { heads[column].querySelector("button").click(); return values(); };
   seen.up = click(); seen.down = click();
   const shape = (e) => [Math.round(box(e).width), Math.round(box(e).height), e.checkVisibility()];
   seen.figures = [...document.querySelectorAll("figure svg")].map(shape);
@@ -342,12 +404,15 @@ addEventListener("load", () => setTimeout(() => {
   });
   seen.cut = [...document.querySelectorAll("figure svg text")].filter((text) => {
     const [mine, whole] = [box(text), box(text.closest("svg"))];
-    return mine.left < whole.left - 8 || mine.right > whole.right + 8 || mine.bottom > whole.bottom + 8;
+    return mine.left < whole.left - 8 || mine.right > whole.right + 8
+      || mine.bottom > whole.bottom + 8;
   }).map((text) => text.textContent);
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
   const mark = document.querySelector("#figure-effects .tip"), at = box(mark);
-  mark.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: at.x, clientY: at.y }));
-  seen.tip = document.querySelector("#tip").hidden ? "" : document.querySelector("#tip").textContent;
+  const where = { bubbles: true, clientX: at.x, clientY: at.y };
+  mark.dispatchEvent(new PointerEvent("pointermove", where));
+  const tip = document.querySelector("#tip");
+  seen.tip = tip.hidden ? "" : tip.textContent;
   seen.dark = getComputedStyle(document.body).backgroundColor;
   parent.postMessage(seen, "*");
 }, 100));
@@ -356,23 +421,39 @@ addEventListener("load", () => setTimeout(() => {
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
-def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, width: int, dark: bool) -> None:
+def test_the_page_in_chromium(
+    finished: tuple[Database, Path], tmp_path: Path, width: int, dark: bool
+) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
         pytest.skip("no chromium here")
     text = finished[1].read_text(encoding="utf-8")
-    (tmp_path / "page.html").write_text(text.replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
+    (tmp_path / "page.html").write_text(
+        text.replace("</body>", f"{PROBE}</body>"), encoding="utf-8"
+    )
     frame = tmp_path / "frame.html"  # a window has a least width, a frame has none
     frame.write_text(
-        f'<iframe src="page.html" width="{width}" height="2000"></iframe><pre id="seen"></pre>'
-        '<script>onmessage = (e) => { document.querySelector("#seen").textContent = JSON.stringify(e.data); }</script>'
+        f'<iframe src="page.html" width="{width}" height="2000"></iframe><pre'
+        ' id="seen"></pre><script>onmessage = (e) => {'
+        ' document.querySelector("#seen").textContent = JSON.stringify(e.data); }</script>'
     )
     command = [
-        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-logging=stderr",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
-    ]  # fmt: skip
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+        frame.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     found = re.search(r'<pre id="seen">([^<]+)</pre>', done.stdout)
@@ -380,10 +461,14 @@ def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, w
     seen = json.loads(html.unescape(found[1]))
     assert seen["overflow"] <= 0
     assert len(seen["figures"]) >= 6
-    assert all(wide > 250 and high > 100 and visible for wide, high, visible in seen["figures"]), seen["figures"]
+    assert all(wide > 250 and high > 100 and visible for wide, high, visible in seen["figures"]), (
+        seen["figures"]
+    )
     assert seen["cut"] == []
     assert len(seen["tables"]) >= 8
-    assert all(wide > 250 and high > 50 and visible for wide, high, visible in seen["tables"]), seen["tables"]
+    assert all(wide > 250 and high > 50 and visible for wide, high, visible in seen["tables"]), (
+        seen["tables"]
+    )
     assert all(seen["sorted"])
     assert list(map(float, seen["up"])) == sorted(map(float, seen["up"]))
     assert seen["down"] == seen["up"][::-1]
@@ -391,7 +476,7 @@ def test_the_page_in_chromium(finished: tuple[Database, Path], tmp_path: Path, w
     assert (seen["dark"] == "rgb(255, 255, 255)") is not dark
 
 
-# -- studies that are not as they should be --------------------------------------------------------------------------
+# -- studies that are not as they should be --------------------------------------------------------
 
 
 def write(tmp_path: Path, outcome, factors=TOPOLOGY, **options) -> str:  # type: ignore[no-untyped-def]
@@ -412,7 +497,10 @@ def test_an_empty_study_says_that_nothing_has_run(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("svg_only")
 def test_an_unfinished_study_reports_what_is_there(tmp_path: Path) -> None:
     text = write(
-        tmp_path, lambda levels, seed: Outcome(1.0 + 0.1 * seed + 0.01 * len(levels["topology"]) * seed) if seed < 3 else None
+        tmp_path,
+        lambda levels, seed: (
+            Outcome(1.0 + 0.1 * seed + 0.01 * len(levels["topology"]) * seed) if seed < 3 else None
+        ),
     )
     assert "12 of 20 runs are complete and 8 are still to run." in text
     assert "2 pairs are still to run." in text
@@ -421,24 +509,33 @@ def test_an_unfinished_study_reports_what_is_there(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("svg_only")
 def test_one_seed(tmp_path: Path) -> None:
     text = write(tmp_path, lambda levels, seed: Outcome(1.0), seeds=1)
-    assert "parallel has one pair with serial: held-out loss differs by 0.0000 nats per token; one pair says nothing" in text
+    assert (
+        "parallel has one pair with serial: held-out loss differs by 0.0000 nats per token; one"
+        " pair says nothing" in text
+    )
 
 
 @pytest.mark.usefixtures("svg_only")
 def test_one_cell(tmp_path: Path) -> None:
-    text = write(tmp_path, lambda levels, seed: Outcome(1.0 + seed), {"topology": {"serial": {}}}, seeds=2)
+    text = write(
+        tmp_path, lambda levels, seed: Outcome(1.0 + seed), {"topology": {"serial": {}}}, seeds=2
+    )
     assert "The study has no contrast: nothing is compared." in text
     assert "2 of 2 runs are complete." in text
 
 
 @pytest.mark.usefixtures("svg_only")
 def test_all_diverged(tmp_path: Path) -> None:
-    text = write(tmp_path, lambda levels, seed: Outcome(status="diverged", step=9, points={8: math.inf, 9: NAN}), seeds=2)
+    text = write(
+        tmp_path,
+        lambda levels, seed: Outcome(status="diverged", step=9, points={8: math.inf, 9: NAN}),
+        seeds=2,
+    )
     assert "0 of 8 runs are complete and 8 diverged." in text
     assert (
-        "parallel cannot be compared with serial: both pairs are lost: parallel diverged with seeds 0 and 1; "
-        "serial diverged with seeds 0 and 1."
-    ) in text
+        "parallel cannot be compared with serial: both pairs are lost: parallel diverged with seeds"
+        " 0 and 1; serial diverged with seeds 0 and 1." in text
+    )
     assert "2 of 2 pairs" not in text  # said once
 
 
@@ -452,19 +549,24 @@ def test_a_ranking_names_the_arms_that_lost_seeds(tmp_path: Path) -> None:
             return Outcome(status="failed", error="killed")
         if name == "parallel" and seed == 4:
             return None  # still to run: not lost
-        return Outcome({"serial": 2.0, "parallel": 2.5, "concat": 3.0, "no-skip": 1.5}[name] + 0.1 * seed)
+        return Outcome(
+            {"serial": 2.0, "parallel": 2.5, "concat": 3.0, "no-skip": 1.5}[name] + 0.1 * seed
+        )
 
     text = write(tmp_path, outcome)
     assert (
-        "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds), "
-        "followed by serial (2.20); the two are not told apart. A mean is over the runs that completed, and flatters an arm "
-        "that loses some: concat lost 1 of 5 runs and no-skip lost 2 of 5 runs."
-    ) in text
+        "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds),"
+        " followed by serial (2.20); the two are not told apart. A mean is over the runs that"
+        " completed, and flatters an arm that loses some: concat lost 1 of 5 runs and no-skip lost"
+        " 2 of 5 runs." in text
+    )
 
 
 @pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize(("tail", "warns"), [(1.0, True), (0.0, False)])
-def test_arms_that_spread_unequally_come_with_a_warning(tmp_path: Path, tail: float, warns: bool) -> None:
+def test_arms_that_spread_unequally_come_with_a_warning(
+    tmp_path: Path, tail: float, warns: bool
+) -> None:
     rng = np.random.default_rng(1)
     factors = {"topology": {"serial": {}, "parallel": {"topology": "parallel"}}}
 
@@ -474,7 +576,9 @@ def test_arms_that_spread_unequally_come_with_a_warning(tmp_path: Path, tail: fl
 
     text = write(tmp_path, outcome, factors, seeds=8)
     found = re.search(
-        r"The seeds of parallel spread (\d+\.\d) times as widely as those of serial \(p < 0.001, Pitman–Morgan\)", text
+        r"The seeds of parallel spread (\d+\.\d) times as widely as those of serial \(p < 0.001,"
+        r" Pitman–Morgan\)",
+        text,
     )
     assert bool(found) is warns
     assert not found or float(found[1]) > 10
@@ -493,19 +597,31 @@ def test_a_baseline_that_diverged_is_blamed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("svg_only")
 def test_the_same_level_twice_shows_no_effect(tmp_path: Path) -> None:
-    text = write(tmp_path, lambda levels, seed: Outcome(1.0 + 0.1 * seed), {"topology": {"serial": {}, "again": {"lr": 0.002}}})
+    text = write(
+        tmp_path,
+        lambda levels, seed: Outcome(1.0 + 0.1 * seed),
+        {"topology": {"serial": {}, "again": {"lr": 0.002}}},
+    )
     assert "again equals serial exactly in all 5 pairs: held-out loss does not differ." in text
 
 
 @pytest.mark.usefixtures("svg_only")
 def test_strata_have_families_of_their_own(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(1, 0.1))), DEPTHS, within=["n_layer"], seeds=3)
+    text = write(
+        tmp_path,
+        lambda levels, seed: Outcome(float(rng.normal(1, 0.1))),
+        DEPTHS,
+        within=["n_layer"],
+        seeds=3,
+    )
     assert "topology at n_layer=4, against serial" in text
     assert "topology at n_layer=12, against serial" in text
     assert "Held-out loss over topology and n_layer." in text  # the heat map
     assert "topology: does its effect change from n_layer=4 to n_layer=12?" in text
-    assert "No change is told from zero for parallel, concat and no-skip; this study can see" in text
+    assert (
+        "No change is told from zero for parallel, concat and no-skip; this study can see" in text
+    )
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -519,16 +635,25 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
     noise = {name: rng.normal(0, 0.01, 5) for name in ("swiglu", "gelu", "all", "post")}
 
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
-        part = next((level for level in levels.values() if level in ("gelu", "all", "post")), "swiglu")
+        part = next(
+            (level for level in levels.values() if level in ("gelu", "all", "post")), "swiglu"
+        )
         return Outcome(2.0 + 0.5 * (part == "gelu") + float(noise[part][seed]))
 
     text = write(tmp_path, outcome, factors, design="leave-one-out")
-    p = [stats.ttest_1samp(noise[part] - noise["swiglu"] + 0.5 * (part == "gelu"), 0).pvalue for part in ("gelu", "all", "post")]
+    p = [
+        stats.ttest_1samp(noise[part] - noise["swiglu"] + 0.5 * (part == "gelu"), 0).pvalue
+        for part in ("gelu", "all", "post")
+    ]
     assert "each part by itself, against the baseline" in text
-    assert re.search(r"activation=gelu is worse than swiglu: .*?; 5 pairs; Holm p < 0.001 over 3 parts", text), text
+    assert re.search(
+        r"activation=gelu is worse than swiglu: .*?; 5 pairs; Holm p < 0.001 over 3 parts", text
+    ), text
     holm = min(1.0, max(3 * min(p), 2 * sorted(p)[1]))
     least = ("bias=all", "norm=post")[int(np.argmin(p[1:]))]
-    assert re.search(rf"{least} is not told .{{,150}}; 5 pairs; Holm {words.p_value(holm)} over 3 parts", text), (holm, text)
+    assert re.search(
+        rf"{least} is not told .{{,150}}; 5 pairs; Holm {words.p_value(holm)} over 3 parts", text
+    ), (holm, text)
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -545,14 +670,17 @@ def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path)
     first, below = page(path).text.split("All runs", 1)
     for text in (report.answer(report.gather(db, "topology")), first):
         assert re.search(
-            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3; 1 more\), though in \d of "
+            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3;"
+            r" 1 more\), though in \d of "
             r"these no contrast tells it from the next\.",
             text,
         ), text
         assert "In brackets: the difference in held-out loss (nats per token)" in text
         assert re.search(
-            r"parallel \(−0\.\d+, −0\.\d+ to −0\.\d+\) is better than serial; no-skip \(\+\d.*?\) is worse than serial; "
-            r"concat is not told apart from serial: this study can see 0\.\d+ nats per token or more\.",
+            r"parallel \(−0\.\d+, −0\.\d+ to −0\.\d+\) is better than serial; no-skip \(\+\d.*?\)"
+            r" is worse than serial; "
+            r"concat is not told apart from serial: this study can see 0\.\d+ nats per token or"
+            r" more\.",
             text,
         ), text
         assert "it lowers" not in text
@@ -569,9 +697,14 @@ def test_an_ordered_factor_and_sizes_have_their_figures(tmp_path: Path) -> None:
         "n_layer": {str(n): {"n_layer": n} for n in (2, 4, 8, 16)},
     }
     text = write(
-        tmp_path, lambda levels, seed: Outcome(float(3 * int(levels["n_layer"]) ** -0.1 + rng.normal(0, 0.001))), factors,
-        within=["n_layer"], seeds=3,
-    )  # fmt: skip
+        tmp_path,
+        lambda levels, seed: Outcome(
+            float(3 * int(levels["n_layer"]) ** -0.1 + rng.normal(0, 0.001))
+        ),
+        factors,
+        within=["n_layer"],
+        seeds=3,
+    )
     assert "Held-out loss over n_layer." in text
     assert "Held-out loss over size." in text and "L(N) = " in text
 
@@ -584,15 +717,34 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
         loss = 5.0 + 1e4 * abs(float(levels["lr"]) - 1e-3) if "lr" in levels else 1.0 + 0.1 * seed
         return Outcome(points=dict.fromkeys(STEPS, loss), seconds=3.0)
 
-    text = write(tmp_path, outcome, seeds=2, rates=(3e-4, 1e-3, 3e-3, 1e-2), toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n')
+    text = write(
+        tmp_path,
+        outcome,
+        seeds=2,
+        rates=(3e-4, 1e-3, 3e-3, 1e-2),
+        toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n',
+    )
     assert "8 of 8 runs are complete." in text
-    assert "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
+    assert (
+        "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
+    )
     assert "Held-out loss over the learning rate." in text
     curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").material.curves
     assert curve["value"].max() < 2  # what was tried is in no learning curve
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))))
-    found = {(row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"])) for row in rows}
-    assert found == {("tune", "complete"): ("12", 36.0), ("tune", "diverged"): ("4", 4.0), ("compare", "complete"): ("8", 24.0)}
+    rows = list(
+        csv.DictReader(
+            io.StringIO((tmp_path / "out" / "tables" / "cost.csv").read_text(encoding="utf-8"))
+        )
+    )
+    found = {
+        (row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"]))
+        for row in rows
+    }
+    assert found == {
+        ("tune", "complete"): ("12", 36.0),
+        ("tune", "diverged"): ("4", 4.0),
+        ("compare", "complete"): ("8", 24.0),
+    }
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -604,7 +756,11 @@ def test_a_grid_says_what_each_factor_explains(tmp_path: Path) -> None:
         return Outcome(2 - depth[levels["n_layer"]] + float(rng.normal(0, 0.01)))
 
     write(tmp_path, outcome, DEPTHS, within=["n_layer"])
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "factors.csv").read_text(encoding="utf-8"))))
+    rows = list(
+        csv.DictReader(
+            io.StringIO((tmp_path / "out" / "tables" / "factors.csv").read_text(encoding="utf-8"))
+        )
+    )
     share = {row["term"]: float(row["variance explained"]) for row in rows}
     assert list(share) == ["seed", "topology", "n_layer", "topology × n_layer", "residual"]
     assert share["n_layer"] > 0.99
@@ -616,10 +772,22 @@ def test_losses_that_do_not_compare_share_no_scale(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     factors = {
         "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}},
-        "objective": {"causal": {"objective": "causal"}, "masked": {"objective": "masked", "mask_ratio": 0.4}},
+        "objective": {
+            "causal": {"objective": "causal"},
+            "masked": {"objective": "masked", "mask_ratio": 0.4},
+        },
     }
-    text = write(tmp_path, lambda levels, seed: Outcome(float(rng.normal(2, 0.1))), factors, within=["objective"], seeds=3)
-    assert "What each factor explains is not given: held-out loss does not compare across objective" in text
+    text = write(
+        tmp_path,
+        lambda levels, seed: Outcome(float(rng.normal(2, 0.1))),
+        factors,
+        within=["objective"],
+        seeds=3,
+    )
+    assert (
+        "What each factor explains is not given: held-out loss does not compare across objective"
+        in text
+    )
     assert "Held-out loss over norm and objective." not in text
     assert not (tmp_path / "out" / "figures" / "heat.svg").exists()
     assert not (tmp_path / "out" / "tables" / "factors.csv").exists()
@@ -628,7 +796,14 @@ def test_losses_that_do_not_compare_share_no_scale(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("svg_only")
 def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     db = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(1.0 + seed), seeds=2)
-    db = study(tmp_path, TOPOLOGY, lambda levels, seed: None, seeds=3, name="other & more", question="Why <not>?")
+    db = study(
+        tmp_path,
+        TOPOLOGY,
+        lambda levels, seed: None,
+        seeds=3,
+        name="other & more",
+        question="Why <not>?",
+    )
     path = report.index(db, ["topology", "other & more"], tmp_path / "reports")
     found = page(path)
     links = [value for tag, name, value in found.attributes if (tag, name) == ("a", "href")]
@@ -636,10 +811,14 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     assert all((tmp_path / "reports" / link).is_file() for link in links)
     assert "Why <not>?" in found.text
     first = (
-        "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by parallel (1.50), equal to the digits "
+        "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by"
+        " parallel (1.50), equal to the digits "
     )
     assert first + "shown; the two are not told apart." in found.text
-    assert "Topology, against serial: none of 3 (parallel, concat and no-skip) is told apart from serial." in found.text
+    assert (
+        "Topology, against serial: none of 3 (parallel, concat and no-skip) is told apart from"
+        " serial." in found.text
+    )
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -648,50 +827,82 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
     share = {"metric": "accuracy", "goal": "max"}
     db = study(
-        tmp_path, depths, lambda levels, seed: Outcome(2.0, finals=[("accuracy", 0, float(rng.uniform()))]),
-        within=["n_layer"], seeds=3, **share,
-    )  # fmt: skip
+        tmp_path,
+        depths,
+        lambda levels, seed: Outcome(2.0, finals=[("accuracy", 0, float(rng.uniform()))]),
+        within=["n_layer"],
+        seeds=3,
+        **share,
+    )
     text = report.answer(report.gather(db, "topology"))
     assert "In brackets" not in text
-    assert "though in 4 of these no contrast tells it from the next" in re.sub(r"in \d of 4 strata", "", text), text
+    assert "though in 4 of these no contrast tells it from the next" in re.sub(
+        r"in \d of 4 strata", "", text
+    ), text
     assert re.search(
-        r"none of 3 \(parallel, concat and no-skip\) is told apart from serial: this study cannot see any effect for the "
+        r"none of 3 \(parallel, concat and no-skip\) is told apart from serial: this study cannot"
+        r" see any effect for the "
         r"noisiest of them: it would have to be \d\.\d+, and shares differ by 1 at most\.",
         text,
     ), text
     told = page(report.index(db, ["topology"], tmp_path / "reports")).text
-    assert re.search(r"Of 12 contrasts with a baseline 12 are not told apart: this study cannot see any effect", told), told
+    assert re.search(
+        r"Of 12 contrasts with a baseline 12 are not told apart: this study cannot see any effect",
+        told,
+    ), told
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (words.plural(1, "pair"), "1 pair"), (words.plural(2000, "pair"), "2,000 pairs"), (units.listed(["a"]), "a"),
-        (units.listed("abc"), "a, b and c"), (units.listed([]), ""), (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
-        (words.signed(0.00001, 3), "0.000"), (words.signed(-0.02, 3), "−0.020"), (words.number(math.inf), "∞"),
+        (words.plural(1, "pair"), "1 pair"),
+        (words.plural(2000, "pair"), "2,000 pairs"),
+        (units.listed(["a"]), "a"),
+        (units.listed("abc"), "a, b and c"),
+        (units.listed([]), ""),
+        (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
+        (words.signed(0.00001, 3), "0.000"),
+        (words.signed(-0.02, 3), "−0.020"),
+        (words.number(math.inf), "∞"),
         (words.number(NAN), "–"),
-        (words.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"), (words.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
-        (words.ends(-0.1, 0.0, 2), "−0.10 to 0.00"), (words.ends(0.0004, 0.2, 3, words.number), "0.0004 to 0.200"),
+        (words.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"),
+        (words.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
+        (words.ends(-0.1, 0.0, 2), "−0.10 to 0.00"),
+        (words.ends(0.0004, 0.2, 3, words.number), "0.0004 to 0.200"),
         (scaled.gap(Interval(0.0004, 0.00002, 0.01)), "+0.04% (+0.002% to +1.00%)"),
         (scaled.change(Interval(0.1, -math.inf, 0.0001)), "+0.100 (−∞ to +0.0001)"),
-        (words.p_value(0.0004), "p < 0.001"), (words.p_value(0.0497), "p = 0.0497"), (words.p_value(0.0502), "p = 0.050"),
+        (words.p_value(0.0004), "p < 0.001"),
+        (words.p_value(0.0497), "p = 0.0497"),
+        (words.p_value(0.0502), "p = 0.050"),
         (words.p_value(0.5), "p = 0.50"),
         (document.tex("50%_x & 3×10¹⁴"), r"50\%\_x \& 3$\times$10$^{14}$"),
         (document.markdown("a|b\n*c* <d>"), r"a\|b \*c\* &lt;d&gt;"),
     ],
-)  # fmt: skip
+)
 def test_words(given: str, said: str) -> None:
     assert given == said
 
 
 def test_a_table_of_positions_is_a_mismatch_of_all_parameters(tmp_path: Path) -> None:
     positions = {"position": {name: {"position": name} for name in ("rotary", "learned")}}
-    db = study(tmp_path, positions, lambda levels, seed: Outcome(1.0 + seed), seeds=2, base={"n_layer": 1, "d_model": 32})
-    learned, rotary = (size for (size,) in queries.run(db, "SELECT DISTINCT n_params FROM runs ORDER BY position")[1])
-    said = f"the largest difference from a baseline is {words.percent(learned / rotary - 1)} of all parameters."
+    db = study(
+        tmp_path,
+        positions,
+        lambda levels, seed: Outcome(1.0 + seed),
+        seeds=2,
+        base={"n_layer": 1, "d_model": 32},
+    )
+    learned, rotary = (
+        size
+        for (size,) in queries.run(db, "SELECT DISTINCT n_params FROM runs ORDER BY position")[1]
+    )
+    said = (
+        f"the largest difference from a baseline is {words.percent(learned / rotary - 1)} of all"
+        " parameters."
+    )
     assert said in report.answer(report.gather(db, "topology"))
 
 
@@ -702,12 +913,22 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
         folder.mkdir()
         text = f'name = "topology"\n[match]\nparams = "{quantity}"\n'
         db = study(
-            folder, widths, lambda levels, seed: Outcome(1.0 + seed), seeds=2, base={"n_layer": 1, "d_model": 32}, toml=text
+            folder,
+            widths,
+            lambda levels, seed: Outcome(1.0 + seed),
+            seeds=2,
+            base={"n_layer": 1, "d_model": 32},
+            toml=text,
         )
         sizes = queries.run(db, "SELECT n_params, n_params_body FROM runs ORDER BY cell, run")[1]
         wide, narrow = sizes[-1], sizes[0]
         off = (wide[0] / narrow[0] if quantity == "total" else wide[1] / narrow[1]) - 1
-        said = "all parameters" if quantity == "total" else "the parameters without embeddings and head"
-        assert f"the largest difference from a baseline is {words.percent(off)} of {said}" in report.answer(
-            report.gather(db, "topology")
+        said = (
+            "all parameters"
+            if quantity == "total"
+            else "the parameters without embeddings and head"
+        )
+        assert (
+            f"the largest difference from a baseline is {words.percent(off)} of {said}"
+            in report.answer(report.gather(db, "topology"))
         )

@@ -1,4 +1,6 @@
-"""Figures that several processes draw are those that one draws, and what goes wrong in one of them ends the command."""
+"""Figures that several processes draw are those that one draws, and what goes wrong in one of them
+ends the command.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,16 @@ from ablate import figures
 from ablate.errors import AblateError
 from ablate.report.gallery import Gallery
 
-FRAME = pd.DataFrame({"topology": ["serial", "parallel"] * 2, "seconds": [1.0, 2.0, 1.5, 2.5], "metric": [3.0, 2.0, 3.1, 2.2]})
-forks = pytest.mark.skipif(sys.platform != "linux", reason="figures are drawn by several processes on Linux alone")
+FRAME = pd.DataFrame(
+    {
+        "topology": ["serial", "parallel"] * 2,
+        "seconds": [1.0, 2.0, 1.5, 2.5],
+        "metric": [3.0, 2.0, 3.1, 2.2],
+    }
+)
+forks = pytest.mark.skipif(
+    sys.platform != "linux", reason="figures are drawn by several processes on Linux alone"
+)
 pareto = partial(figures.pareto, hue="topology")
 
 
@@ -64,11 +74,18 @@ def killed(frame: pd.DataFrame) -> Axes:
 
 
 @forks
-def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_write_the_bytes_that_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "drew").mkdir()
     for threads in ("1", "2"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        draw(tmp_path / threads, a=partial(who, tmp_path / "drew"), b=partial(who, tmp_path / "drew"), c=pareto)
+        draw(
+            tmp_path / threads,
+            a=partial(who, tmp_path / "drew"),
+            b=partial(who, tmp_path / "drew"),
+            c=pareto,
+        )
     names = sorted(path.name for path in (tmp_path / "1").iterdir())
     assert names == [f"{name}.{kind}" for name in "abc" for kind in ("pdf", "png", "svg")]
     for name in names:
@@ -78,7 +95,9 @@ def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_an_error_in_a_figure_is_raised_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+def test_an_error_in_a_figure_is_raised_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     with pytest.raises(ZeroDivisionError, match="a figure of nothing") as error:
         draw(tmp_path, a=pareto, b=broken, c=pareto)
@@ -87,21 +106,27 @@ def test_an_error_in_a_figure_is_raised_and_says_where(tmp_path: Path, monkeypat
 
 
 @forks
-def test_an_error_that_cannot_be_sent_still_says_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_cannot_be_sent_still_says_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(RuntimeError, match=r"Odd: a hole in the canvas[^?]*in oddly_broken"):
         draw(tmp_path, a=pareto, b=oddly_broken, c=pareto)
 
 
 @forks
-def test_a_process_that_is_killed_ends_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_killed_ends_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(AblateError, match=r"ended early \(exit code -9\).*OMP_NUM_THREADS=1"):
         draw(tmp_path, a=pareto, b=killed, c=pareto)
 
 
 def paint(folder: Path) -> None:
-    """Four figures by two processes, each of which leaves its process's number and waits for the word "go"."""
+    """Four figures by two processes, each of which leaves its process's number and waits for the
+    word "go".
+    """
     gallery = Gallery(folder)
     for name in "abcd":
         gallery.hang(name, name, "", partial(slow, folder, name), FRAME)
@@ -117,10 +142,13 @@ def slow(folder: Path, name: str, frame: pd.DataFrame) -> Axes:
 @contextmanager
 def painter(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that paints, and is at its first two figures."""
-    heed = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where tests run in the background
+    heed = (  # ignored where tests run in the background
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     )
-    code = heed + "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
+    code = (
+        heed
+        + "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
+    )
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(figures.__file__).parents[2])])
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)],
@@ -140,7 +168,9 @@ def painter(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def begun(folder: Path) -> dict[str, int]:
     """Figure → the process that began it."""
-    return {path.stem: int(path.suffix[1:]) for path in folder.iterdir() if path.suffix[1:].isdecimal()}
+    return {
+        path.stem: int(path.suffix[1:]) for path in folder.iterdir() if path.suffix[1:].isdecimal()
+    }
 
 
 def alive(process: int) -> bool:

@@ -38,17 +38,23 @@ def material(folder: Path, outcome=outcome, factors=PARTS, **options: object) ->
 
 
 def frame(table: Table) -> pd.DataFrame:
-    return pd.DataFrame([[exported(cell) for cell in row] for row in table.rows], columns=list(table.columns))
+    return pd.DataFrame(
+        [[exported(cell) for cell in row] for row in table.rows], columns=list(table.columns)
+    )
 
 
 def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
     combinations = itertools.product(PARTS["topology"], PARTS["norm"], range(5))
     runs = pd.DataFrame(combinations, columns=["topology", "norm", "seed"])
     runs["loss"] = [loss(*row) for row in runs.itertuples(index=False)]
-    model = smf.ols("loss ~ C(seed, Sum) + C(topology, Treatment('serial')) * C(norm, Sum)", runs).fit()
+    model = smf.ols(
+        "loss ~ C(seed, Sum) + C(topology, Treatment('serial')) * C(norm, Sum)", runs
+    ).fit()
     found = frame(grids.main_effects(material(tmp_path))).set_index("level")
     assert list(found.index) == ["parallel", "concat", "post"]
-    names = {level: f"C(topology, Treatment('serial'))[T.{level}]" for level in ("parallel", "concat")}
+    names = {
+        level: f"C(topology, Treatment('serial'))[T.{level}]" for level in ("parallel", "concat")
+    }
     for level, name in names.items():
         assert found.loc[level, "against"] == "serial"
         assert found.loc[level, "effect"] == pytest.approx(model.params[name])
@@ -63,7 +69,8 @@ def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
 def test_a_run_under_two_names_is_one_observation(tmp_path: Path) -> None:
     once = material(tmp_path / "once")
     twice = material(
-        tmp_path / "twice", factors={**PARTS, "heads": {"once": {"n_head": 4}, "again": {"n_head": 4, "n_kv_head": 4}}}
+        tmp_path / "twice",
+        factors={**PARTS, "heads": {"once": {"n_head": 4}, "again": {"n_head": 4, "n_kv_head": 4}}},
     )
     assert len(twice.good) == 2 * len(once.good) == 60
     pd.testing.assert_frame_equal(frame(grids.factors(once)), frame(grids.factors(twice)))
@@ -86,5 +93,14 @@ def test_a_grid_that_tells_nothing_says_why(tmp_path: Path) -> None:
     found = material(tmp_path, seeds=1)
     assert not grids.factors(found).rows and not grids.main_effects(found).rows
     (text,) = grids.notes(found)
-    assert text == "What each factor explains is not given: 6 runs for 6 effects leave nothing to estimate noise from."
-    assert grids.notes(material(tmp_path / "one", factors={"topology": PARTS["topology"], "norm": {"pre": {}}})) == []
+    assert (
+        text
+        == "What each factor explains is not given: 6 runs for 6 effects leave nothing to estimate"
+        " noise from."
+    )
+    assert (
+        grids.notes(
+            material(tmp_path / "one", factors={"topology": PARTS["topology"], "norm": {"pre": {}}})
+        )
+        == []
+    )

@@ -1,4 +1,6 @@
-"""A masked study's report says what its answer rests on, with the masked loss at every probe ratio beside it."""
+"""A masked study's report says what its answer rests on, with the masked loss at every probe ratio
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,22 @@ RATIOS = {"mask_ratio": {"0.15": {"mask_ratio": 0.15}, "0.4": {"mask_ratio": 0.4
 def masked(folder: Path, metric: str) -> Database:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         trained = float(levels["mask_ratio"])
-        finals = [("probe_loss", at, 2 + abs(at - trained) + 0.01 * seed) for at in (0.15, 0.4, 0.8)]
+        finals = [
+            ("probe_loss", at, 2 + abs(at - trained) + 0.01 * seed) for at in (0.15, 0.4, 0.8)
+        ]
         return Outcome(1.0, finals=[*finals, ("era_accuracy", 0, 0.5 + 0.01 * seed)])
 
     folder.mkdir()
     base = {"objective": "masked", "n_vocab": 257}
-    return study(folder, RATIOS, outcome, seeds=3, metric=metric, goal="max" if "accuracy" in metric else "min", base=base)
+    return study(
+        folder,
+        RATIOS,
+        outcome,
+        seeds=3,
+        metric=metric,
+        goal="max" if "accuracy" in metric else "min",
+        base=base,
+    )
 
 
 def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
@@ -45,24 +57,46 @@ def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
     [
         ("causal", [("loss_at_length", 1.0, 2.0), ("loss_at_length", 4.0, 2.1)], "Context"),
         ("masked", [("probe_loss", 0.15, 2.0), ("probe_loss", 0.4, 2.1)], "Masking"),
-        ("masked", [("probe_loss", 0.4, 2.0), ("loss_at_position", 0, 2.0), ("loss_at_position", 1, 2.0)], "Context and masking"),
+        (
+            "masked",
+            [("probe_loss", 0.4, 2.0), ("loss_at_position", 0, 2.0), ("loss_at_position", 1, 2.0)],
+            "Context and masking",
+        ),
     ],
 )
 def test_the_section_is_named_by_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str, finals: list[tuple[str, float, float]], title: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str,
+    finals: list[tuple[str, float, float]],
+    title: str,
 ) -> None:
     wirings = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
-    db = study(tmp_path, wirings, lambda levels, seed: Outcome(1.0, finals=finals), seeds=2, base={"objective": objective})
+    db = study(
+        tmp_path,
+        wirings,
+        lambda levels, seed: Outcome(1.0, finals=finals),
+        seeds=2,
+        base={"objective": objective},
+    )
     monkeypatch.setattr(Gallery, "draw", lambda gallery: None)
     gathered = report.gather(db, "topology")
-    assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [title]
+    assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [
+        title
+    ]
 
 
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
         ("era_accuracy", "rests on era accuracy of a linear probe, which favours no masking ratio"),
-        ("probe_loss@0.4", "rests on masked loss at ratio 0.4, of the same hidden tokens in every arm, which favours arms"),
+        (
+            "probe_loss@0.4",
+            (
+                "rests on masked loss at ratio 0.4, of the same hidden tokens in every arm, which"
+                " favours arms"
+            ),
+        ),
         ("loss", "rests on held-out loss at the ratio of training"),
     ],
 )

@@ -21,7 +21,9 @@ DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
 def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
     depths = {"topology": WIRINGS, "n_layer": DEPTHS}
     falling = {10: 3.0, 20: 2.5, 30: 2.0}
-    db = study(tmp_path, depths, lambda levels, seed: Outcome(points=falling), within=["n_layer"], seeds=2)
+    db = study(
+        tmp_path, depths, lambda levels, seed: Outcome(points=falling), within=["n_layer"], seeds=2
+    )
     text = report.write(report.gather(db, "topology"), tmp_path / "out").read_text(encoding="utf-8")
     section = text.split('id="curves"')[1].split("</section>")[0]
     shown, folded = section.split('<details class="more"><summary>Show ')
@@ -33,13 +35,23 @@ def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
     )
 
 
-RISES = {"rotary": (0.5, 0.7, 0.3), "alibi": (-0.25, -0.2, -0.31), "t5": (0.1, math.nan, 0.1), "none": (math.nan,) * 3}
+RISES = {
+    "rotary": (0.5, 0.7, 0.3),
+    "alibi": (-0.25, -0.2, -0.31),
+    "t5": (0.1, math.nan, 0.1),
+    "none": (math.nan,) * 3,
+}
 
 
 def lengths(position: str, seed: int) -> list[tuple[str, float, float]]:
     start = 1.0 + 0.3 * seed
-    longer = {2.0: RISES[position][seed] / 2, 4.0: RISES[position][seed]} if position in RISES else {}
-    return [("loss_at_length", 1.0, start), *(("loss_at_length", at, start + rise) for at, rise in longer.items())]
+    longer = (
+        {2.0: RISES[position][seed] / 2, 4.0: RISES[position][seed]} if position in RISES else {}
+    )
+    return [
+        ("loss_at_length", 1.0, start),
+        *(("loss_at_length", at, start + rise) for at, rise in longer.items()),
+    ]
 
 
 def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_path: Path) -> None:
@@ -47,7 +59,13 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
         return Outcome(2.0, finals=lengths(levels["position"], seed))
 
     positions = {"position": {name: {"position": name} for name in (*RISES, "learned")}}
-    db = study(tmp_path, positions | {"n_layer": {n: DEPTHS[n] for n in "12"}}, outcome, within=["n_layer"], seeds=3)
+    db = study(
+        tmp_path,
+        positions | {"n_layer": {n: DEPTHS[n] for n in "12"}},
+        outcome,
+        within=["n_layer"],
+        seeds=3,
+    )
     text = report.answer(report.gather(db, "topology"))
     for name in ("rotary", "alibi"):
         found = stats.ttest_1samp(RISES[name], 0)
@@ -56,10 +74,15 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
         mean = sum(RISES[name]) / 3
         assert text.count(f"{signed(mean, digits)} ({ends(low, high, digits)}) for {name}") == 2
     assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
-    assert text.count("; not defined for learned.") == 2 and "At n_layer=2, with 4 times the context of training" in text
+    assert (
+        text.count("; not defined for learned.") == 2
+        and "At n_layer=2, with 4 times the context of training" in text
+    )
 
 
 def test_without_the_context_of_training_no_change_is_told(tmp_path: Path) -> None:
     finals = [("loss_at_length", 2.0, 1.0), ("loss_at_length", 4.0, 2.0)]
-    db = study(tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2)
+    db = study(
+        tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2
+    )
     assert contexts.sentences(report.gather(db, "topology").material) == []

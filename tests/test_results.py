@@ -27,7 +27,10 @@ def db(tmp_path: Path) -> Database:
             return Outcome(status="diverged", step=7, points={5: 4.0, 6: math.inf, 7: NAN})
         if levels["topology"] == "concat" and seed == 2:
             return None
-        return Outcome(points={5: 3.0 + seed, 10: 2.0 + seed}, finals=[("stream_rms", 0, 1.0), ("stream_rms", 1, -math.inf)])
+        return Outcome(
+            points={5: 3.0 + seed, 10: 2.0 + seed},
+            finals=[("stream_rms", 0, 1.0), ("stream_rms", 1, -math.inf)],
+        )
 
     return study(tmp_path, DEPTHS, outcome, seeds=3, within=["n_layer"])
 
@@ -37,7 +40,11 @@ def test_load_has_one_row_a_member_with_factors_baseline_first(db: Database) -> 
     assert len(frame) == 18
     assert list(frame["topology"].cat.categories) == ["serial", "parallel", "concat"]
     assert frame["topology"].cat.ordered
-    assert frame["topology"].astype(str).equals(frame["cell"].str.extract(r"topology=([^,]+)")[0].astype("str"))
+    assert (
+        frame["topology"]
+        .astype(str)
+        .equals(frame["cell"].str.extract(r"topology=([^,]+)")[0].astype("str"))
+    )
     assert set(frame["n_layer"]) == {4, 12}
     assert frame["n_layer"].dtype == "int64"  # numbers stay numbers
     assert frame["arm"].astype(str).equals(frame["topology"].astype(str))
@@ -46,11 +53,15 @@ def test_load_has_one_row_a_member_with_factors_baseline_first(db: Database) -> 
 
 
 def test_what_is_not_there_is_nan_and_the_status_tells_why(db: Database) -> None:
-    frame = ablate.load("topology", db).query("topology == 'concat' and n_layer == 4").set_index("seed")
+    frame = (
+        ablate.load("topology", db).query("topology == 'concat' and n_layer == 4").set_index("seed")
+    )
     assert frame["status"].to_dict() == {0: "complete", 1: "diverged", 2: "planned"}
     assert frame["metric"].isna().to_dict() == {0: False, 1: True, 2: True}
     assert frame.loc[1, "diverged_at"] == 7
-    assert frame["diverged_at"].dtype == "Int64"  # a step is a whole number, also beside runs that have none
+    assert (
+        frame["diverged_at"].dtype == "Int64"
+    )  # a step is a whole number, also beside runs that have none
     assert frame["diverged_at"].isna().to_dict() == {0: True, 1: False, 2: True}
 
 
@@ -62,7 +73,9 @@ def test_curves_keep_nan_and_infinities_in_their_places(db: Database) -> None:
     assert values[:2] == [4.0, math.inf]
     assert math.isnan(values[2])
     assert list(one["tokens"]) == [5 * 8192, 6 * 8192, 7 * 8192]
-    assert ablate.curves("topology", ["loss", "train_loss"], db).equals(frame)  # one that these runs did not record
+    assert ablate.curves("topology", ["loss", "train_loss"], db).equals(
+        frame
+    )  # one that these runs did not record
     assert len(ablate.curves("topology", db=db)) == len(frame)
 
 
@@ -72,24 +85,39 @@ def test_finals_by_name(db: Database) -> None:
     assert (frame.loc[frame["at"] == 1.0, "value"] == -math.inf).all()
     everything = results.finals("topology", db=db)
     assert set(everything["name"]) == {"loss", "train_seconds", "stream_rms"}
-    assert everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2  # the two diverged runs: measured, and NaN
+    assert (
+        everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2
+    )  # the two diverged runs: measured, and NaN
 
 
 @pytest.mark.parametrize("points", [None, 5])
-def test_a_name_that_nobody_knows_is_refused_with_the_nearest(db: Database, points: int | None) -> None:
+def test_a_name_that_nobody_knows_is_refused_with_the_nearest(
+    db: Database, points: int | None
+) -> None:
     for wrong in ("lss", ["loss", "lss"]):
         with pytest.raises(AblateError, match="unknown series 'lss'; did you mean 'loss'"):
             ablate.curves("topology", wrong, db, points=points)
-    with pytest.raises(AblateError, match=r"unknown final 'stream_rsm'; did you mean 'stream_rms'.*train_seconds"):
+    with pytest.raises(
+        AblateError, match=r"unknown final 'stream_rsm'; did you mean 'stream_rms'.*train_seconds"
+    ):
         ablate.finals("topology", "stream_rsm", db)
     assert ablate.finals("topology", "accuracy", db).empty  # known, but not measured here
 
 
 def test_every_frame_names_stratum_and_arm(db: Database) -> None:
-    for frame in (ablate.load("topology", db), ablate.curves("topology", db=db), ablate.finals("topology", db=db)):
-        assert list(frame["arm"].cat.categories) == ["serial", "parallel", "concat"] and frame["arm"].cat.ordered
+    for frame in (
+        ablate.load("topology", db),
+        ablate.curves("topology", db=db),
+        ablate.finals("topology", db=db),
+    ):
+        assert (
+            list(frame["arm"].cat.categories) == ["serial", "parallel", "concat"]
+            and frame["arm"].cat.ordered
+        )
         assert frame["arm"].notna().all()
-        assert (frame["cell"] == "topology=" + frame["arm"].astype(str) + ", " + frame["stratum"]).all()
+        assert (
+            frame["cell"] == "topology=" + frame["arm"].astype(str) + ", " + frame["stratum"]
+        ).all()
 
 
 def test_frames_go_into_figures_as_they_are(db: Database) -> None:
@@ -102,12 +130,18 @@ def test_frames_go_into_figures_as_they_are(db: Database) -> None:
     drawn = [
         figures.curves(ablate.curves("topology", "loss", db)),
         figures.effects(ablate.effects("topology", db), ablate.pairs("topology", db)),
-        figures.blocks(ablate.finals("topology", "stream_rms", db).query("value > 0").rename(columns={"at": "block"})),
+        figures.blocks(
+            ablate.finals("topology", "stream_rms", db)
+            .query("value > 0")
+            .rename(columns={"at": "block"})
+        ),
         figures.pareto(runs, x="device_seconds"),
         figures.heat(runs, x="n_layer", y="topology"),
         figures.ordered(runs, x="n_layer"),
         figures.scaling(
-            runs.rename(columns={"n_params_body": "n", "tokens": "d", "flops": "c", "arm": "curve"}).assign(held_out=False)
+            runs.rename(
+                columns={"n_params_body": "n", "tokens": "d", "flops": "c", "arm": "curve"}
+            ).assign(held_out=False)
         ),
     ]
     assert all(isinstance(ax, Axes) and ax.has_data() for ax in drawn)
@@ -125,7 +159,10 @@ def test_pairs_are_the_runs_of_one_seed(db: Database) -> None:
 def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
     arms = results.arms("topology", db)
     assert dict(zip(arms["cell"], arms["is_baseline"], strict=True))["topology=serial, n_layer=12"]
-    factors = {"topology": TOPOLOGY["topology"], "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}}}
+    factors = {
+        "topology": TOPOLOGY["topology"],
+        "norm": {"pre": {"norm": "pre"}, "post": {"norm": "post"}},
+    }
     (tmp_path / "two").mkdir()
     two = results.arms("topology", study(tmp_path / "two", factors, lambda levels, seed: None))
     assert two["arm"].cat.categories[0] == "baseline"
@@ -133,8 +170,14 @@ def test_arms_say_what_differs(tmp_path: Path, db: Database) -> None:
 
 
 def test_orders_have_the_baseline_first(db: Database) -> None:
-    assert results.orders("topology", db) == {"topology": ["serial", "parallel", "concat"], "n_layer": ["4", "12"]}
-    assert results.levels("topology", db)["topology=concat, n_layer=12"] == {"topology": "concat", "n_layer": "12"}
+    assert results.orders("topology", db) == {
+        "topology": ["serial", "parallel", "concat"],
+        "n_layer": ["4", "12"],
+    }
+    assert results.levels("topology", db)["topology=concat, n_layer=12"] == {
+        "topology": "concat",
+        "n_layer": "12",
+    }
 
 
 def test_an_unfinished_study_has_typed_frames(tmp_path: Path) -> None:
@@ -162,8 +205,13 @@ def test_a_path_is_a_database_too(db: Database) -> None:
 
 
 def test_import_stays_light() -> None:
-    code = "import ablate, sys; print([m for m in ('pandas', 'torch', 'sqlalchemy', 'scipy') if m in sys.modules], ablate.load)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import ablate, sys; print([m for m in ('pandas', 'torch', 'sqlalchemy', 'scipy') if m in"
+        " sys.modules], ablate.load)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.startswith("[] <function load")
     with pytest.raises(AttributeError, match="no attribute 'lood'"):
         ablate.lood  # noqa: B018
@@ -178,7 +226,12 @@ def test_numeric_columns_survive_pandas(db: Database, tmp_path: Path) -> None:
 
 def test_a_thinned_curve_keeps_its_ends_and_the_same_steps_in_every_run(tmp_path: Path) -> None:
     points = {step: 5.0 - step / 100 for step in range(3, 203)}
-    whole = study(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(points={**points, 7: math.inf, 8: NAN}), seeds=2)
+    whole = study(
+        tmp_path,
+        TOPOLOGY,
+        lambda levels, seed: Outcome(points={**points, 7: math.inf, 8: NAN}),
+        seeds=2,
+    )
     full = ablate.curves("topology", "loss", whole)
     assert ablate.curves("topology", "loss", whole, points=1000).equals(full)
     thin = ablate.curves("topology", ["loss"], whole, points=20)

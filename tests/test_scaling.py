@@ -1,4 +1,6 @@
-"""Scaling fits: constants recovered, an independent optimiser matched, published exponents reached, poor grids refused."""
+"""Scaling fits: constants recovered, an independent optimiser matched, published exponents reached,
+poor grids refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from ablate.scaling.noise import far_off
 from ablate.scaling.solve import DELTA, Floats, minimise
 
 DATA = Path(__file__).parent / "data" / "scaling"
-PROTOCOLS = {  # hparams, warmup, decay, param_count → published exponent of N on RefinedWeb, OpenWebText2
+# hparams, warmup, decay, param_count → published exponent of N on RefinedWeb, OpenWebText2
+PROTOCOLS = {
     ("base", "long", "kaplan", "kaplan"): (0.834, 0.870),
     ("base", "long", "kaplan", "standard"): (0.701, 0.700),
     ("base", "short", "kaplan", "standard"): (0.604, 0.602),
@@ -42,7 +45,9 @@ def grid(sizes: int = 6, ratios: int = 6, lowest: float = 5e7) -> dict[str, Floa
     return {"n": n, "d": n * np.tile(np.geomspace(5, 160, ratios), sizes)}
 
 
-def losses(columns: dict[str, Floats], noise: float, seed: int = 0, constants: Floats = USUAL) -> Floats:
+def losses(
+    columns: dict[str, Floats], noise: float, seed: int = 0, constants: Floats = USUAL
+) -> Floats:
     exact = FORMS["nd"].loss(constants, columns)
     return exact * np.exp(noise * rng(seed).normal(size=len(exact)))
 
@@ -50,7 +55,13 @@ def losses(columns: dict[str, Floats], noise: float, seed: int = 0, constants: F
 def huber(theta: Floats, columns: dict[str, Floats], log_loss: Floats) -> float:
     """The objective of Hoffmann et al., written down once more without the solver's parts."""
     e, a, alpha, b, beta = theta
-    terms = np.stack([np.full(len(log_loss), e), a - alpha * np.log(columns["n"]), b - beta * np.log(columns["d"])])
+    terms = np.stack(
+        [
+            np.full(len(log_loss), e),
+            a - alpha * np.log(columns["n"]),
+            b - beta * np.log(columns["d"]),
+        ]
+    )
     r = np.abs(np.log(np.exp(terms).sum(axis=0)) - log_loss)
     return float(np.where(r < DELTA, r**2 / 2, DELTA * (r - DELTA / 2)).sum())
 
@@ -61,18 +72,31 @@ def test_the_solver_reaches_the_optimum_of_an_independent_one(noise: float) -> N
     log_loss = np.log(losses(columns, noise))
     problem = Problem.build(FORMS["nd"], columns, log_loss)
     theta, reached = minimise(problem.design, log_loss, np.ones((36, 36)), problem.starts(log_loss))
-    assert (reached < reached.min() * 1.0001).mean() > 0.5  # most of the grid of starts ends at one optimum
+    assert (
+        reached < reached.min() * 1.0001
+    ).mean() > 0.5  # most of the grid of starts ends at one optimum
     found = problem.constants(theta[[reached.argmin()]])[0]
     start = np.log(found[0]), np.log(found[1]), found[2], np.log(found[3]), found[4]
     assert huber(np.array(start), columns, log_loss) == pytest.approx(reached.min(), rel=1e-9)
     other = min(
         (
-            optimize.minimize(huber, np.array(start) * rng(i).normal(1, 0.02, 5), (columns, log_loss), method="Nelder-Mead",
-                              options={"maxiter": 4000, "maxfev": 4000, "fatol": 1e-13, "xatol": 1e-9, "adaptive": True})
+            optimize.minimize(
+                huber,
+                np.array(start) * rng(i).normal(1, 0.02, 5),
+                (columns, log_loss),
+                method="Nelder-Mead",
+                options={
+                    "maxiter": 4000,
+                    "maxfev": 4000,
+                    "fatol": 1e-13,
+                    "xatol": 1e-9,
+                    "adaptive": True,
+                },
+            )
             for i in range(3)
         ),
         key=lambda result: result.fun,
-    )  # fmt: skip
+    )
     assert reached.min() <= other.fun * (1 + 1e-6)
 
 
@@ -85,7 +109,9 @@ def test_a_weight_is_a_run_counted_that_often() -> None:
     start = problem.starts(log_loss)[[8]]
     _, weighted = minimise(problem.design, log_loss, counts[None].astype(float), start)
     longer = Problem.build(FORMS["nd"], repeated, np.repeat(log_loss, counts))
-    _, spelled_out = minimise(longer.design, np.repeat(log_loss, counts), np.ones((1, counts.sum())), start)
+    _, spelled_out = minimise(
+        longer.design, np.repeat(log_loss, counts), np.ones((1, counts.sum())), start
+    )
     assert weighted == pytest.approx(spelled_out, rel=1e-6)
 
 
@@ -111,13 +137,17 @@ def test_two_resources_without_noise_give_constants_and_best_split_back() -> Non
     for i, budget in enumerate(c):  # the best size by looking for it
         sizes = np.geomspace(n[i] / 30, n[i] * 30, 20_001)
         tried = found.form.loss(found.values, {"n": sizes, "d": budget / 6 / sizes})
-        assert sizes[tried.argmin()] == pytest.approx(n[i], rel=1e-3) and tried.min() == pytest.approx(loss[i], rel=1e-6)
+        assert sizes[tried.argmin()] == pytest.approx(
+            n[i], rel=1e-3
+        ) and tried.min() == pytest.approx(loss[i], rel=1e-6)
 
 
 def test_intervals_hold_the_truth_and_narrow_with_runs() -> None:
     once = grid()
     often = {name: np.tile(column, 5) for name, column in once.items()}
-    few, many = (scaling.fit(losses(c, 0.01, 1), rng=rng(), bootstraps=300, **c) for c in (once, often))
+    few, many = (
+        scaling.fit(losses(c, 0.01, 1), rng=rng(), bootstraps=300, **c) for c in (once, often)
+    )
     for found in (few, many):
         for truth, interval in zip(USUAL, found.constants.values(), strict=True):
             assert interval.lo < truth < interval.hi and interval.lo < interval.value < interval.hi
@@ -125,14 +155,21 @@ def test_intervals_hold_the_truth_and_narrow_with_runs() -> None:
     width = [found.constants["alpha"].hi - found.constants["alpha"].lo for found in (few, many)]
     assert width[1] < 0.75 * width[0]
     band = many.predict(n=np.array([1e10]), d=np.array([1e12]))
-    assert band.lo[0] < FORMS["nd"].loss(USUAL, {"n": np.array([1e10]), "d": np.array([1e12])})[0] < band.hi[0]
+    assert (
+        band.lo[0]
+        < FORMS["nd"].loss(USUAL, {"n": np.array([1e10]), "d": np.array([1e12])})[0]
+        < band.hi[0]
+    )
 
 
 def test_few_runs_are_fitted_with_a_warning() -> None:
     x = np.geomspace(1e6, 1e9, 6)
     loss = FORMS["n"].loss(np.array([1.7, 300.0, 0.31]), {"n": x})
     assert not scaling.fit(loss, n=x, rng=rng(), bootstraps=50).notes
-    assert any("5 runs for 3 constants" in note for note in scaling.fit(loss[:5], n=x[:5], rng=rng(), bootstraps=50).notes)
+    assert any(
+        "5 runs for 3 constants" in note
+        for note in scaling.fit(loss[:5], n=x[:5], rng=rng(), bootstraps=50).notes
+    )
 
 
 def test_a_diverged_run_is_lost_and_counted() -> None:
@@ -150,7 +187,11 @@ def test_a_broken_curve_fails_its_held_out_check() -> None:
     broken = scaling.fit(table, rng=rng(), bootstraps=200, **columns).held_out
     whole = scaling.fit(losses(columns, 0.002), rng=rng(), bootstraps=200, **columns).held_out
     assert broken is not None and whole is not None
-    assert not broken.trusted and broken.miss == pytest.approx(0.1, abs=0.03) and "do not trust" in str(broken)
+    assert (
+        not broken.trusted
+        and broken.miss == pytest.approx(0.1, abs=0.03)
+        and "do not trust" in str(broken)
+    )
     assert whole.trusted and abs(whole.miss) < 0.02 and "do not trust" not in str(whole)
     assert (broken.runs, broken.what) == (6, "largest size (N = 5e+09)")
 
@@ -158,14 +199,28 @@ def test_a_broken_curve_fails_its_held_out_check() -> None:
 def test_the_largest_budget_can_be_held_out() -> None:
     columns = grid()
     c = 6 * columns["n"] * columns["d"]
-    found = scaling.fit(losses(columns, 0.002), "nd", c=c, hold_out="largest budget", rng=rng(), bootstraps=100, **columns)
-    assert found.held_out is not None and found.held_out.runs == 1 and found.held_out.what.startswith("largest budget (C = ")
+    found = scaling.fit(
+        losses(columns, 0.002),
+        "nd",
+        c=c,
+        hold_out="largest budget",
+        rng=rng(),
+        bootstraps=100,
+        **columns,
+    )
+    assert (
+        found.held_out is not None
+        and found.held_out.runs == 1
+        and found.held_out.what.startswith("largest budget (C = ")
+    )
     with pytest.raises(AblateError, match="hold_out"):
         scaling.fit(losses(columns, 0.002), hold_out="biggest", rng=rng(), bootstraps=50, **columns)
 
 
 def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None:
-    """As the five points that Besiroglu et al. 2024 left out of 245, which move β from 0.37 to 0.45."""
+    """As the five points that Besiroglu et al. 2024 left out of 245, which move β from 0.37 to
+    0.45.
+    """
     columns = grid(12, 12)
     loss = losses(columns, 0.005)
     away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
@@ -175,7 +230,9 @@ def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None
     found = scaling.fit(spoilt, "nd", rng=rng(), bootstraps=50, **columns)
     other = scaling.fit(np.delete(loss, away), "nd", rng=rng(), bootstraps=50, **without)
     (note,) = [note for note in found.notes if "far off" in note]
-    assert len(away) > 4 and note.startswith(f"{len(away)} runs lie far off, at N = 5e+09, D = 2.5e+10 by +39.9%; at N = ")
+    assert len(away) > 4 and note.startswith(
+        f"{len(away)} runs lie far off, at N = 5e+09, D = 2.5e+10 by +39.9%; at N = "
+    )
     assert len(re.findall(r"at N = \S+, D = \S+ by \+\d+\.\d%;", note)) == 4
     assert f"%; and {len(away) - 4} more. The others lie 0." in note
     assert f"without them E = {other.constants['E'].value:.4g}" in note
@@ -196,8 +253,13 @@ def test_noise_alone_puts_no_run_far_off(noise: float) -> None:
 
 def test_a_loss_that_falls_with_one_resource_has_no_split_of_two() -> None:
     columns = grid()
-    along_d = (2 + 30 * columns["d"] ** -0.2) * np.exp(0.002 * np.random.default_rng(0).standard_normal(len(columns["d"])))
-    with pytest.raises(AblateError, match=r"L\(N, D\): the losses do not fall with N\. .* Without N the others may be fitted"):
+    along_d = (2 + 30 * columns["d"] ** -0.2) * np.exp(
+        0.002 * np.random.default_rng(0).standard_normal(len(columns["d"]))
+    )
+    with pytest.raises(
+        AblateError,
+        match=r"L\(N, D\): the losses do not fall with N\. .* Without N the others may be fitted",
+    ):
         scaling.fit(along_d * columns["n"] ** 0.02, "nd", rng=rng(), bootstraps=2, **columns)
 
 
@@ -205,7 +267,9 @@ def test_a_loss_that_falls_with_one_resource_has_no_split_of_two() -> None:
 def test_what_does_not_fall_has_no_curve(form: str) -> None:
     columns = {name: column for name, column in grid().items() if name in form}
     rising = 1 - losses(grid(), 0.0) / 100  # as an accuracy
-    with pytest.raises(AblateError, match=r"the losses do not fall with N( or D)?\. The curves are of a loss"):
+    with pytest.raises(
+        AblateError, match=r"the losses do not fall with N( or D)?\. The curves are of a loss"
+    ):
         scaling.fit(rising, form, rng=rng(), bootstraps=10, **columns)
 
 
@@ -230,13 +294,18 @@ def test_repeated_runs_show_that_a_form_does_not_fit() -> None:
     [
         ({"n": [1e6] * 8, "d": np.geomspace(1e7, 1e9, 8)}, "3 sizes.*there are 1 size,"),
         ({"n": [1e6, 2e6, 4e6] * 2, "d": [1e7, 2e7, 4e7] * 2}, "7 runs.*6 runs"),
-        ({"n": np.geomspace(1e6, 1e8, 9), "d": 20 * np.geomspace(1e6, 1e8, 9)}, "tokens rise with size"),
+        (
+            {"n": np.geomspace(1e6, 1e8, 9), "d": 20 * np.geomspace(1e6, 1e8, 9)},
+            "tokens rise with size",
+        ),
         ({"n": np.geomspace(1e6, 1e8, 9), "d": 1e16 / np.geomspace(1e6, 1e8, 9)}, "same budget"),
         ({"n": [1e6, 2e6, 4e6, 4.1e6] * 3}, "4 sizes.*there are 3 sizes"),
         ({"c": [1e17, 1e18, 1e19]}, "4 budgets.*5 runs.*3 budgets"),
     ],
 )
-def test_a_poor_grid_is_refused_with_one_that_would_do(points: dict[str, Floats], reason: str) -> None:
+def test_a_poor_grid_is_refused_with_one_that_would_do(
+    points: dict[str, Floats], reason: str
+) -> None:
     columns = {name: np.asarray(values, float) for name, values in points.items()}
     with pytest.raises(AblateError, match=reason) as error:
         scaling.fit(np.linspace(4, 3, len(next(iter(columns.values())))), rng=rng(), **columns)
@@ -252,9 +321,15 @@ def test_a_poor_grid_is_refused_with_one_that_would_do(points: dict[str, Floats]
         ([3.0, 2.0], {"x": [1.0, 2.0]}, "unknown form"),
     ],
 )
-def test_a_wrong_table_is_refused(loss: list[float], columns: dict[str, list[float]], reason: str) -> None:
+def test_a_wrong_table_is_refused(
+    loss: list[float], columns: dict[str, list[float]], reason: str
+) -> None:
     with pytest.raises(AblateError, match=reason):
-        scaling.fit(np.array(loss), rng=rng(), **{name: np.array(column) for name, column in columns.items()})
+        scaling.fit(
+            np.array(loss),
+            rng=rng(),
+            **{name: np.array(column) for name, column in columns.items()},
+        )
 
 
 def test_the_expected_width_is_the_bootstraps() -> None:
@@ -263,7 +338,9 @@ def test_the_expected_width_is_the_bootstraps() -> None:
         expected = scaling.expected_width(FORMS["nd"], USUAL, columns, 0.005)["alpha"]
         got = []
         for seed in range(8):
-            _, copies = estimate(FORMS["nd"], columns, np.log(losses(columns, 0.005, seed)), rng(seed), 200)
+            _, copies = estimate(
+                FORMS["nd"], columns, np.log(losses(columns, 0.005, seed)), rng(seed), 200
+            )
             lo, hi = limits(copies, len(columns["n"]) - 5, 0.95)
             got.append(hi[2] - lo[2])
         assert np.median(got) == pytest.approx(expected, rel=0.34)
@@ -272,13 +349,18 @@ def test_the_expected_width_is_the_bootstraps() -> None:
 def test_points_on_one_line_have_no_width() -> None:
     n = np.geomspace(1e7, 1e9, 12)
     assert scaling.expected_width(FORMS["nd"], USUAL, {"n": n, "d": 20 * n}, 0.01)["alpha"] > 2
-    assert scaling.expected_width(FORMS["nd"], USUAL, {"n": n[:5], "d": n[:5]}, 0.01)["alpha"] == math.inf
+    assert (
+        scaling.expected_width(FORMS["nd"], USUAL, {"n": n[:5], "d": n[:5]}, 0.01)["alpha"]
+        == math.inf
+    )
     grids = [scaling.sufficient_grid(FORMS["nd"], noise) for noise in (0.003, 0.01, 0.02)]
     runs = [one.runs for one in grids if one is not None]
     assert len(runs) == 3 and runs == sorted(runs) and runs[0] < runs[2]
 
 
-def isoflop_table(noise: float, sizes: int = 9, spread: float = 10.0, seeds: int = 1) -> dict[str, Floats]:
+def isoflop_table(
+    noise: float, sizes: int = 9, spread: float = 10.0, seeds: int = 1
+) -> dict[str, Floats]:
     c = np.repeat(np.geomspace(1e19, 1e21, 5), sizes * seeds)
     best, _, _ = best_split(USUAL, c)
     n = best * np.tile(np.repeat(np.geomspace(1 / spread, spread, sizes), seeds), 5)
@@ -332,9 +414,15 @@ def test_the_minimum_of_the_interpolation_is_exact() -> None:
 def test_a_minimum_at_the_edge_is_not_one() -> None:
     table = isoflop_table(0.0)
     first = table["c"] == table["c"].min()
-    inside = ~first | (table["n"] > 1.5 * best_split(USUAL, table["c"])[0])  # the first budget starts beyond its best size
-    found = scaling.isoflop(**{name: column[inside] for name, column in table.items()}, rng=rng(), bootstraps=50)
-    assert found.minima[0].reason == "lowest at its smallest size" and math.isnan(found.minima[0].n.value)
+    inside = ~first | (
+        table["n"] > 1.5 * best_split(USUAL, table["c"])[0]
+    )  # the first budget starts beyond its best size
+    found = scaling.isoflop(
+        **{name: column[inside] for name, column in table.items()}, rng=rng(), bootstraps=50
+    )
+    assert found.minima[0].reason == "lowest at its smallest size" and math.isnan(
+        found.minima[0].n.value
+    )
     assert any("lowest at its smallest size" in note for note in found.notes)
     two = np.isin(table["c"], np.unique(table["c"])[:2])
     with pytest.raises(AblateError, match=r"need 3 budgets .* of 2 budgets 2 have that"):
@@ -348,7 +436,8 @@ def test_published_isoflop_exponents(protocol: tuple[str, ...]) -> None:
     table = table[table.file.isin(["summary_df", "summary_df_owt2"])]
     for text, published in zip(("rw", "owt2"), PROTOCOLS[protocol], strict=True):
         rows = table[
-            (table[["hparams", "warmup", "decay", "param_count"]] == list(protocol)).all(axis=1) & (table.dataset == text)
+            (table[["hparams", "warmup", "decay", "param_count"]] == list(protocol)).all(axis=1)
+            & (table.dataset == text)
         ]
         n, d, c, loss = (rows[name].to_numpy() for name in ("n", "tokens", "flops", "loss"))
         found = scaling.isoflop(loss, n=n, d=d, c=c, rng=rng(), bootstraps=100)
@@ -372,15 +461,27 @@ def test_gadre_models_are_fitted_and_their_held_out_miss_stated() -> None:
         assert one.noise == pytest.approx(0.03, abs=0.005)  # about 3%, says the tables' README
         assert 0.15 < one.constants["alpha"].value < 0.4 and 0.2 < one.constants["beta"].value < 0.4
         assert one.held_out is not None and abs(one.held_out.miss) < 0.08 and one.held_out.trusted
-        assert any("far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes)  # one model in all three
+        assert any(
+            "far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes
+        )  # one model in all three
     text = "\n".join(found.lines())
-    assert "a miss of +" in text and "Against c4_original, rpj is not told to differ in its exponents" in text
+    assert (
+        "a miss of +" in text
+        and "Against c4_original, rpj is not told to differ in its exponents" in text
+    )
 
 
-def two_groups(constants: Floats, noise: float = 0.003, seed: int = 0, shared: float = 0.0) -> scaling.TableFit:
+def two_groups(
+    constants: Floats, noise: float = 0.003, seed: int = 0, shared: float = 0.0
+) -> scaling.TableFit:
     columns = {name: np.tile(column, 3) for name, column in grid().items()}
     common = np.exp(shared * rng(99).normal(size=len(columns["n"])))
-    loss = np.concatenate([losses(columns, noise, seed) * common, losses(columns, noise, seed + 1, constants) * common])
+    loss = np.concatenate(
+        [
+            losses(columns, noise, seed) * common,
+            losses(columns, noise, seed + 1, constants) * common,
+        ]
+    )
     both = {name: np.tile(column, 2) for name, column in columns.items()}
     names = ["serial"] * len(columns["n"]) + ["parallel"] * len(columns["n"])
     return scaling.fit_table(loss, group=names, rng=rng(seed), bootstraps=200, **both)
@@ -388,7 +489,12 @@ def two_groups(constants: Floats, noise: float = 0.003, seed: int = 0, shared: f
 
 def test_equal_curves_are_not_told_apart() -> None:
     (one,) = two_groups(USUAL).comparisons
-    assert (one.group, one.baseline, one.axis, one.verdict) == ("parallel", "serial", "c", "not told apart")
+    assert (one.group, one.baseline, one.axis, one.verdict) == (
+        "parallel",
+        "serial",
+        "c",
+        "not told apart",
+    )
     assert all(difference.p_holm > 0.05 for difference in one.exponents.values())
     assert one.low == pytest.approx(6 * 5e7 * 2.5e8) and one.high == pytest.approx(6 * 5e9 * 8e11)
 
@@ -397,7 +503,10 @@ def test_a_factor_on_the_loss_is_an_offset() -> None:
     found = two_groups(USUAL * [1.03, 1.03, 1, 1.03, 1])
     (one,) = found.comparisons
     assert one.verdict == "offset"
-    assert "Against serial, parallel is not told to differ in its exponents, and differs in loss" in "\n".join(found.lines())
+    assert (
+        "Against serial, parallel is not told to differ in its exponents, and differs in loss"
+        in "\n".join(found.lines())
+    )
     for gap in (one.gap, one.gap_low, one.gap_high):
         assert gap.lo < 0.03 < gap.hi and gap.value == pytest.approx(0.03, abs=0.01)
     assert one.gap.hi - one.gap.lo < 0.5 * (one.gap_high.hi - one.gap_high.lo)
@@ -409,14 +518,22 @@ def test_other_exponents_are_told_apart_and_cross_where_they_should() -> None:
     assert one.verdict == "exponent"
     assert one.exponents["alpha"].interval.lo < 0.08 < one.exponents["alpha"].interval.hi
     at = optimize.brentq(
-        lambda log_c: float(best_split(other, np.exp([log_c]))[2][0] - best_split(USUAL, np.exp([log_c]))[2][0]), 35, 60
+        lambda log_c: float(
+            best_split(other, np.exp([log_c]))[2][0] - best_split(USUAL, np.exp([log_c]))[2][0]
+        ),
+        35,
+        60,
     )
     assert one.crossing.at.value == pytest.approx(math.exp(at), rel=0.5) and one.crossing.inside
-    assert one.crossing.at.lo < math.exp(at) < one.crossing.at.hi and one.crossing.share_inside > 0.95
+    assert (
+        one.crossing.at.lo < math.exp(at) < one.crossing.at.hi and one.crossing.share_inside > 0.95
+    )
 
 
 def test_noise_that_groups_share_drops_out_of_their_comparison() -> None:
-    """The same 2% noise on both groups of each point: paired, the exponents' difference is known far better than either."""
+    """The same 2% noise on both groups of each point: paired, the exponents' difference is known
+    far better than either.
+    """
     paired = two_groups(USUAL, noise=0.001, shared=0.02)
     (one,) = paired.comparisons
     difference, alone = one.exponents["alpha"].interval, paired.fits["serial"].constants["alpha"]
@@ -429,25 +546,43 @@ def test_curves_meet_where_they_change_sign() -> None:
     gaps = np.stack([log_x - np.log(50), np.log(50) - log_x, 1 + log_x, -20 + log_x])
     assert meeting(x, gaps, 10, 1000) == pytest.approx([50, 50, 0, math.inf])
     twice = (log_x - np.log(2)) * (log_x - np.log(300))
-    assert meeting(x, twice[None], 10, 1000)[0] == pytest.approx(300, rel=0.02)  # the one nearest the middle, 100
+    assert meeting(x, twice[None], 10, 1000)[0] == pytest.approx(
+        300, rel=0.02
+    )  # the one nearest the middle, 100
 
 
 def test_a_table_fills_in_what_it_can() -> None:
     table = isoflop_table(0.002)
-    given = scaling.fit_table(table["loss"], n=table["n"], flops=table["c"], rng=rng(), bootstraps=50)
+    given = scaling.fit_table(
+        table["loss"], n=table["n"], flops=table["c"], rng=rng(), bootstraps=50
+    )
     whole = scaling.fit_table(table["loss"], n=table["n"], d=table["d"], rng=rng(), bootstraps=50)
-    other = scaling.fit_table(table["loss"], d=table["d"], flops=table["c"], rng=rng(), bootstraps=50)
+    other = scaling.fit_table(
+        table["loss"], d=table["d"], flops=table["c"], rng=rng(), bootstraps=50
+    )
     for found in (given, whole, other):
-        assert found.fits["all"].form is FORMS["nd"] and found.isoflops["all"].n_exponent.value == pytest.approx(0.51, abs=0.1)
-    assert "Tokens taken as d = flops / 6n." in given.lines() and "Budgets taken as C = 6·n·d." in whole.lines()
-    only_c = scaling.fit_table(np.array([4.0, 3.5, 3.2, 3.0, 2.9]), flops=np.geomspace(1e17, 1e21, 5), rng=rng(), bootstraps=50)
+        assert found.fits["all"].form is FORMS["nd"] and found.isoflops[
+            "all"
+        ].n_exponent.value == pytest.approx(0.51, abs=0.1)
+    assert (
+        "Tokens taken as d = flops / 6n." in given.lines()
+        and "Budgets taken as C = 6·n·d." in whole.lines()
+    )
+    only_c = scaling.fit_table(
+        np.array([4.0, 3.5, 3.2, 3.0, 2.9]),
+        flops=np.geomspace(1e17, 1e21, 5),
+        rng=rng(),
+        bootstraps=50,
+    )
     assert only_c.fits["all"].form is FORMS["c"] and not only_c.isoflops
     with pytest.raises(AblateError, match="at least one of the columns"):
         scaling.fit_table(np.array([3.0]), rng=rng())
     with pytest.raises(AblateError, match="column d has 2 values for 3 losses"):
         scaling.fit_table(np.ones(3), n=np.ones(3), d=np.ones(2), rng=rng())
     with pytest.raises(AblateError, match="unknown hold_out 'biggest'"):
-        scaling.fit_table(table["loss"], n=table["n"], flops=table["c"], hold_out="biggest", rng=rng())
+        scaling.fit_table(
+            table["loss"], n=table["n"], flops=table["c"], hold_out="biggest", rng=rng()
+        )
     with pytest.raises(AblateError, match=r"L\(N, D\) needs the column d"):
         scaling.fit_table(table["loss"], n=table["n"], form="nd", rng=rng())
 
@@ -465,5 +600,7 @@ def test_levels_take_near_values_as_one() -> None:
 
 def test_the_same_seed_gives_the_same_fit() -> None:
     columns = grid()
-    first, second = (scaling.fit(losses(columns, 0.01), rng=rng(4), bootstraps=50, **columns) for _ in range(2))
+    first, second = (
+        scaling.fit(losses(columns, 0.01), rng=rng(4), bootstraps=50, **columns) for _ in range(2)
+    )
     assert first.constants == second.constants and first.held_out == second.held_out

@@ -1,4 +1,6 @@
-"""A study's scaling curves: which factors are resources, what is left out, what a plan foretells, what the report says."""
+"""A study's scaling curves: which factors are resources, what is left out, what a plan foretells,
+what the report says.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,18 @@ def outcome(factor: float = 1.0, noise: float = 0.003) -> Callable[[dict[str, st
         loss = floor + a * sizes.count(config).body ** -alpha + b * config.tokens**-beta
         loss *= (factor if levels["topology"] == "parallel" else 1.0) * np.exp(noise * rng.normal())
         diverged = levels == {"topology": "serial", "grown": "1e+05 3e+14"} and seed == 1
-        return Outcome(float(loss), status="diverged" if diverged else "complete", step=config.steps)
+        return Outcome(
+            float(loss), status="diverged" if diverged else "complete", step=config.steps
+        )
 
     return reached
 
 
 def scale(folder: Path, factor: float = 1.0, toml: str = FIT, seeds: int = 2):  # type: ignore[no-untyped-def]
     factors = {"topology": TOPOLOGY, "grown": GROWN}
-    return study(folder, factors, outcome(factor), seeds=seeds, within=["grown"], name="scale", toml=toml)
+    return study(
+        folder, factors, outcome(factor), seeds=seeds, within=["grown"], name="scale", toml=toml
+    )
 
 
 def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path: Path) -> None:
@@ -74,14 +80,24 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
     runs, levels = results.load("scale", db), results.levels("scale", db)
     assert resources(runs[runs["role"] == "compare"], levels) == ["grown"]
     losses = of_study(runs, levels)
-    assert len(losses.loss) == 59 and set(losses.curves) == {"serial", "parallel"} and losses.against == {"parallel": "serial"}
+    assert (
+        len(losses.loss) == 59
+        and set(losses.curves) == {"serial", "parallel"}
+        and losses.against == {"parallel": "serial"}
+    )
     assert "1 of 60 runs are left out" in losses.notes[0] and "1 diverged" in losses.notes[0]
-    total, headless = (of_study(runs, levels, count=count).columns for count in ("total", "headless"))
+    total, headless = (
+        of_study(runs, levels, count=count).columns for count in ("total", "headless")
+    )
     assert (total["n"] > losses.columns["n"]).all() and (total["c"] == losses.columns["c"]).all()
     heads = losses.columns["c"] - headless["c"]
     widths = runs[runs["metric"].notna()]["d_model"].to_numpy()
-    assert heads == pytest.approx(3 * 2 * widths * 256 * losses.columns["d"])  # three passes of d_model × n_vocab products
-    with pytest.raises(AblateError, match="unknown factor in group 'topolgy'; did you mean 'topology'"):
+    assert heads == pytest.approx(
+        3 * 2 * widths * 256 * losses.columns["d"]
+    )  # three passes of d_model × n_vocab products
+    with pytest.raises(
+        AblateError, match="unknown factor in group 'topolgy'; did you mean 'topology'"
+    ):
         of_study(runs, levels, group="topolgy")
 
 
@@ -91,8 +107,14 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
         ({"2": {"n_layer": 2}, "8": {"n_layer": 8}}, True),
         ({"short": {"steps": 100}, "long": {"steps": 400}}, True),
         ({"h4": {"n_head": 4}, "h8": {"n_head": 8}}, False),  # as many parameters
-        ({"mha": {}, "mqa": {"n_kv_head": 1}}, False),  # fewer parameters, but no smaller width, depth or MLP
-        ({"gelu": {"d_mlp": 512}, "swiglu": {"activation": "swiglu", "d_mlp": 900}}, False),  # larger, and something else
+        (
+            {"mha": {}, "mqa": {"n_kv_head": 1}},
+            False,
+        ),  # fewer parameters, but no smaller width, depth or MLP
+        (
+            {"gelu": {"d_mlp": 512}, "swiglu": {"activation": "swiglu", "d_mlp": 900}},
+            False,
+        ),  # larger, and something else
         ({"short": {"n_ctx": 64, "steps": 100}, "long": {"n_ctx": 128, "steps": 400}}, False),
     ],
 )
@@ -109,7 +131,10 @@ def test_a_further_factor_is_compared_level_by_level(tmp_path: Path) -> None:
     db = study(tmp_path, factors, lambda levels, seed: Outcome(1.0), seeds=1)
     runs, levels = results.load("topology", db), results.levels("topology", db)
     against = of_study(runs, levels, group="topology").against
-    assert against == {f"topology=parallel, norm={norm}": f"topology=serial, norm={norm}" for norm in ("pre", "post")}
+    assert against == {
+        f"topology=parallel, norm={norm}": f"topology=serial, norm={norm}"
+        for norm in ("pre", "post")
+    }
 
 
 def test_what_a_size_costs_is_measured_and_moves_the_best_split() -> None:
@@ -121,19 +146,27 @@ def test_what_a_size_costs_is_measured_and_moves_the_best_split() -> None:
     (best,), (tokens,), (loss,) = best_split(TRUTH, np.array([1e15]), cost)
     floor, a, alpha, b, beta = TRUTH
     tried = optimize.minimize_scalar(
-        lambda x: floor + a * np.exp(-alpha * x) + b * (1e15 / 20 / np.exp(0.9 * x)) ** -beta, bounds=(5, 25), method="bounded"
+        lambda x: floor + a * np.exp(-alpha * x) + b * (1e15 / 20 / np.exp(0.9 * x)) ** -beta,
+        bounds=(5, 25),
+        method="bounded",
     )
     assert np.log(best) == pytest.approx(tried.x, abs=1e-3) and loss == pytest.approx(tried.fun)
     assert 20 * best**0.9 * tokens == pytest.approx(1e15)
 
 
 def test_a_pure_power_law_is_held_by_its_interval() -> None:
-    """Where the floor is zero it cannot be missed on one side only; nine sizes of L(N) = 11.5/N^0.076."""
+    """Where the floor is zero it cannot be missed on one side only; nine sizes of L(N) =
+    11.5/N^0.076.
+    """
     x, held = np.geomspace(1e5, 1e9, 9), []
     for seed in (0, 7):  # percentiles of replicates alone miss it in the second
         rng = np.random.default_rng(seed)
-        constants = fit(11.5 * x**-0.076 * np.exp(0.005 * rng.normal(size=9)), n=x, rng=rng, bootstraps=100).constants
-        held.append(constants["E"].lo == 0 and constants["alpha"].lo <= 0.076 <= constants["alpha"].hi)
+        constants = fit(
+            11.5 * x**-0.076 * np.exp(0.005 * rng.normal(size=9)), n=x, rng=rng, bootstraps=100
+        ).constants
+        held.append(
+            constants["E"].lo == 0 and constants["alpha"].lo <= 0.076 <= constants["alpha"].hi
+        )
     assert all(held)
 
 
@@ -158,13 +191,21 @@ def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_ofte
     made = plan(parse(STUDY.format(seeds=3, epochs=100), Path("t.toml")))
     assert not made.too_long
     (said,) = foretell(made)
-    assert said.startswith("Scaling curves of serial and parallel: L(N, D) from 45 runs; an interval of alpha 0.")
+    assert said.startswith(
+        "Scaling curves of serial and parallel: L(N, D) from 45 runs; an interval of alpha 0."
+    )
     (fewer,) = foretell(plan(parse(STUDY.format(seeds=1, epochs=100), Path("t.toml"))))
     width = [float(text.split("an interval of alpha ")[1].split()[0]) for text in (said, fewer)]
     assert 1.5 * width[0] < width[1] and "this would do: " in fewer
     short = plan(parse(STUDY.format(seeds=3, epochs=1), Path("t.toml")))
-    assert {cell.stratum for cell in short.too_long} >= {"size=0.1M, flops=1e14", "size=0.1M, flops=3e13"}
-    assert all(cell.epochs <= 1 for cell in short.cells) and len(short.cells) + len(short.too_long) == 30
+    assert {cell.stratum for cell in short.too_long} >= {
+        "size=0.1M, flops=1e14",
+        "size=0.1M, flops=3e13",
+    }
+    assert (
+        all(cell.epochs <= 1 for cell in short.cells)
+        and len(short.cells) + len(short.too_long) == 30
+    )
     assert len({run.config.key for run in short.runs}) == 3 * len(short.cells)
     assert "No isoFLOP exponents: " in foretell(short)[0]
 
@@ -175,7 +216,9 @@ def test_one_curve_needs_no_group_and_has_a_check_of_its_own() -> None:
         .replace('topology = ["serial", "parallel"]', "")
         .replace('within = ["size", "flops"]', "")
     )
-    study = parse(alone.replace('group = "topology"', 'hold_out = "largest budget"'), Path("t.toml"))
+    study = parse(
+        alone.replace('group = "topology"', 'hold_out = "largest budget"'), Path("t.toml")
+    )
     assert study.fit and (study.fit.group, study.fit.hold_out) == ("", "largest budget")
     (said,) = foretell(plan(study))
     assert said.startswith("Scaling curve: L(N, D) from 45 runs")
@@ -188,21 +231,48 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     report.write(gathered, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     first = gathered.lead[0]  # the answer to the study's question comes before any other
-    assert first.startswith("parallel is not told to differ in its exponents, and differs in loss. Differences from serial: α ")
+    assert first.startswith(
+        "parallel is not told to differ in its exponents, and differs in loss. Differences from"
+        " serial: α "
+    )
     assert first in report.answer(gathered)
     for part in (
-        "59 runs that completed the schedule, on 2 curves", "1 of 60 runs are left out", "parameters without embeddings and head",
-        "Fitted without the largest size", "Differences of its exponents from serial's: α ", "at the points that both have",
+        "59 runs that completed the schedule, on 2 curves",
+        "1 of 60 runs are left out",
+        "parameters without embeddings and head",
+        "Fitted without the largest size",
+        "Differences of its exponents from serial's: α ",
+        "at the points that both have",
         "offset: the loss differs, the exponents are not told apart",
-        "By isoFLOP minima a =", "all parameters", "FLOPs of training without the head's", "L\\(N, D\\) at each budget",
-    ):  # fmt: skip
+        "By isoFLOP minima a =",
+        "all parameters",
+        "FLOPs of training without the head's",
+        "L\\(N, D\\) at each budget",
+    ):
         assert part.replace("\\", "") in text, part
     assert "The curves do not cross within the measured range; " in first
-    for name in ("scaling-n", "scaling-d", "scaling-c", "isoflop-0", "isoflop-1", "frontier-n", "frontier-d", "residuals"):
-        assert (tmp_path / "out" / "figures" / f"{name}.svg").is_file() and f"figures/{name}.svg" in text
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "fits.csv").read_text(encoding="utf-8"))))
+    for name in (
+        "scaling-n",
+        "scaling-d",
+        "scaling-c",
+        "isoflop-0",
+        "isoflop-1",
+        "frontier-n",
+        "frontier-d",
+        "residuals",
+    ):
+        assert (
+            tmp_path / "out" / "figures" / f"{name}.svg"
+        ).is_file() and f"figures/{name}.svg" in text
+    rows = list(
+        csv.DictReader(
+            io.StringIO((tmp_path / "out" / "tables" / "fits.csv").read_text(encoding="utf-8"))
+        )
+    )
     assert [row["curve"] for row in rows] == ["serial", "parallel"]
-    assert float(rows[0]["α"]) == pytest.approx(TRUTH[2], abs=0.03) and float(rows[0]["β"]) == pytest.approx(TRUTH[4], abs=0.03)
+    assert float(rows[0]["α"]) == pytest.approx(TRUTH[2], abs=0.03) and float(
+        rows[0]["β"]
+    ) == pytest.approx(TRUTH[4], abs=0.03)
 
 
 @pytest.mark.usefixtures("svg_only")
@@ -212,16 +282,24 @@ def test_a_study_too_small_for_its_fit_is_told_why(tmp_path: Path) -> None:
     db = study(tmp_path, factors, reached, toml=FIT, name="scale")
     report.write(report.gather(db, "scale"), tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "No curve is fitted: " in text and "needs at least 4 sizes" in text and "this would do" in text
-    assert (tmp_path / "out" / "figures" / "scaling-n.svg").is_file()  # the losses are drawn, without a curve
+    assert (
+        "No curve is fitted: " in text
+        and "needs at least 4 sizes" in text
+        and "this would do" in text
+    )
+    assert (
+        tmp_path / "out" / "figures" / "scaling-n.svg"
+    ).is_file()  # the losses are drawn, without a curve
 
 
 def test_a_study_without_sizes_has_no_scaling_section(tmp_path: Path) -> None:
-    db = study(tmp_path, {"topology": TOPOLOGY}, lambda levels, seed: Outcome(1.0 + 0.1 * seed), seeds=3)
+    db = study(
+        tmp_path, {"topology": TOPOLOGY}, lambda levels, seed: Outcome(1.0 + 0.1 * seed), seeds=3
+    )
     assert report.gather(db, "topology").scaled is None
 
 
-# -- figures ---------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def points(form: str = "nd") -> pd.DataFrame:
@@ -231,12 +309,24 @@ def points(form: str = "nd") -> pd.DataFrame:
     loss = TRUTH[0] + TRUTH[1] * n ** -TRUTH[2] + (TRUTH[3] * d ** -TRUTH[4] if form == "nd" else 0)
     curve = pd.Categorical(["all"] * 18)
     held_out = n > 5e6
-    return pd.DataFrame({"n": n, "d": d, "c": 6 * n * d, "loss": loss, "curve": curve, "held_out": held_out, "residual": 0.001})
+    return pd.DataFrame(
+        {
+            "n": n,
+            "d": d,
+            "c": 6 * n * d,
+            "loss": loss,
+            "curve": curve,
+            "held_out": held_out,
+            "residual": 0.001,
+        }
+    )
 
 
 def fitted(frame: pd.DataFrame, form: str):  # type: ignore[no-untyped-def]
     columns = {name: frame[name].to_numpy() for name in ("n", "d", "c")}
-    return fit(frame["loss"].to_numpy(), form, rng=np.random.default_rng(0), bootstraps=50, **columns)
+    return fit(
+        frame["loss"].to_numpy(), form, rng=np.random.default_rng(0), bootstraps=50, **columns
+    )
 
 
 def test_curves_are_drawn_where_the_points_are_and_held_out_points_are_hollow() -> None:
@@ -246,18 +336,24 @@ def test_curves_are_drawn_where_the_points_are_and_held_out_points_are_hollow() 
     lines = [line for line in ax.lines if len(line.get_xdata()) == 100]  # type: ignore[arg-type]
     assert len(lines) == 1
     x = np.asarray(lines[0].get_xdata())
-    assert np.asarray(lines[0].get_ydata()) == pytest.approx(TRUTH[0] + TRUTH[1] * x ** -TRUTH[2], rel=1e-3)
+    assert np.asarray(lines[0].get_ydata()) == pytest.approx(
+        TRUTH[0] + TRUTH[1] * x ** -TRUTH[2], rel=1e-3
+    )
     hollow = [line for line in ax.lines if line.get_markerfacecolor() == figures.style.PAPER]
     assert [list(line.get_xdata()) for line in hollow] == [[frame["n"].max()]]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("x", "lines"), [("n", 3), ("d", 6), ("c", 7)])
 def test_lines_of_a_grid(x: str, lines: int) -> None:
-    """Over N a line a budget, over D a line a size, over C those and the lowest loss of a budget."""
+    """Over N a line a budget, over D a line a size, over C those and the lowest loss of a
+    budget.
+    """
     frame = points()
     ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
     drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
-    assert len(drawn) == lines and figures.at_what(frame, x) == ("each budget" if x == "n" else "each size")
+    assert len(drawn) == lines and figures.at_what(frame, x) == (
+        "each budget" if x == "n" else "each size"
+    )
     if x == "c":
         thick = max(drawn, key=lambda line: line.get_linewidth())
         expected = best_split(TRUTH, np.asarray(thick.get_xdata(), float))[2]
@@ -269,36 +365,61 @@ def test_where_runs_stand_on_no_grid_a_few_lines_are_drawn_among_them(x: str) ->
     rng = np.random.default_rng(0)
     n, d = 10 ** rng.uniform(7, 10, 90), 10 ** rng.uniform(9, 11.5, 90)
     loss = TRUTH[0] + TRUTH[1] * n ** -TRUTH[2] + TRUTH[3] * d ** -TRUTH[4]
-    frame = pd.DataFrame({"n": n, "d": d, "c": 6 * n * d, "loss": loss, "curve": pd.Categorical(["all"] * 90), "held_out": False})
+    frame = pd.DataFrame(
+        {
+            "n": n,
+            "d": d,
+            "c": 6 * n * d,
+            "loss": loss,
+            "curve": pd.Categorical(["all"] * 90),
+            "held_out": False,
+        }
+    )
     ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
     drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]
-    assert len(drawn) == 6 + (x == "c") and figures.at_what(frame, x) == ("some token counts" if x == "n" else "some sizes")
+    assert len(drawn) == 6 + (x == "c") and figures.at_what(frame, x) == (
+        "some token counts" if x == "n" else "some sizes"
+    )
     at, reached = (np.asarray(values, float) for values in drawn[-1].get_data())
-    largest = np.median(np.sort(d if x == "n" else n)[-15:])  # the last line is among the last sixth of the runs
+    largest = np.median(
+        np.sort(d if x == "n" else n)[-15:]
+    )  # the last line is among the last sixth of the runs
     there = {"n": (at, largest), "d": (largest, at), "c": (largest, at / 6 / largest)}[x]
-    assert reached == pytest.approx(TRUTH[0] + TRUTH[1] * there[0] ** -TRUTH[2] + TRUTH[3] * there[1] ** -TRUTH[4], rel=2e-3)
+    assert reached == pytest.approx(
+        TRUTH[0] + TRUTH[1] * there[0] ** -TRUTH[2] + TRUTH[3] * there[1] ** -TRUTH[4], rel=2e-3
+    )
     assert len(ax.texts) == (2 if x == "c" else 6)
 
 
 def test_minima_and_best_splits_are_marked_where_they_are() -> None:
     frame = points()
     columns = {name: frame[name].to_numpy() for name in ("n", "d", "c")}
-    found = isoflop(frame["loss"].to_numpy(), rng=np.random.default_rng(0), bootstraps=50, **columns)
+    found = isoflop(
+        frame["loss"].to_numpy(), rng=np.random.default_rng(0), bootstraps=50, **columns
+    )
     stars = [line for line in figures.isoflop(found, frame).lines if line.get_marker() == "*"]
-    assert [float(line.get_xdata()[0]) for line in stars] == [minimum.n.value for minimum in found.minima]  # type: ignore[index]
-    ax = figures.frontier({"all": found}, {"all": fitted(frame, "nd")}, ["all"], {"all": (1e14, 1e16)})
+    assert [float(line.get_xdata()[0]) for line in stars] == [
+        minimum.n.value for minimum in found.minima
+    ]  # type: ignore[index]
+    ax = figures.frontier(
+        {"all": found}, {"all": fitted(frame, "nd")}, ["all"], {"all": (1e14, 1e16)}
+    )
     dashed = next(line for line in ax.lines if line.is_dashed())
     expected = best_split(TRUTH, np.asarray(dashed.get_xdata(), float))[0]
     assert np.asarray(dashed.get_ydata()) == pytest.approx(expected, rel=0.01)
 
 
 def test_residuals_are_in_per_cent() -> None:
-    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in figures.residuals(points()).lines[1:]])
+    values = np.concatenate(
+        [np.asarray(line.get_ydata(), float) for line in figures.residuals(points()).lines[1:]]
+    )
     assert values == pytest.approx(0.1)
 
 
 def test_head_flops_are_part_of_all() -> None:
     for transform in ("none", "dense"):
         config = RunConfig(mlm_head_transform=transform, objective="masked")
-        products = config.d_model * (config.n_vocab + (config.d_model if transform == "dense" else 0))
+        products = config.d_model * (
+            config.n_vocab + (config.d_model if transform == "dense" else 0)
+        )
         assert head_flops_per_token(config.d_model, config.n_vocab, transform) == 2 * products

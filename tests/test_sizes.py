@@ -16,13 +16,27 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.factors import CATALOGUE
 
-TOPOLOGY_AND_NORM = [small(topology=t, norm=n) for t in CATALOGUE["topology"].names for n in CATALOGUE["norm"].names]
-BERT = small(objective="masked", mlm_head_transform="dense", tie_embeddings="tied", embed_norm="layernorm", position="learned")
+TOPOLOGY_AND_NORM = [
+    small(topology=t, norm=n) for t in CATALOGUE["topology"].names for n in CATALOGUE["norm"].names
+]
+BERT = small(
+    objective="masked",
+    mlm_head_transform="dense",
+    tie_embeddings="tied",
+    embed_norm="layernorm",
+    position="learned",
+)
 CASES = [
     *zip(ONE_FACTOR_IDS, (changed for _, _, _, changed in ONE_FACTOR), strict=True),
     *((f"{config.topology}, {config.norm}", config) for config in TOPOLOGY_AND_NORM),
-    *((f"rmsnorm, no bias, {norm}", small(norm=norm, norm_kind="rmsnorm", bias="none")) for norm in ("post", "peri")),
-    ("grouped swiglu concat", small(n_kv_head=2, d_head=6, qkv="mlp", activation="swiglu", topology="concat")),
+    *(
+        (f"rmsnorm, no bias, {norm}", small(norm=norm, norm_kind="rmsnorm", bias="none"))
+        for norm in ("post", "peri")
+    ),
+    (
+        "grouped swiglu concat",
+        small(n_kv_head=2, d_head=6, qkv="mlp", activation="swiglu", topology="concat"),
+    ),
     ("bert", BERT),
     ("t5, full", small(position="t5", objective="masked", head_combine="sum", score="additive")),
 ]
@@ -34,7 +48,8 @@ def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
     body = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
-        if name.startswith(("blocks.", "final_norm.")) or (config.position == "t5" and name.startswith("position."))
+        if name.startswith(("blocks.", "final_norm."))
+        or (config.position == "t5" and name.startswith("position."))
     )
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(given)
@@ -45,7 +60,9 @@ def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
 
 
 def test_by_hand() -> None:
-    config = RunConfig(n_layer=1, d_model=8, n_head=2, n_ctx=4, batch_tokens=8, steps=10, n_vocab=10)
+    config = RunConfig(
+        n_layer=1, d_model=8, n_head=2, n_ctx=4, batch_tokens=8, steps=10, n_vocab=10
+    )
     norms = 3 * 16  # before attention, before the MLP, final
     assert sizes.count(config).body == 4 * (64 + 8) + (8 * 32 + 32) + (32 * 8 + 8) + norms
     assert sizes.count(config).params == sizes.count(config).body + 2 * 80
@@ -55,7 +72,9 @@ def test_by_hand() -> None:
 
 
 def _kept(config: RunConfig) -> int:
-    """Bytes that autograd keeps from a forward pass and its loss, with the logits and their gradient."""
+    """Bytes that autograd keeps from a forward pass and its loss, with the logits and their
+    gradient.
+    """
     model, given = build(config), tokens(config)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
@@ -89,9 +108,14 @@ MEMORY: list[dict[str, Any]] = [
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("fields", MEMORY, ids=str)
 def test_activation_memory_is_within_a_tenth(fields: dict[str, Any], precision: str) -> None:
-    config = RunConfig(**({"n_layer": 3, "d_model": 64, "n_ctx": 64, "batch_tokens": 512} | fields), precision=precision)
+    config = RunConfig(
+        **({"n_layer": 3, "d_model": 64, "n_ctx": 64, "batch_tokens": 512} | fields),
+        precision=precision,
+    )
     counted = sizes.count(config)
-    cast = 2 * counted.params if precision == "bfloat16" else 0  # weights in bfloat16, kept for the backward pass
+    cast = (
+        2 * counted.params if precision == "bfloat16" else 0
+    )  # weights in bfloat16, kept for the backward pass
     estimate = config.batch_tokens * counted.activation_bytes_per_token + cast
     assert 0.9 < estimate / _kept(config) < 1.1
 
@@ -100,15 +124,23 @@ def test_memory_is_states_and_activations_of_every_member() -> None:
     config = RunConfig(n_vocab=256, batch_tokens=512)
     counted = sizes.count(config)
     assert counted.state_bytes == 16 * counted.params
-    assert sizes.count(config.model_copy(update={"precision": "float64"})).state_bytes == 32 * counted.params
+    assert (
+        sizes.count(config.model_copy(update={"precision": "float64"})).state_bytes
+        == 32 * counted.params
+    )
     expected = 3 * (counted.state_bytes + 512 * counted.activation_bytes_per_token)
     assert sizes.memory_bytes(config, pack=3) == expected
 
 
 def test_less_is_in_memory_at_once_of_a_micro_batch_and_of_blocks_computed_again() -> None:
     config = RunConfig(n_layer=6, n_ctx=64, batch_tokens=512)
-    one, two = (sizes.count(config.model_copy(update={"n_layer": n})).activation_bytes_per_token for n in (1, 2))
+    one, two = (
+        sizes.count(config.model_copy(update={"n_layer": n})).activation_bytes_per_token
+        for n in (1, 2)
+    )
     counted = sizes.count(config)
-    assert counted.recomputed_bytes_per_token == one + 6 * 4 * config.d_model < one + 6 * (two - one)
+    assert (
+        counted.recomputed_bytes_per_token == one + 6 * 4 * config.d_model < one + 6 * (two - one)
+    )
     expected = counted.state_bytes + 2 * 64 * counted.recomputed_bytes_per_token
     assert sizes.memory_bytes(config, micro_batch=2, recompute=True) == expected

@@ -1,4 +1,6 @@
-"""Effects, families and the number of seeds, against scipy, statsmodels and cases worked by hand."""
+"""Effects, families and the number of seeds, against scipy, statsmodels and cases worked by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_paired_agrees_with_scipy(n: int, confidence: float) -> None:
     effect, reference = stats.compare(a, b, confidence=confidence), st.ttest_rel(a, b)
     interval = reference.confidence_interval(confidence)
     assert effect.n == n and effect.lost == 0
-    assert effect.mean == pytest.approx(np.mean(a - b)) and effect.sd == pytest.approx(np.std(a - b, ddof=1))
+    assert effect.mean == pytest.approx(np.mean(a - b)) and effect.sd == pytest.approx(
+        np.std(a - b, ddof=1)
+    )
     assert effect.p == pytest.approx(reference.pvalue)
     assert (effect.lo, effect.hi) == pytest.approx((interval.low, interval.high))
     assert effect.standardised == pytest.approx(effect.mean / effect.sd)
@@ -48,14 +52,24 @@ def test_a_pair_that_is_not_finite_is_lost_and_counted() -> None:
     assert math.isnan(effect.correlation)
     nothing = stats.paired([NAN, -np.inf])
     assert (nothing.n, nothing.lost) == (0, 2)
-    assert math.isnan(nothing.mean) and math.isnan(nothing.p) and math.isnan(nothing.p_sign_flip) and not nothing.resolved
+    assert (
+        math.isnan(nothing.mean)
+        and math.isnan(nothing.p)
+        and math.isnan(nothing.p_sign_flip)
+        and not nothing.resolved
+    )
 
 
 def test_few_pairs_say_what_they_know_and_no_more() -> None:
     empty, one, two = stats.paired([]), stats.paired([0.3]), stats.paired([0.3, 0.5])
     assert empty.n == 0 and math.isnan(empty.mean) and not empty.resolved
-    assert one.mean == 0.3 and all(math.isnan(x) for x in (one.sd, one.lo, one.hi, one.p, one.resolvable)) and not one.resolved
-    # t = 0.4 / (0.1414 / √2) = 4 on one degree of freedom: p = 1 − (2/π)·atan(4); half width 12.706 · 0.1
+    assert (
+        one.mean == 0.3
+        and all(math.isnan(x) for x in (one.sd, one.lo, one.hi, one.p, one.resolvable))
+        and not one.resolved
+    )
+    # t = 0.4 / (0.1414 / √2) = 4 on one degree of freedom: p = 1 − (2/π)·atan(4); half width 12.706
+    # · 0.1
     assert two.p == pytest.approx(1 - 2 / math.pi * math.atan(4))
     assert two.hi - two.mean == pytest.approx(12.7062 * 0.1, rel=1e-5)
     assert two.p_sign_flip == 0.5
@@ -64,7 +78,9 @@ def test_few_pairs_say_what_they_know_and_no_more() -> None:
 def test_differences_without_spread() -> None:
     same = stats.paired([0.0, 0.0, 0.0])
     assert (same.mean, same.lo, same.hi, same.p) == (0.0, 0.0, 0.0, 1.0) and not same.resolved
-    constant = stats.paired([4.1 - 4.0, 3.1 - 3.0, 2.1 - 2.0])  # equal but for rounding: nothing is known of the noise
+    constant = stats.paired(
+        [4.1 - 4.0, 3.1 - 3.0, 2.1 - 2.0]
+    )  # equal but for rounding: nothing is known of the noise
     assert constant.sd == 0 and constant.mean == pytest.approx(0.1)
     assert math.isnan(constant.p) and math.isnan(constant.lo) and not constant.resolved
     assert constant.p_sign_flip == 0.25
@@ -74,7 +90,10 @@ def test_differences_without_spread() -> None:
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
 def test_sign_flip_counts_every_pattern(n: int) -> None:
     d = np.random.default_rng(n).normal(0.4, 1, n).round(1)  # rounded, so that some sums tie
-    sums = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product((-1, 1), repeat=n)]
+    sums = [
+        abs(sum(s * x for s, x in zip(signs, d, strict=True)))
+        for signs in itertools.product((-1, 1), repeat=n)
+    ]
     assert stats.sign_flip(d) == pytest.approx(np.mean(np.array(sums) >= abs(d.sum()) - 1e-9))
 
 
@@ -132,7 +151,9 @@ def test_unequal_spread_is_pitmans_test() -> None:
     found = stats.unequal_spread(np.append(a, math.nan), np.append(b, 0.0))
     ratio = a.std(ddof=1) / b.std(ddof=1)
     assert found.ratio == pytest.approx(ratio)
-    r = np.corrcoef(a, b)[0, 1]  # the statistic as Pitman (1939) gives it, by the ratio of variances and the correlation
+    r = np.corrcoef(a, b)[
+        0, 1
+    ]  # the statistic as Pitman (1939) gives it, by the ratio of variances and the correlation
     t = (ratio**2 - 1) * math.sqrt(7) / (2 * ratio * math.sqrt(1 - r**2))
     assert found.p == pytest.approx(2 * st.t.sf(abs(t), 7))
     for few in (([1.0, 2.0, 4.0], [2.0, 1.0, 9.0]), ([1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])):
@@ -145,7 +166,9 @@ def test_wilson_knows_nothing_without_runs() -> None:
 
 @pytest.mark.parametrize("n", [3, 5, 10, 30])
 def test_resolvable_agrees_with_statsmodels(n: int) -> None:
-    assert stats.resolvable(n) == pytest.approx(TTestPower().solve_power(nobs=n, power=0.8, alpha=0.05), rel=1e-5)
+    assert stats.resolvable(n) == pytest.approx(
+        TTestPower().solve_power(nobs=n, power=0.8, alpha=0.05), rel=1e-5
+    )
     assert stats.resolvable(n, 0.02) == pytest.approx(0.02 * stats.resolvable(n))
     assert stats.power(n, 0.7) == pytest.approx(TTestPower().power(0.7, n, 0.05), abs=1e-6)
 
@@ -154,7 +177,11 @@ def test_resolvable_where_scipy_gives_nan() -> None:
     noise = np.random.default_rng(0).normal(size=(400_000, 2)) + stats.resolvable(2)
     found = np.abs(noise.mean(1)) / (noise.std(1, ddof=1) / math.sqrt(2)) > st.t.isf(0.025, 1)
     assert found.mean() == pytest.approx(0.8, abs=0.003)
-    assert stats.resolvable(1) == math.inf and stats.power(1, 100.0) == 0 and stats.power(5, 1e6) == pytest.approx(1)
+    assert (
+        stats.resolvable(1) == math.inf
+        and stats.power(1, 100.0) == 0
+        and stats.power(5, 1e6) == pytest.approx(1)
+    )
 
 
 @pytest.mark.parametrize("effect", [0.3, 1.0, 3.0, 20.0])
@@ -181,7 +208,9 @@ def test_two_stage_by_hand() -> None:
 
 
 def test_after_a_pilot_all_rests_on_its_noise() -> None:
-    """Interval, p, equivalence and what can be seen, against scipy's t on the pilot's degrees of freedom and a simulation."""
+    """Interval, p, equivalence and what can be seen, against scipy's t on the pilot's degrees of
+    freedom and a simulation.
+    """
     rng = np.random.default_rng(4)
     d = rng.normal(0.3, 1, 40)
     pilot, s = d[:4], d[:4].std(ddof=1) / math.sqrt(40)
@@ -193,28 +222,44 @@ def test_after_a_pilot_all_rests_on_its_noise() -> None:
     assert (within.lo, within.hi) == pytest.approx(st.t.interval(0.9, 3, d.mean(), s))
     assert within.p == pytest.approx(st.t.sf((1.5 - abs(d.mean())) / s, 3))
     for margin in (1.0001, 0.9999):  # TOST and its interval say the same
-        assert stats.equivalence(d, margin * max(-within.lo, within.hi), pilot=pilot, resolution=0.4).equivalent == (margin > 1)
-    assert effect.resolvable > 1.4 * stats.paired(d).resolvable, "a pilot of four sees less than forty pairs of known number"
+        assert stats.equivalence(
+            d, margin * max(-within.lo, within.hi), pilot=pilot, resolution=0.4
+        ).equivalent == (margin > 1)
+    assert effect.resolvable > 1.4 * stats.paired(d).resolvable, (
+        "a pilot of four sees less than forty pairs of known number"
+    )
     true = effect.resolvable / effect.sd
     noise = rng.normal(true, 1, (100_000, 4))
     rest = rng.normal(true, 1 / 6, 100_000)  # the mean of the other 36
     t = (4 * noise.mean(1) + 36 * rest) / 40 / (noise.std(1, ddof=1) / math.sqrt(40))
     assert (np.abs(t) > st.t.isf(0.025, 3)).mean() == pytest.approx(0.8, abs=0.006)
-    assert stats.equivalence(d, 1.5, pilot=[0.1]) == stats.equivalence(d, 1.5), "a pilot of one has decided nothing"
+    assert stats.equivalence(d, 1.5, pilot=[0.1]) == stats.equivalence(d, 1.5), (
+        "a pilot of one has decided nothing"
+    )
 
 
 def test_pairs_beyond_what_a_pilot_asked_for_may_widen_its_interval() -> None:
-    """A contrast whose pilot happened to be quiet, in a stratum whose other contrast asked for many seeds."""
+    """A contrast whose pilot happened to be quiet, in a stratum whose other contrast asked for many
+    seeds.
+    """
     d = np.array([0.10, 0.101, 0.102, *np.random.default_rng(1).normal(0.1, 1, 37)])
     both = [stats.after_pilot(stats.paired(d[:n]), d[:n], d[:3], 0.01) for n in (3, 40)]
     assert stats.two_stage(d[:3], 0.01) == 3
     assert [effect.method for effect in both] == ["two-stage t"] * 2
-    assert (both[0].lo, both[0].hi) == pytest.approx(st.t.interval(0.95, 2, 0.101, 0.001 / math.sqrt(3)))
+    assert (both[0].lo, both[0].hi) == pytest.approx(
+        st.t.interval(0.95, 2, 0.101, 0.001 / math.sqrt(3))
+    )
     usual = stats.paired(d)
-    assert (both[1].lo, both[1].hi, both[1].p) == pytest.approx((usual.lo, usual.hi, usual.p)), "not ±0.0007 around 0.1"
+    assert (both[1].lo, both[1].hi, both[1].p) == pytest.approx((usual.lo, usual.hi, usual.p)), (
+        "not ±0.0007 around 0.1"
+    )
     (together,) = stats.family(d[:, None], pilot=np.arange(40) < 3, resolution=0.01)
-    assert (together.lo, together.family_hi, together.p_holm) == pytest.approx((usual.lo, usual.hi, usual.p))
-    assert stats.equivalence(d, 0.2, pilot=d[:3], resolution=0.01).p == pytest.approx(stats.equivalence(d, 0.2).p)
+    assert (together.lo, together.family_hi, together.p_holm) == pytest.approx(
+        (usual.lo, usual.hi, usual.p)
+    )
+    assert stats.equivalence(d, 0.2, pilot=d[:3], resolution=0.01).p == pytest.approx(
+        stats.equivalence(d, 0.2).p
+    )
 
 
 def test_a_family_holds_together() -> None:
@@ -222,10 +267,17 @@ def test_a_family_holds_together() -> None:
     effects = stats.family(d)
     for column, effect in zip(d.T, effects, strict=True):
         alone = stats.paired(column)
-        assert (effect.mean, effect.lo, effect.hi, effect.p) == (alone.mean, alone.lo, alone.hi, alone.p)
+        assert (effect.mean, effect.lo, effect.hi, effect.p) == (
+            alone.mean,
+            alone.lo,
+            alone.hi,
+            alone.p,
+        )
         low, high = st.t.interval(1 - 0.05 / 4, 5, alone.mean, alone.sd / math.sqrt(6))
         assert (effect.family_lo, effect.family_hi) == pytest.approx((low, high))
-    assert [effect.p_holm for effect in effects] == pytest.approx(multipletests([e.p for e in effects], method="holm")[1])
+    assert [effect.p_holm for effect in effects] == pytest.approx(
+        multipletests([e.p for e in effects], method="holm")[1]
+    )
 
 
 def test_max_t_lies_between_one_interval_and_bonferroni() -> None:
@@ -234,20 +286,28 @@ def test_max_t_lies_between_one_interval_and_bonferroni() -> None:
     close, apart = shared + 0.1 * rng.normal(size=(8, 5)), rng.normal(size=(8, 5))
     assert 1 - stats.max_t(close, rng) > 2 * (1 - stats.max_t(apart, rng))
     assert 0.05 / 5 <= 1 - stats.max_t(apart, rng) < 1 - stats.max_t(close, rng) <= 0.05
-    assert stats.max_t(np.repeat(shared, 5, axis=1), rng) == pytest.approx(0.95, abs=0.002)  # one contrast five times
+    assert stats.max_t(np.repeat(shared, 5, axis=1), rng) == pytest.approx(
+        0.95, abs=0.002
+    )  # one contrast five times
     assert stats.max_t(shared, rng) == pytest.approx(0.95)
-    narrow, wide = (stats.family(close, method=method, rng=rng)[0] for method in ("max-t", "bonferroni"))
+    narrow, wide = (
+        stats.family(close, method=method, rng=rng)[0] for method in ("max-t", "bonferroni")
+    )
     assert narrow.family_hi - narrow.family_lo < wide.family_hi - wide.family_lo
 
 
 def test_max_t_agrees_with_the_multivariate_t_of_dunnett() -> None:
-    """With 150 seeds, where t is all but normal, contrasts that share a baseline are Dunnett's: correlation one half."""
+    """With 150 seeds, where t is all but normal, contrasts that share a baseline are Dunnett's:
+    correlation one half.
+    """
     rng = np.random.default_rng(7)
     arms = rng.normal(size=(150, 5))
     each = 1 - stats.max_t(arms[:, 1:] - arms[:, :1], np.random.default_rng(8))
     joint = st.multivariate_normal(np.zeros(4), 0.5 * np.eye(4) + 0.5)
     edge = st.norm.isf(each / 2)
-    assert joint.cdf(np.full(4, edge), lower_limit=np.full(4, -edge)) == pytest.approx(0.95, abs=0.006)
+    assert joint.cdf(np.full(4, edge), lower_limit=np.full(4, -edge)) == pytest.approx(
+        0.95, abs=0.006
+    )
 
 
 def test_a_family_with_lost_pairs_and_a_contrast_that_cannot_be_tested() -> None:
@@ -259,7 +319,9 @@ def test_a_family_with_lost_pairs_and_a_contrast_that_cannot_be_tested() -> None
         assert (first.n, first.lost, second.n, third.n) == (4, 1, 1, 5)
         assert math.isnan(second.p_holm) and math.isnan(second.family_lo)
         assert third.family_lo < third.lo < third.hi < third.family_hi
-        assert max(first.p_holm / first.p, third.p_holm / third.p) == pytest.approx(3)  # the family still has three
+        assert max(first.p_holm / first.p, third.p_holm / third.p) == pytest.approx(
+            3
+        )  # the family still has three
     zero = stats.family(np.zeros((3, 2)))[0]
     assert (zero.family_lo, zero.family_hi, zero.p_holm) == (0, 0, 1)
 
@@ -268,7 +330,9 @@ def grid(lose: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(9)
     rows = [(a, b, seed) for a in ("x", "y", "z") for b in ("u", "v") for seed in range(4)]
     frame = pd.DataFrame(rows, columns=["a", "b", "seed"])
-    frame["value"] = frame.a.map({"x": 0, "y": 1, "z": 2}) + 0.5 * ((frame.b == "v") & (frame.a == "z"))
+    frame["value"] = frame.a.map({"x": 0, "y": 1, "z": 2}) + 0.5 * (
+        (frame.b == "v") & (frame.a == "z")
+    )
     frame["value"] += 0.3 * rng.normal(size=len(frame)) + rng.normal(size=4)[frame.seed]
     frame.loc[list(range(3, 3 + lose)), "value"] = NAN
     return frame
@@ -308,7 +372,12 @@ def test_a_grid_that_cannot_be_told_apart_is_refused() -> None:
     factors = {"a": frame.a, "b": frame.b}
     with pytest.raises(AblateError, match="without a run"):
         stats.grid_effects(frame.value.to_numpy(), factors, frame.seed)
-    assert [term.name for term in stats.grid_effects(frame.value.to_numpy(), factors, frame.seed, interactions=1).terms] == [
+    assert [
+        term.name
+        for term in stats.grid_effects(
+            frame.value.to_numpy(), factors, frame.seed, interactions=1
+        ).terms
+    ] == [
         "seed",
         "a",
         "b",

@@ -1,6 +1,8 @@
-"""Where autorank and rliable compute the same thing, the numbers are the same. Skipped where they are not installed:
+"""Where autorank and rliable compute the same thing, the numbers are the same. Skipped where they
+are not installed:
 
-pip install autorank; pip install --no-deps rliable "arch>=8" absl-py    # the arch that rliable asks for needs pandas 2
+pip install autorank; pip install --no-deps rliable "arch>=8" absl-py    # the arch that rliable
+asks for needs pandas 2
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ def test_two_arms_have_autoranks_paired_t() -> None:
     for n in (6, 12):
         baseline = rng.normal(3.0, 0.02, n)
         level = baseline + rng.normal(0.01, 0.01, n)
-        theirs = autorank.autorank(pd.DataFrame({"level": level, "baseline": baseline}), alpha=0.05, force_mode="parametric")
+        theirs = autorank.autorank(
+            pd.DataFrame({"level": level, "baseline": baseline}),
+            alpha=0.05,
+            force_mode="parametric",
+        )
         assert theirs.omnibus == "ttest"
         assert stats.compare(level, baseline).p == pytest.approx(theirs.pvalue)
 
@@ -27,7 +33,10 @@ def test_several_arms_have_autoranks_repeated_measures_anova() -> None:
     autorank = pytest.importorskip("autorank")
     rng = np.random.default_rng(1)
     seeds, arms = 8, ("a", "b", "c", "d")
-    frame = pd.DataFrame(rng.normal(3.0, 0.02, (seeds, 4)) + rng.normal(0, 0.05, (seeds, 1)) + [0, 0, 0.01, 0.03], columns=arms)
+    frame = pd.DataFrame(
+        rng.normal(3.0, 0.02, (seeds, 4)) + rng.normal(0, 0.05, (seeds, 1)) + [0, 0, 0.01, 0.03],
+        columns=arms,
+    )
     theirs = autorank.autorank(frame, alpha=0.05, force_mode="parametric")
     assert theirs.omnibus == "anova"
     factor = [arm for _ in range(seeds) for arm in arms]
@@ -38,7 +47,9 @@ def test_several_arms_have_autoranks_repeated_measures_anova() -> None:
 
 
 def test_many_pairs_have_rliables_bootstrap_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The percentile bootstrap of a mean goes over to the t interval (to a tolerance: rliable 1.2.0 ignores its random_state)."""
+    """The percentile bootstrap of a mean goes over to the t interval (to a tolerance: rliable 1.2.0
+    ignores its random_state).
+    """
     pytest.importorskip("rliable")
     try:
         from arch.bootstrap import IIDBootstrap
@@ -46,8 +57,14 @@ def test_many_pairs_have_rliables_bootstrap_interval(monkeypatch: pytest.MonkeyP
     except TypeError as error:
         pytest.skip(f"rliable's arch does not import under this pandas: {error}")
     begin = IIDBootstrap.__init__
-    monkeypatch.setattr(IIDBootstrap, "__init__", lambda self, *args, random_state=None: begin(self, *args))  # gone in arch 8
+    monkeypatch.setattr(
+        IIDBootstrap, "__init__", lambda self, *args, random_state=None: begin(self, *args)
+    )  # gone in arch 8
     d = np.random.default_rng(2).normal(0.02, 0.1, 150)
-    _, intervals = rly.get_interval_estimates({"difference": d[:, None]}, lambda scores: np.array([scores.mean()]), reps=4000)
+    _, intervals = rly.get_interval_estimates(
+        {"difference": d[:, None]}, lambda scores: np.array([scores.mean()]), reps=4000
+    )
     effect = stats.paired(d)
-    assert intervals["difference"].ravel() == pytest.approx([effect.lo, effect.hi], abs=0.1 * (effect.hi - effect.lo))
+    assert intervals["difference"].ravel() == pytest.approx(
+        [effect.lo, effect.hi], abs=0.1 * (effect.hi - effect.lo)
+    )

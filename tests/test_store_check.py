@@ -1,4 +1,6 @@
-"""What `ablate db check` sees though every query goes well: a contradicting index, a journal that is still written."""
+"""What `ablate db check` sees though every query goes well: a contradicting index, a journal that
+is still written.
+"""
 
 from __future__ import annotations
 
@@ -43,4 +45,6 @@ def test_a_journal_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
             assert check(db, repair=True) == []
             assert rows(db.path, "SELECT count(*) FROM attempt") == [(0,)]
         assert [finding.repair for finding in check(db, repair=True)] == ["ingested"]
-        assert rows(db.path, "SELECT status FROM attempt") == [("dead",)] and names(db.journals) == [claim.journal.name]
+        assert rows(db.path, "SELECT status FROM attempt") == [("dead",)] and names(
+            db.journals
+        ) == [claim.journal.name]

@@ -30,7 +30,10 @@ def test_what_is_stored_is_read_and_the_first_one_stays(db: Database) -> None:
     study_id = runs.register(db, plan_of())
     decisions.write(db, study_id, [decision(1e-3), decision(7, cell=PARALLEL, name="seeds")])
     decisions.write(db, study_id, [decision(2e-3)])  # somebody else decided in the meantime
-    assert decisions.read(db, "wiring") == [decision(1e-3), decision(7, cell=PARALLEL, name="seeds")]
+    assert decisions.read(db, "wiring") == [
+        decision(1e-3),
+        decision(7, cell=PARALLEL, name="seeds"),
+    ]
     assert decisions.read(db, "nothing of the kind") == []
 
 
@@ -63,15 +66,28 @@ def test_values_are_of_runs_that_have_their_result(db: Database) -> None:
     how = ["complete", "diverged", "failed", None, "complete"]  # the sixth is never begun
     with runs.Owner.here(db) as owner:
         for claim, status in zip(runs.claim(db, study_id, owner, 5), how, strict=True):
-            train(claim, status=status, loss=2.0 + claim.config.seed, finals=[("loss", 0, 2.0 + claim.config.seed)])
+            train(
+                claim,
+                status=status,
+                loss=2.0 + claim.config.seed,
+                finals=[("loss", 0, 2.0 + claim.config.seed)],
+            )
             ingest.ingest(db, claim.attempt_id)
     keys = [planned.config.key for planned in made.runs]
     found = decisions.values(db, keys, "loss")
-    assert {keys.index(key): value for key, value in found.items() if value == value} == {0: 2.0, 4: 4.0}
+    assert {keys.index(key): value for key, value in found.items() if value == value} == {
+        0: 2.0,
+        4: 4.0,
+    }
     assert math.isnan(found[keys[1]]) and len(found) == 3
     assert decisions.values(db, keys[1:2], "loss").keys() == {keys[1]}
-    # a run that another study completed without this final is to be measured: it has no result yet; a NaN is one
+    # a run that another study completed without this final is to be measured: it has no result yet;
+    # a NaN is one
     assert decisions.values(db, keys, "loss_at_length@2").keys() == {keys[1]}
-    execute(db.path, "UPDATE final SET value = NULL WHERE run_id = (SELECT id FROM run WHERE key = ?)", keys[0])
+    execute(
+        db.path,
+        "UPDATE final SET value = NULL WHERE run_id = (SELECT id FROM run WHERE key = ?)",
+        keys[0],
+    )
     assert math.isnan(decisions.values(db, keys, "loss")[keys[0]])
     assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]

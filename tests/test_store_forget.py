@@ -1,4 +1,6 @@
-"""Forgetting a study: what is its own goes with every row below it, what others share stays as it was."""
+"""Forgetting a study: what is its own goes with every row below it, what others share stays as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ablate.store.forget import forget, part
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Two studies that share the runs of `serial`, trained and analysed, with decisions and checkpoints."""
+    """Two studies that share the runs of `serial`, trained and analysed, with decisions and
+    checkpoints.
+    """
     with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
         for name, levels in (("toy", ["serial", "parallel"]), ("real", ["serial", "concat"])):
             study_id = runs.register(db, plan_of(name, levels, seeds=(0, 1, 2)))
@@ -27,21 +31,37 @@ def db(tmp_path: Path) -> Database:
             analyse(db, name)
     for study in (1, 2):
         cell = "(SELECT min(id) FROM cell WHERE study_id = ?)"
-        execute(db.path, f"INSERT INTO decision VALUES (?, {cell}, 'lr', '0.001', '{{}}')", study, study)
+        execute(
+            db.path, f"INSERT INTO decision VALUES (?, {cell}, 'lr', '0.001', '{{}}')", study, study
+        )
     db.checkpoints.mkdir()
     for run_id, key in rows(db.path, "SELECT id, topology FROM run"):
         for name in (key, "pack" if key == "parallel" else "mixed"):
             (db.checkpoints / f"{name}.pt").touch()
-            execute(db.path, "INSERT INTO artifact VALUES (?, 'checkpoint', ?, NULL)", run_id, f"elsewhere/{name}.pt")
+            execute(
+                db.path,
+                "INSERT INTO artifact VALUES (?, 'checkpoint', ?, NULL)",
+                run_id,
+                f"elsewhere/{name}.pt",
+            )
     execute(
-        db.path, "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology = 'parallel' LIMIT 1"
+        db.path,
+        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology ="
+        " 'parallel' LIMIT 1",
     )
-    execute(db.path, "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology = 'concat' LIMIT 1")
+    execute(
+        db.path,
+        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology ="
+        " 'concat' LIMIT 1",
+    )
     return store.open(str(db.path), create=True)
 
 
 def dump(path: Path, tables: list[str], where: str) -> dict[str, list[tuple[object, ...]]]:
-    return {table: rows(path, f"SELECT * FROM {table} WHERE {where} ORDER BY 1, 2, 3") for table in tables}
+    return {
+        table: rows(path, f"SELECT * FROM {table} WHERE {where} ORDER BY 1, 2, 3")
+        for table in tables
+    }
 
 
 def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) -> None:
@@ -54,20 +74,39 @@ def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) ->
     )
     journals = {name for (name,) in rows(db.path, f"SELECT journal FROM attempt WHERE {stay}")}
     told = part(db, "toy")
-    assert told.rows == {"cells": 2, "decisions": 1, "effects": 1, "runs": 3, "points": 18, "finals": 6, "attempts": 3}
+    assert told.rows == {
+        "cells": 2,
+        "decisions": 1,
+        "effects": 1,
+        "runs": 3,
+        "points": 18,
+        "finals": 6,
+        "attempts": 3,
+    }
     assert told.shared == 3 and len(told.files) == 5  # three journals, two checkpoints
     assert rows(db.path, "SELECT count(*) FROM study") == [(2,)]
     assert forget(db, "toy") == told
     assert dump(db.path, of_runs, "1") == before
-    assert rows(db.path, "SELECT * FROM runs WHERE study = 'real' ORDER BY run") == real[0] and len(real[0]) == 6
-    assert rows(db.path, "SELECT * FROM effects WHERE study = 'real'") == real[1] and len(real[1]) == 1
+    assert (
+        rows(db.path, "SELECT * FROM runs WHERE study = 'real' ORDER BY run") == real[0]
+        and len(real[0]) == 6
+    )
+    assert (
+        rows(db.path, "SELECT * FROM effects WHERE study = 'real'") == real[1] and len(real[1]) == 1
+    )
     assert rows(db.path, "SELECT name FROM study") == [("real",)]
     for table in ("cell", "contrast", "decision"):
         assert rows(db.path, f"SELECT DISTINCT study_id FROM {table}") == [(2,)]
     for table in ("cell_level", "member"):
-        assert rows(db.path, f"SELECT count(*) FROM {table} WHERE cell_id NOT IN (SELECT id FROM cell)") == [(0,)]
+        assert rows(
+            db.path, f"SELECT count(*) FROM {table} WHERE cell_id NOT IN (SELECT id FROM cell)"
+        ) == [(0,)]
     assert {path.name for path in db.journals.glob("*.jsonl")} == journals
-    assert {path.name for path in db.checkpoints.iterdir()} == {"serial.pt", "concat.pt", "mixed.pt"}
+    assert {path.name for path in db.checkpoints.iterdir()} == {
+        "serial.pt",
+        "concat.pt",
+        "mixed.pt",
+    }
     assert check(db) == []
 
 
@@ -85,9 +124,14 @@ def test_a_study_whose_run_is_running_stays(db: Database) -> None:
     before = rows(db.path, "SELECT * FROM run"), rows(db.path, "SELECT * FROM member")
     with runs.Owner.here(db) as owner:
         (claim,) = runs.claim(db, study_id, owner, 1)
-        with pytest.raises(AblateError, match=rf"'toy' cannot be forgotten while its run {claim.run_id} is running"):
+        with pytest.raises(
+            AblateError, match=rf"'toy' cannot be forgotten while its run {claim.run_id} is running"
+        ):
             forget(db, "toy")
-        assert len(rows(db.path, "SELECT * FROM run")) == len(before[0]) and rows(db.path, "SELECT * FROM member") == before[1]
+        assert (
+            len(rows(db.path, "SELECT * FROM run")) == len(before[0])
+            and rows(db.path, "SELECT * FROM member") == before[1]
+        )
         assert len(list(db.journals.glob("*.jsonl"))) >= 9
     forget(db, "toy")  # its launcher is gone
     assert rows(db.path, "SELECT name FROM study") == [("real",)]
@@ -95,11 +139,17 @@ def test_a_study_whose_run_is_running_stays(db: Database) -> None:
 
 def test_nothing_goes_where_the_transaction_fails(db: Database) -> None:
     files = set(db.journals.iterdir())
-    execute(db.path, "CREATE TRIGGER no BEFORE DELETE ON study BEGIN SELECT raise(ABORT, 'no'); END")
-    counts = [rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)]
+    execute(
+        db.path, "CREATE TRIGGER no BEFORE DELETE ON study BEGIN SELECT raise(ABORT, 'no'); END"
+    )
+    counts = [
+        rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)
+    ]
     with pytest.raises(Exception, match="no"):
         forget(db, "toy")
-    assert [rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)] == counts
+    assert [
+        rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)
+    ] == counts
     assert set(db.journals.iterdir()) == files
 
 

@@ -18,7 +18,18 @@ from ablate.store import Database, owners, runs, schema
 from ablate.store import ingest as module
 from ablate.store.ingest import Spoilt, ingest, ingest_all
 
-VALUES = [0.0, 1.5, 5e-324, -2.2250738585072014e-308, 1e308, 1.7976931348623157e308, math.inf, -math.inf, 0.1, 2**53 + 0.0]
+VALUES = [
+    0.0,
+    1.5,
+    5e-324,
+    -2.2250738585072014e-308,
+    1e308,
+    1.7976931348623157e308,
+    math.inf,
+    -math.inf,
+    0.1,
+    2**53 + 0.0,
+]
 
 
 @pytest.fixture
@@ -40,28 +51,78 @@ def _bits(value: float | None) -> bytes:
 def test_every_event_reaches_its_columns(db: Database, claim: runs.Claim) -> None:
     with Journal(claim.journal) as journal:
         journal.append(
-            "start", step=0, time=86400.5, host="h", pid=7, device="cuda:0", threads=2, pack_size=4, compile_mode="default",
-            versions={"torch": "2.13"}, commit="abc", dirty=True,
-        )  # fmt: skip
+            "start",
+            step=0,
+            time=86400.5,
+            host="h",
+            pid=7,
+            device="cuda:0",
+            threads=2,
+            pack_size=4,
+            compile_mode="default",
+            versions={"torch": "2.13"},
+            commit="abc",
+            dirty=True,
+        )
         journal.append("metrics", steps=[10, 20], series={"loss": [2.5, 2.0], "lr": [1, 2]})
         journal.append("checkpoint", step=20, path="a.checkpoints/x.pt")
         journal.append("final", values=[["loss", 0, 2.0], ["loss_at_length", 2, 2.25]])
-        journal.append("end", status="complete", step=20, error=None, device_seconds=3.5, peak_bytes=1 << 40, time=86401)
+        journal.append(
+            "end",
+            status="complete",
+            step=20,
+            error=None,
+            device_seconds=3.5,
+            peak_bytes=1 << 40,
+            time=86401,
+        )
     events = ingest(db, claim.attempt_id)
-    assert [event["event"] for event in events] == ["start", "metrics", "checkpoint", "final", "end"]
+    assert [event["event"] for event in events] == [
+        "start",
+        "metrics",
+        "checkpoint",
+        "final",
+        "end",
+    ]
     assert rows(
         db.path,
-        'SELECT n, status, host, device, threads, pack_size, compile_mode, versions, "commit", dirty, started, ended, '
-        "device_seconds, peak_bytes, resumed_step, error, journal_offset FROM attempt",
+        'SELECT n, status, host, device, threads, pack_size, compile_mode, versions, "commit",'
+        " dirty, started, ended, device_seconds, peak_bytes, resumed_step, error, journal_offset"
+        " FROM attempt",
     ) == [
-        (1, "complete", "h", "cuda:0", 2, 4, "default", '{"torch": "2.13"}', "abc", 1, "1970-01-02T00:00:00.500Z",
-         "1970-01-02T00:00:01.000Z", 3.5, 1 << 40, 0, None, claim.journal.stat().st_size)
-    ]  # fmt: skip
+        (
+            1,
+            "complete",
+            "h",
+            "cuda:0",
+            2,
+            4,
+            "default",
+            '{"torch": "2.13"}',
+            "abc",
+            1,
+            "1970-01-02T00:00:00.500Z",
+            "1970-01-02T00:00:01.000Z",
+            3.5,
+            1 << 40,
+            0,
+            None,
+            claim.journal.stat().st_size,
+        )
+    ]
     assert rows(db.path, "SELECT series, step, tokens, value FROM curves ORDER BY 1, 2") == [
-        ("loss", 10, 640, 2.5), ("loss", 20, 1280, 2.0), ("lr", 10, 640, 1.0), ("lr", 20, 1280, 2.0),
-    ]  # fmt: skip
-    assert rows(db.path, "SELECT name, at, value FROM final ORDER BY 1") == [("loss", 0.0, 2.0), ("loss_at_length", 2.0, 2.25)]
-    assert rows(db.path, "SELECT run_id, kind, path FROM artifact") == [(claim.run_id, "checkpoint", "a.checkpoints/x.pt")]
+        ("loss", 10, 640, 2.5),
+        ("loss", 20, 1280, 2.0),
+        ("lr", 10, 640, 1.0),
+        ("lr", 20, 1280, 2.0),
+    ]
+    assert rows(db.path, "SELECT name, at, value FROM final ORDER BY 1") == [
+        ("loss", 0.0, 2.0),
+        ("loss_at_length", 2.0, 2.25),
+    ]
+    assert rows(db.path, "SELECT run_id, kind, path FROM artifact") == [
+        (claim.run_id, "checkpoint", "a.checkpoints/x.pt")
+    ]
     assert rows(db.path, "SELECT unit, goal FROM series WHERE name = 'loss'") == [("nats", "min")]
     assert ingest(db, claim.attempt_id) == []
 
@@ -83,14 +144,31 @@ def test_values_come_back_bit_by_bit(db: Database, claim: runs.Claim, place: str
 
 
 def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
-    names = ["select", "", " ", "a'b\"c", "loss; DROP TABLE run", "日本\u202e", "\x00\n", "<script>"]
+    names = [
+        "select",
+        "",
+        " ",
+        "a'b\"c",
+        "loss; DROP TABLE run",
+        "日本\u202e",
+        "\x00\n",
+        "<script>",
+    ]
     names += [f"metric {i}" for i in range(1000)]
     with Journal(claim.journal) as journal:
-        journal.append("metrics", steps=[1, 2], series={name: [float(i), math.nan] for i, name in enumerate(names)})
+        journal.append(
+            "metrics",
+            steps=[1, 2],
+            series={name: [float(i), math.nan] for i, name in enumerate(names)},
+        )
         journal.append("final", values=[[name, 0, i] for i, name in enumerate(names)])
     ingest(db, claim.attempt_id)
-    assert dict(rows(db.path, "SELECT series, value FROM curves WHERE step = 1")) == {n: float(i) for i, n in enumerate(names)}
-    assert dict(rows(db.path, "SELECT name, value FROM final")) == {n: float(i) for i, n in enumerate(names)}
+    assert dict(rows(db.path, "SELECT series, value FROM curves WHERE step = 1")) == {
+        n: float(i) for i, n in enumerate(names)
+    }
+    assert dict(rows(db.path, "SELECT name, value FROM final")) == {
+        n: float(i) for i, n in enumerate(names)
+    }
 
 
 @pytest.mark.parametrize("points", [1, 9, 10, 49, 50, 51, 61, 100, 1000])
@@ -98,14 +176,20 @@ def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, poin
     with Journal(claim.journal) as journal:
         for first in range(0, points, 7):
             steps = list(range(first, min(first + 7, points)))
-            journal.append("metrics", steps=steps, series={name: [step / 7 + k for step in steps] for k, name in enumerate("ab")})
+            journal.append(
+                "metrics",
+                steps=steps,
+                series={name: [step / 7 + k for step in steps] for k, name in enumerate("ab")},
+            )
     ingest(db, claim.attempt_id)
     wanted = [(name, step, step / 7 + k) for k, name in enumerate("ab") for step in range(points)]
     assert rows(db.path, "SELECT series, step, value FROM curves ORDER BY series, step") == wanted
 
 
 def test_half_a_character_in_an_error(db: Database, claim: runs.Claim) -> None:
-    """A file's name that is not UTF-8 comes to Python with half surrogates, which no database takes."""
+    """A file's name that is not UTF-8 comes to Python with half surrogates, which no database
+    takes.
+    """
     with Journal(claim.journal) as journal:
         journal.append("end", status="failed", step=0, error="no file caf\udce9 – ∞")
     ingest(db, claim.attempt_id)
@@ -121,28 +205,39 @@ def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
         claim.journal.write_bytes(whole[:end])
         seen += len(ingest(db, claim.attempt_id))
     assert seen == 4
-    assert rows(db.path, "SELECT count(*), count(DISTINCT step), sum(value) FROM metric WHERE series_id = 1") == [
-        (39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))
-    ]
+    assert rows(
+        db.path, "SELECT count(*), count(DISTINCT step), sum(value) FROM metric WHERE series_id = 1"
+    ) == [(39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))]
 
 
 def test_start_deletes_what_stands_beyond_its_step(db: Database, claim: runs.Claim) -> None:
     with runs.Owner.here(db) as owner:
         train(claim, steps=range(0, 100, 10), status="stopped")
         ingest(db, claim.attempt_id)
-        execute(db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric")  # another run: not to be touched
+        execute(
+            db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric"
+        )  # another run: not to be touched
         again = runs.claim(db, 1, owner, 1)[0]
         assert again.run_id == claim.run_id
         train(again, steps=(60, 70), start=50, loss=7.0)
         ingest(db, again.attempt_id)
     stored = rows(db.path, "SELECT step, value FROM metric WHERE run_id = 1 AND series_id = 1")
     assert [step for step, _ in stored] == [0, 10, 20, 30, 40, 50, 60, 70]
-    assert [value for _, value in stored] == [3, *(2 + 1 / s for s in (10, 20, 30, 40, 50)), *(7 + 1 / s for s in (60, 70))]
+    assert [value for _, value in stored] == [
+        3,
+        *(2 + 1 / s for s in (10, 20, 30, 40, 50)),
+        *(7 + 1 / s for s in (60, 70)),
+    ]
     assert rows(db.path, "SELECT count(*) FROM metric WHERE run_id = 2") == [(20,)]
-    assert rows(db.path, "SELECT status, resumed_step FROM attempt") == [("stopped", 0), ("complete", 50)]
+    assert rows(db.path, "SELECT status, resumed_step FROM attempt") == [
+        ("stopped", 0),
+        ("complete", 50),
+    ]
 
 
-def test_rows_and_offset_are_one_transaction(db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_offset_are_one_transaction(
+    db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(claim)
 
     def fail(*_: object) -> None:
@@ -158,7 +253,9 @@ def test_rows_and_offset_are_one_transaction(db: Database, claim: runs.Claim, mo
     assert rows(db.path, "SELECT count(*) FROM curves") == [(6,)]
 
 
-def test_ingester_that_read_the_same_lines_gets_nothing(db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingester_that_read_the_same_lines_gets_nothing(
+    db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(claim, status=None)
     read = module.journal.read
 
@@ -173,7 +270,7 @@ def test_ingester_that_read_the_same_lines_gets_nothing(db: Database, claim: run
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
 
 
-# -- several together ---------------------------------------------------------------------------------------------
+# -- several together ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -186,7 +283,9 @@ def _points(db: Database) -> dict[int, int]:
     return dict(rows(db.path, "SELECT run_id, count(*) FROM metric GROUP BY run_id"))
 
 
-def test_a_pack_is_one_transaction(db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_one_transaction(
+    db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for claim in pack:
         train(claim)
     begun = []
@@ -199,17 +298,34 @@ def test_a_pack_is_one_transaction(db: Database, pack: list[runs.Claim], monkeyp
     assert len(begun) == 1
     assert _points(db) == {claim.run_id: 6 for claim in pack}
     assert rows(db.path, "SELECT count(*), sum(status = 'complete') FROM attempt") == [(4, 4)]
-    assert ingest_all(db, [claim.attempt_id for claim in pack]) == {claim.attempt_id: [] for claim in pack}
+    assert ingest_all(db, [claim.attempt_id for claim in pack]) == {
+        claim.attempt_id: [] for claim in pack
+    }
 
 
 SPOILT = {  # a line, and how its error goes on behind "is damaged behind byte 0: "
     "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', "EOF while parsing"),
     "a line that is no object": (b"[]\n", "list indices must be"),
-    "points without steps": (b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n', "series 'x' has not one value a step"),
-    "an object for a step": (b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n', ".*type 'dict' is not supported"),
-    "nothing for a step": (b'{"event": "metrics", "steps": [null], "series": {"x": [1]}}\n', "NOT NULL constraint failed"),
-    "a step beyond all numbers": (b'{"event": "metrics", "steps": [1%s], "series": {"x": [1]}}\n' % (20 * b"0"), ".*too large"),
-    "a list for series": (b'{"event": "metrics", "steps": [1], "series": [[1]]}\n', "'list' object has no attribute"),
+    "points without steps": (
+        b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n',
+        "series 'x' has not one value a step",
+    ),
+    "an object for a step": (
+        b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n',
+        ".*type 'dict' is not supported",
+    ),
+    "nothing for a step": (
+        b'{"event": "metrics", "steps": [null], "series": {"x": [1]}}\n',
+        "NOT NULL constraint failed",
+    ),
+    "a step beyond all numbers": (
+        b'{"event": "metrics", "steps": [1%s], "series": {"x": [1]}}\n' % (20 * b"0"),
+        ".*too large",
+    ),
+    "a list for series": (
+        b'{"event": "metrics", "steps": [1], "series": [[1]]}\n',
+        "'list' object has no attribute",
+    ),
     "an event of a later version": (b'{"event": "surprise"}\n', "event 'surprise' is unknown"),
     "a line that lacks what it needs": (b'{"event": "end"}\n', "key 'status' is missing"),
 }
@@ -224,38 +340,60 @@ def _spoil(claim: runs.Claim, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_spoilt_journal_keeps_no_other_out(db: Database, pack: list[runs.Claim], how: str) -> None:
+def test_a_spoilt_journal_keeps_no_other_out(
+    db: Database, pack: list[runs.Claim], how: str
+) -> None:
     for claim in pack:
         train(claim)
     with pytest.raises(Spoilt, match=_spoil(pack[1], how)) as spoilt:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
-    taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {pack[1].attempt_id: []}
-    assert {attempt: [event["event"] for event in events] for attempt, events in spoilt.value.taken.items()} == taken
-    assert _points(db) == {claim.run_id: 6 for claim in others}, "of the spoilt one nothing, of the others all"
-    ends = {claim.run_id: ("complete", claim.journal.stat().st_size) for claim in others} | {pack[1].run_id: ("running", 0)}
-    assert {run: tuple(rest) for run, *rest in rows(db.path, "SELECT run_id, status, journal_offset FROM attempt")} == ends
+    taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {
+        pack[1].attempt_id: []
+    }
+    assert {
+        attempt: [event["event"] for event in events]
+        for attempt, events in spoilt.value.taken.items()
+    } == taken
+    assert _points(db) == {claim.run_id: 6 for claim in others}, (
+        "of the spoilt one nothing, of the others all"
+    )
+    ends = {claim.run_id: ("complete", claim.journal.stat().st_size) for claim in others} | {
+        pack[1].run_id: ("running", 0)
+    }
+    assert {
+        run: tuple(rest)
+        for run, *rest in rows(db.path, "SELECT run_id, status, journal_offset FROM attempt")
+    } == ends
 
 
-def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(db: Database, pack: list[runs.Claim]) -> None:
+def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(
+    db: Database, pack: list[runs.Claim]
+) -> None:
     for claim in pack:
         train(claim)
     unknown = _spoil(pack[1], "an event of a later version")
     _spoil(pack[2], "a line that lacks what it needs")
-    with pytest.raises(Spoilt, match=f"{unknown}; it is one of 2 journals that cannot be taken in$"):
+    with pytest.raises(
+        Spoilt, match=f"{unknown}; it is one of 2 journals that cannot be taken in$"
+    ):
         ingest_all(db, [claim.attempt_id for claim in pack])
 
 
 TAKEN_BACK = {  # ways in which a dead attempt is taken back
     "bury_dead": lambda db, again, ablate: owners.bury_dead(db),
     "claim": lambda db, again, ablate: runs.claim(db, 1, again, 1),
-    "db check --repair": lambda db, again, ablate: ablate("db", "check", "--repair", "--db", str(db.path)),
+    "db check --repair": lambda db, again, ablate: ablate(
+        "db", "check", "--repair", "--db", str(db.path)
+    ),
 }
 
 
 @pytest.mark.parametrize("way", TAKEN_BACK)
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_spoilt_journal_of_the_dead_is_history(db: Database, ablate: Run, how: str, way: str) -> None:
+def test_a_spoilt_journal_of_the_dead_is_history(
+    db: Database, ablate: Run, how: str, way: str
+) -> None:
     with runs.Owner.here(db) as owner:
         dead = runs.claim(db, runs.register(db, plan_of()), owner, 1)[0]
     train(dead, status=None)
@@ -265,13 +403,22 @@ def test_a_spoilt_journal_of_the_dead_is_history(db: Database, ablate: Run, how:
     if way == "db check --repair":
         code, out, err = answer
         assert (code, err) == (0, "")
-        assert f"run {dead.run_id} is running, but its launcher and worker are gone: planned again" in out
-    ((status, error),) = rows(db.path, "SELECT status, error FROM attempt WHERE id = ?", dead.attempt_id)
+        assert (
+            f"run {dead.run_id} is running, but its launcher and worker are gone: planned again"
+            in out
+        )
+    ((status, error),) = rows(
+        db.path, "SELECT status, error FROM attempt WHERE id = ?", dead.attempt_id
+    )
     gone, _, why = error.partition("; ")
-    assert (status, gone) == ("dead", "its launcher and its worker were gone") and re.match(damaged, why)
+    assert (status, gone) == ("dead", "its launcher and its worker were gone") and re.match(
+        damaged, why
+    )
     with runs.Owner.here(db) as last:
         claimed = answer if way == "claim" else runs.claim(db, 1, last, 1)
-    assert [(claim.run_id, claim.n) for claim in claimed] == [(dead.run_id, 2)], "the run is done again"
+    assert [(claim.run_id, claim.n) for claim in claimed] == [(dead.run_id, 2)], (
+        "the run is done again"
+    )
 
 
 def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Claim]) -> None:
@@ -279,7 +426,9 @@ def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Cl
         train(claim, steps=range(5000))
     with db.begin() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 60}")  # room for one of the four
+        connection.exec_driver_sql(
+            f"PRAGMA max_page_count = {pages + 60}"
+        )  # room for one of the four
     with pytest.raises(AblateError, match="disk is full"):
         ingest_all(db, [claim.attempt_id for claim in pack])
     assert _points(db) == {}
@@ -294,13 +443,19 @@ def test_of_a_pack_that_another_reads_too_each_run_is_taken_once(
 ) -> None:
     for claim in pack:
         train(claim, status=None)
-    execute(db.path, "CREATE TRIGGER twice BEFORE UPDATE ON metric BEGIN SELECT RAISE(ABORT, 'a point came twice'); END")
+    execute(
+        db.path,
+        "CREATE TRIGGER twice BEFORE UPDATE ON metric BEGIN SELECT RAISE(ABORT, 'a point came"
+        " twice'); END",
+    )
     read = module.journal.read
 
     def slow_read(path: Path, offset: int) -> object:
         found = read(path, offset)
         monkeypatch.setattr(module.journal, "read", read)
-        assert len(ingest(db, pack[2].attempt_id)) == 2  # another process is quicker with one of them
+        assert (
+            len(ingest(db, pack[2].attempt_id)) == 2
+        )  # another process is quicker with one of them
         return found
 
     monkeypatch.setattr(module.journal, "read", slow_read)

@@ -1,4 +1,6 @@
-"""Merging databases: idempotent, commutative, nothing lost, no curve of two attempts; and checking one."""
+"""Merging databases: idempotent, commutative, nothing lost, no curve of two attempts; and checking
+one.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,40 @@ from ablate.store.ingest import ingest
 from ablate.store.merge import merge
 
 _RUN = "(SELECT key FROM run WHERE run.id = {}.run_id)"
-_CELL = "(SELECT study.name || '/' || label FROM cell JOIN study ON study.id = study_id WHERE cell.id = {})"
+_CELL = (
+    "(SELECT study.name || '/' || label FROM cell JOIN study ON study.id = study_id WHERE cell.id"
+    " = {})"
+)
 CONTENT = {
-    "study": "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study",
+    "study": (
+        "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash FROM study"
+    ),
     "cell": f"SELECT {_CELL.format('c.id')}, stratum, active FROM cell AS c",
     "level": f"SELECT {_CELL.format('cell_id')}, factor, level, ordinal FROM cell_level",
-    "member": f"SELECT {_CELL.format('cell_id')}, {_RUN.format('member')}, role, ordinal FROM member",
+    "member": (
+        f"SELECT {_CELL.format('cell_id')}, {_RUN.format('member')}, role, ordinal FROM member"
+    ),
     "decision": f"SELECT {_CELL.format('cell_id')}, name, value, evidence FROM decision",
-    "contrast": f"SELECT family, stratum, factor, level, {_CELL.format('cell_id')}, {_CELL.format('baseline_id')} FROM contrast",
-    "effect": f"SELECT {_CELL.format('contrast.cell_id')}, effect.metric, method, n, mean, input_hash FROM effect "
-    "JOIN contrast ON contrast.id = contrast_id",
-    "run": "SELECT key, config, status, diverged_at, topology, seed, tokens, n_params, flops FROM run",
-    "attempt": f"SELECT {_RUN.format('attempt')}, n, status, owner, heartbeat, device, started, ended, resumed_step, journal, "
-    "journal_offset, evaluation, error FROM attempt",
+    "contrast": (
+        f"SELECT family, stratum, factor, level, {_CELL.format('cell_id')},"
+        f" {_CELL.format('baseline_id')} FROM contrast"
+    ),
+    "effect": (
+        f"SELECT {_CELL.format('contrast.cell_id')}, effect.metric, method, n, mean, input_hash"
+        " FROM effect JOIN contrast ON contrast.id = contrast_id"
+    ),
+    "run": (
+        "SELECT key, config, status, diverged_at, topology, seed, tokens, n_params, flops FROM run"
+    ),
+    "attempt": (
+        f"SELECT {_RUN.format('attempt')}, n, status, owner, heartbeat, device, started, ended,"
+        " resumed_step, journal, journal_offset, evaluation, error FROM attempt"
+    ),
     "series": "SELECT name, unit, goal FROM series",
-    "metric": f"SELECT {_RUN.format('metric')}, (SELECT name FROM series WHERE id = series_id), step, value FROM metric",
+    "metric": (
+        f"SELECT {_RUN.format('metric')}, (SELECT name FROM series WHERE id = series_id), step,"
+        " value FROM metric"
+    ),
     "final": f"SELECT {_RUN.format('final')}, name, at, value FROM final",
     "artifact": f"SELECT {_RUN.format('artifact')}, kind, path, sha256 FROM artifact",
 }
@@ -58,13 +79,17 @@ def _merged(folder: Path, *paths: Path) -> Path:
         for other in paths[1:]:
             with store.open(str(other)) as opened:
                 merge(db, opened)
-    assert rows(path, "PRAGMA foreign_key_check") == [] and rows(path, "PRAGMA integrity_check") == [("ok",)]
+    assert rows(path, "PRAGMA foreign_key_check") == [] and rows(
+        path, "PRAGMA integrity_check"
+    ) == [("ok",)]
     return path
 
 
-# -- any two databases --------------------------------------------------------------------------------------------
+# -- any two databases -----------------------------------------------------------------------------
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of small databases need no disk
+MEMORY = (
+    "/dev/shm" if Path("/dev/shm").is_dir() else None
+)  # hundreds of small databases need no disk
 LEVELS = ("serial", "parallel", "concat")
 STATUS = ("complete", "diverged", "failed", "stopped", None)
 _study = st.tuples(
@@ -74,8 +99,12 @@ _study = st.tuples(
     st.integers(1, 2),
     st.sampled_from([(1.0,), (1.0, 2.0)]),
 )
-_work = st.tuples(st.just("work"), st.integers(1, 3), st.sampled_from(STATUS), st.sampled_from([2.0, 3.0]))
-_decide = st.tuples(st.just("decide"), st.sampled_from(["lr", "seeds"]), st.sampled_from(["1", "2"]))
+_work = st.tuples(
+    st.just("work"), st.integers(1, 3), st.sampled_from(STATUS), st.sampled_from([2.0, 3.0])
+)
+_decide = st.tuples(
+    st.just("decide"), st.sampled_from(["lr", "seeds"]), st.sampled_from(["1", "2"])
+)
 _effect = st.tuples(st.just("effect"), st.integers(1, 3))
 _life = st.lists(st.one_of(_study, _work, _work, _decide, _effect), max_size=5)
 
@@ -90,11 +119,17 @@ def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> 
             for (study_id,) in rows(db.path, "SELECT id FROM study"):
                 with runs.Owner.here(db) as owner:
                     for claim in runs.claim(db, study_id, owner, number):
-                        finals = [("loss", 0.0, loss), ("loss_at_length", 2.0, loss)][: int(loss) - 1]
+                        finals = [("loss", 0.0, loss), ("loss_at_length", 2.0, loss)][
+                            : int(loss) - 1
+                        ]
                         train(claim, status=status, loss=loss + next(counter), finals=finals)
                         ingest(db, claim.attempt_id)
         elif what == "decide":
-            execute(db.path, "INSERT OR REPLACE INTO decision SELECT study_id, id, ?, ?, '{}' FROM cell", *how)
+            execute(
+                db.path,
+                "INSERT OR REPLACE INTO decision SELECT study_id, id, ?, ?, '{}' FROM cell",
+                *how,
+            )
         elif what == "effect":
             execute(
                 db.path,
@@ -110,15 +145,21 @@ _DONE, _LOST = ([("work", 2, status, 2.0)] for status in ("complete", "diverged"
 
 @example(common=_BEGUN, left=_DONE, right=_DONE)  # equal but for their numbers
 @example(common=_BEGUN, left=_DONE, right=_LOST)  # with as many finals
-@example(common=[*_BEGUN, ("work", 1, None, 2.0)], left=_DONE, right=[])  # one side saw that an attempt of both had died
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking would take minutes
+@example(
+    common=[*_BEGUN, ("work", 1, None, 2.0)], left=_DONE, right=[]
+)  # one side saw that an attempt of both had died
+@settings(
+    max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate]
+)  # shrinking would take minutes
 @given(common=_life, left=_life, right=_life)
 def test_merge_is_idempotent_and_commutative_and_loses_nothing(
     common: list[tuple[Any, ...]], left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]
 ) -> None:
     counter = itertools.count()
     with tempfile.TemporaryDirectory(dir=MEMORY) as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}")  # the same names every time
+        patch.setattr(
+            secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}"
+        )  # the same names every time
         folder = Path(name)
         base = folder / "base.db"
         with fresh(base) as db:
@@ -136,7 +177,11 @@ def test_merge_is_idempotent_and_commutative_and_loses_nothing(
         assert content == _content(_merged(folder, both, a))
 
         with store.open(str(both)) as db:
-            assert not [finding for finding in check(db) if "is not there" in finding.text or "attempt" in finding.text]
+            assert not [
+                finding
+                for finding in check(db)
+                if "is not there" in finding.text or "attempt" in finding.text
+            ]
         for side in (a, b):
             there = _content(side)
             assert {row[9] for row in there["attempt"]} <= {row[9] for row in content["attempt"]}
@@ -144,17 +189,23 @@ def test_merge_is_idempotent_and_commutative_and_loses_nothing(
             done = {row[0] for row in there["run"] if row[2] == "complete"}
             assert done <= {row[0] for row in content["run"] if row[2] == "complete"}
             assert {row[0] for row in there["cell"]} <= {row[0] for row in content["cell"]}
-        assert all(_values(both, key) in (_values(a, key), _values(b, key)) for (key,) in rows(both, "SELECT key FROM run"))
+        assert all(
+            _values(both, key) in (_values(a, key), _values(b, key))
+            for (key,) in rows(both, "SELECT key FROM run")
+        )
 
 
 def _values(path: Path, key: str) -> list[Any]:
     """The points and finals of a run."""
-    points = "SELECT series.name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON run.id = run_id"
+    points = (
+        "SELECT series.name, step, value FROM metric JOIN series ON series.id = series_id JOIN run"
+        " ON run.id = run_id"
+    )
     finals = "SELECT name, at, value FROM final JOIN run ON run.id = run_id"
     return [sorted(rows(path, f"{sql} WHERE key = ?", key)) for sql in (points, finals)]
 
 
-# -- what a merge brings ------------------------------------------------------------------------------------------
+# -- what a merge brings ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -180,9 +231,16 @@ def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
         ("other", 4, 4),
         ("wiring", 2, 2),
     ]
-    assert rows(a.path, "SELECT count(*) FROM attempt") == [(6,)]  # both machines' attempts at the shared runs
-    assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 4), ("dead", 2)]
-    assert rows(a.path, "SELECT count(*) FROM curves WHERE study = 'wiring' AND series = 'loss'") == [(6,)]
+    assert rows(a.path, "SELECT count(*) FROM attempt") == [
+        (6,)
+    ]  # both machines' attempts at the shared runs
+    assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [
+        ("complete", 4),
+        ("dead", 2),
+    ]
+    assert rows(
+        a.path, "SELECT count(*) FROM curves WHERE study = 'wiring' AND series = 'loss'"
+    ) == [(6,)]
 
 
 def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> None:
@@ -195,7 +253,10 @@ def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> 
             ingest(db, claim.attempt_id)
     merge(a, b)
     assert rows(a.path, "SELECT status, loss FROM runs") == [("complete", 2.0)]
-    assert rows(a.path, "SELECT step, value FROM curves WHERE series = 'loss'") == [(1, 3.0), (2, 2.5)]
+    assert rows(a.path, "SELECT step, value FROM curves WHERE series = 'loss'") == [
+        (1, 3.0),
+        (2, 2.5),
+    ]
     with runs.Owner.here(a) as owner:
         assert runs.claim(a, 1, owner, 1) == []
 
@@ -208,23 +269,47 @@ def test_accepted_attempt_of_the_winner_stays_accepted(two: tuple[Database, Data
         a.close()
         shutil.copy(a.path, b.path)
     with runs.Owner.here(b) as owner:  # there it is done again for another final, and that fails
-        runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=Evaluation(lengths=(1, 2))))
+        runs.register(
+            b, plan_of(seeds=(0,), levels=("serial",), evaluation=Evaluation(lengths=(1, 2)))
+        )
         do_all(b, study_id, owner, status="failed")
     for db, other in ((a, b), (b, a)):
         merge(db, other)
         assert rows(db.path, "SELECT status, loss FROM runs") == [("complete", 2.0)]
-        assert rows(db.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [("complete", 1), ("failed", 1)]
+        assert rows(db.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [
+            ("complete", 1),
+            ("failed", 1),
+        ]
 
 
-def test_what_only_the_loser_measured_is_still_to_be_measured(two: tuple[Database, Database]) -> None:
+def test_what_only_the_loser_measured_is_still_to_be_measured(
+    two: tuple[Database, Database],
+) -> None:
     a, b = two
     wide = Evaluation(lengths=(1, 2))
     with runs.Owner.here(a) as owner:
         study_id = runs.register(a, plan_of(seeds=(0,), levels=("serial",)))
-        do_all(a, study_id, owner, finals=[("loss", 0, 2.0), ("accuracy", 0, 0.5), ("bits_per_byte", 0, 1.0), ("epochs", 0, 1)])
-    with runs.Owner.here(b) as owner:  # its fewer finals give way to those of `a`, two of them to nothing
+        do_all(
+            a,
+            study_id,
+            owner,
+            finals=[
+                ("loss", 0, 2.0),
+                ("accuracy", 0, 0.5),
+                ("bits_per_byte", 0, 1.0),
+                ("epochs", 0, 1),
+            ],
+        )
+    with runs.Owner.here(
+        b
+    ) as owner:  # its fewer finals give way to those of `a`, two of them to nothing
         study_id = runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
-        do_all(b, study_id, owner, finals=[("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)])
+        do_all(
+            b,
+            study_id,
+            owner,
+            finals=[("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)],
+        )
     merge(a, b)
     runs.register(a, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
     assert rows(a.path, "SELECT count(*) FROM final WHERE name = 'loss_at_length'") == [(0,)]
@@ -238,25 +323,43 @@ def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:
         finals = [("loss", 0, float("nan")), ("accuracy", 0, float("-inf"))]
         do_all(b, runs.register(b, plan_of(seeds=(0,), levels=("serial",))), owner, finals=finals)
     merge(a, b)
-    assert rows(a.path, "SELECT name, value FROM final ORDER BY 1") == [("accuracy", float("-inf")), ("loss", None)]
+    assert rows(a.path, "SELECT name, value FROM final ORDER BY 1") == [
+        ("accuracy", float("-inf")),
+        ("loss", None),
+    ]
 
 
-def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(two: tuple[Database, Database]) -> None:
+def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(
+    two: tuple[Database, Database],
+) -> None:
     a, b = two
     for db, seed, tokens in ((a, 0, 512), (b, 1, 1024)):
         with runs.Owner.here(db) as owner:
-            do_all(db, runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))), owner)
-    runs.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))  # the later revision
+            do_all(
+                db,
+                runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))),
+                owner,
+            )
+    runs.register(
+        b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024))
+    )  # the later revision
     for _ in range(2):
         merge(a, b)
-        assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [(0, "planned", 2), (1, "complete", 2)]
+        assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [
+            (0, "planned", 2),
+            (1, "complete", 2),
+        ]
 
 
-def test_studies_that_measure_shared_runs_otherwise_are_not_merged(two: tuple[Database, Database]) -> None:
+def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
+    two: tuple[Database, Database],
+) -> None:
     a, b = two
     for db, name, tokens in ((a, "one", 512), (b, "other", 1024)):
         with runs.Owner.here(db) as owner:
-            do_all(db, runs.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))), owner)
+            do_all(
+                db, runs.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))), owner
+            )
     before = _content(a.path)
     with pytest.raises(AblateError, match="measures them otherwise"):
         merge(a, b)
@@ -273,7 +376,7 @@ def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> 
     assert rows(a.path, "SELECT count(*) FROM study") == [(0,)]
 
 
-# -- check --------------------------------------------------------------------------------------------------------
+# -- check -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -284,13 +387,19 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def _repaired(db: Database, *texts: str, stays: str = "") -> None:
-    """`check` finds exactly these, changes nothing; with `repair` puts them right, and then finds nothing but `stays`."""
+    """`check` finds exactly these, changes nothing; with `repair` puts them right, and then finds
+    nothing but `stays`.
+    """
     before = _content(db.path), names(db.journals)
     found = check(db)
-    assert len(found) == len(texts) and all(text in finding.text for text, finding in zip(texts, found, strict=True)), found
+    assert len(found) == len(texts) and all(
+        text in finding.text for text, finding in zip(texts, found, strict=True)
+    ), found
     assert not any(finding.repair for finding in found)
     assert (_content(db.path), names(db.journals)) == before
-    assert all(finding.repair or (stays and stays in finding.text) for finding in check(db, repair=True))
+    assert all(
+        finding.repair or (stays and stays in finding.text) for finding in check(db, repair=True)
+    )
     assert [finding.text for finding in check(db) if not stays or stays not in finding.text] == []
 
 
@@ -300,24 +409,41 @@ def test_sound_database(db: Database) -> None:
 
 def test_rows_that_refer_to_nothing(db: Database) -> None:
     execute(db.path, "DELETE FROM run WHERE id = 1")  # sqlite3 itself keeps no foreign keys
-    _repaired(db, "rows of attempt", "rows of final", "rows of member", "6 points belong to a run", stays="belongs to no run")
+    _repaired(
+        db,
+        "rows of attempt",
+        "rows of final",
+        "rows of member",
+        "6 points belong to a run",
+        stays="belongs to no run",
+    )
 
 
 def test_doubled_attempts(db: Database) -> None:
     execute(db.path, "DROP INDEX ix_attempt_accepted")
     columns = "status, owner, heartbeat, journal_offset, evaluation"
     execute(
-        db.path, f"INSERT INTO attempt (run_id, n, journal, {columns}) SELECT run_id, 2, 'x', {columns} FROM attempt WHERE id = 1"
+        db.path,
+        f"INSERT INTO attempt (run_id, n, journal, {columns}) SELECT run_id, 2, 'x', {columns} FROM"
+        " attempt WHERE id = 1",
     )
     _repaired(db, "run 1 has 2 accepted attempts")
-    assert rows(db.path, "SELECT n, status FROM attempt WHERE run_id = 1") == [(1, "superseded"), (2, "complete")]
+    assert rows(db.path, "SELECT n, status FROM attempt WHERE run_id = 1") == [
+        (1, "superseded"),
+        (2, "complete"),
+    ]
 
 
 def test_states_that_contradict(db: Database) -> None:
     execute(db.path, "UPDATE run SET status = 'running' WHERE id = 1")
     execute(db.path, "UPDATE attempt SET status = 'superseded' WHERE run_id = 2")
     _repaired(db, "run 1 is running, but no attempt", "run 2 is complete, but no attempt")
-    assert rows(db.path, "SELECT status FROM run") == [("planned",), ("planned",), ("complete",), ("complete",)]
+    assert rows(db.path, "SELECT status FROM run") == [
+        ("planned",),
+        ("planned",),
+        ("complete",),
+        ("complete",),
+    ]
 
 
 def test_the_dead_and_their_locks(db: Database) -> None:
@@ -342,13 +468,17 @@ def test_orphan_journals_are_taken_in(db: Database) -> None:
     execute(db.path, "DELETE FROM attempt WHERE status = 'running'")  # as in a backup from before
     execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
     with runs.Owner.here(db) as owner:
-        (again,) = [claim for claim in runs.claim(db, study_id, owner, 3) if claim.run_id == done.run_id]
+        (again,) = [
+            claim for claim in runs.claim(db, study_id, owner, 3) if claim.run_id == done.run_id
+        ]
         train(again, loss=9.0)
         ingest(db, again.attempt_id)
         execute(db.path, "DELETE FROM attempt WHERE status = 'running'")
         execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
     _repaired(db, *["belongs to no attempt"] * 3)
-    found = rows(db.path, "SELECT run_id, status, journal FROM attempt WHERE run_id > 4 ORDER BY id")
+    found = rows(
+        db.path, "SELECT run_id, status, journal FROM attempt WHERE run_id > 4 ORDER BY id"
+    )
     assert sorted(found) == sorted(
         [
             (whole.run_id, "complete", whole.journal.name),
@@ -357,8 +487,12 @@ def test_orphan_journals_are_taken_in(db: Database) -> None:
             (done.run_id, "superseded", done.journal.name),
         ]
     )
-    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", whole.run_id) == [("complete", 2.0)]
-    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", done.run_id) == [("complete", 9.0)]
+    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", whole.run_id) == [
+        ("complete", 2.0)
+    ]
+    assert rows(db.path, "SELECT status, loss FROM runs WHERE run = ?", done.run_id) == [
+        ("complete", 9.0)
+    ]
     assert rows(db.path, "SELECT status FROM run WHERE id = ?", cut.run_id) == [("planned",)]
 
 
@@ -382,7 +516,9 @@ def test_damage_is_told(tmp_path: Path) -> None:
 
 
 def test_decisions_go_with_their_plan(tmp_path: Path) -> None:
-    """Of two revisions the later one's members and decisions stand: the other's rates would be of runs that are no members."""
+    """Of two revisions the later one's members and decisions stand: the other's rates would be of
+    runs that are no members.
+    """
     for name, levels in (("early", ["serial", "parallel"]), ("late", ["serial", "concat"])):
         with fresh(tmp_path / f"{name}.db") as db:
             study_id = runs.register(db, plan_of(levels=["serial"]))
@@ -390,7 +526,9 @@ def test_decisions_go_with_their_plan(tmp_path: Path) -> None:
                 runs.register(db, plan_of(levels=["serial", "parallel"]))
             runs.register(db, plan_of(levels=levels))
             for cell in levels:
-                decision = Decision(f"topology={cell}", "lr", 2e-3 if name == "early" else 1e-3, {"basis": name})
+                decision = Decision(
+                    f"topology={cell}", "lr", 2e-3 if name == "early" else 1e-3, {"basis": name}
+                )
                 decisions.write(db, study_id, [decision])
     for order in itertools.permutations(["early", "late"]):
         path = _merged(tmp_path, *(tmp_path / f"{name}.db" for name in order))

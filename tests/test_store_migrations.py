@@ -1,6 +1,8 @@
-"""Migrations: tables as the code sees them, no child row lost, a backup first, every past schema still opens.
+"""Migrations: tables as the code sees them, no child row lost, a backup first, every past schema
+still opens.
 
-`python tests/test_store_migrations.py` writes the database of the newest schema that `test_past_schemas` keeps.
+`python tests/test_store_migrations.py` writes the database of the newest schema that
+`test_past_schemas` keeps.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ down_revision = "0001"
 
 def upgrade():
     op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))
-    with op.batch_alter_table("run") as batch:  # makes the table anew: the parent of attempt, member, final, artifact
+    # makes the table anew: the parent of attempt, member, final, artifact
+    with op.batch_alter_table("run") as batch:
         batch.alter_column("config", new_column_name="settings")
         batch.alter_column("flops", type_=sa.Integer())
     with op.batch_alter_table("cell") as batch:
@@ -56,7 +59,9 @@ def _filled(path: Path) -> None:
         study_id = runs.register(db, plan_of())
         do_all(db, study_id, owner)
         with db.begin() as connection:
-            connection.exec_driver_sql("INSERT INTO artifact (run_id, kind, path) VALUES (1, 'checkpoint', 'x.pt')")
+            connection.exec_driver_sql(
+                "INSERT INTO artifact (run_id, kind, path) VALUES (1, 'checkpoint', 'x.pt')"
+            )
 
 
 def _numbers(path: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -81,26 +86,43 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with store.open(str(path), create=True) as db, db.read() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+        context = MigrationContext.configure(
+            connection, opts={"version_table": schema.VERSION_TABLE}
+        )
         differences = compare_metadata(context, schema.metadata)
     missing = [d[3] for d in differences if d[0] == "add_column" and d[2] == "run"]
-    lines = [f'op.add_column("run", sa.Column("{c.name}", sa.{c.type!r}, nullable=False, server_default=…))' for c in missing]
+    lines = [
+        f'op.add_column("run", sa.Column("{c.name}", sa.{c.type!r}, nullable=False,'
+        " server_default=…))"
+        for c in missing
+    ]
     assert not differences, "a migration is missing: " + ("\n".join(lines) or str(differences))
-    assert {name for (name,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'view'")} == set(views.VIEWS)
+    assert {
+        name for (name,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'view'")
+    } == set(views.VIEWS)
     ddl = dict(rows(path, "SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     for table in schema.metadata.tables.values():
-        assert ("WITHOUT ROWID" in ddl[table.name]) == (not table.dialect_options["sqlite"]["with_rowid"]), table.name
+        assert ("WITHOUT ROWID" in ddl[table.name]) == (
+            not table.dialect_options["sqlite"]["with_rowid"]
+        ), table.name
 
 
 def test_upgrade_keeps_every_child_row(second: Path) -> None:
     before = _numbers(second)
-    assert len(before["metric"]) == 4 * 3 * 2 and len(before["final"]) == 8 and len(before["attempt"]) == 4
+    assert (
+        len(before["metric"]) == 4 * 3 * 2
+        and len(before["final"]) == 8
+        and len(before["attempt"]) == 4
+    )
     with store.open(str(second), create=True) as db:
         assert "upgraded from schema 0001 to 0002" in db.notes[0]
         with db.read() as connection:
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
             assert connection.exec_driver_sql("SELECT count(*) FROM curves").scalar() == 24
-            assert connection.exec_driver_sql("SELECT avg(loss), count(*) FROM runs").one() == (2.0, 4)
+            assert connection.exec_driver_sql("SELECT avg(loss), count(*) FROM runs").one() == (
+                2.0,
+                4,
+            )
     assert _numbers(second) == before
     assert rows(second, "SELECT window FROM run") == [(0,)] * 4
     assert rows(second, "SELECT count(*) FROM run WHERE settings LIKE '{%'") == [(4,)]
@@ -133,7 +155,10 @@ def test_without_room_for_the_backup_nothing_is_upgraded(second: Path) -> None:
 def _upgrade(path: str, scripts: Path) -> tuple[tuple[str, ...], int]:
     _knows_a_second(scripts)
     with store.open(path, create=True) as db, db.read() as connection:
-        return db.notes, connection.exec_driver_sql("SELECT count(*) FROM run WHERE window = 0").scalar_one()
+        return (
+            db.notes,
+            connection.exec_driver_sql("SELECT count(*) FROM run WHERE window = 0").scalar_one(),
+        )
 
 
 def test_eight_processes_upgrade_an_old_database_once(second: Path) -> None:
@@ -142,7 +167,11 @@ def test_eight_processes_upgrade_an_old_database_once(second: Path) -> None:
     assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
     assert sum("upgraded from schema 0001" in note for notes, _ in seen for note in notes) == 1
     backup = "ablate.db.before-0002-from-0001"
-    assert names(second.parent) == ["ablate.db", backup, "ablate.journals"]  # one backup, no lock, no side file
+    assert names(second.parent) == [
+        "ablate.db",
+        backup,
+        "ablate.journals",
+    ]  # one backup, no lock, no side file
     assert _numbers(second) == _numbers(second.parent / backup) == before
     assert rows(second.parent / backup, "SELECT version_num FROM ablate_version") == [("0001",)]
 
@@ -186,16 +215,24 @@ def test_a_version_of_another_tool_is_not_ours(tmp_path: Path) -> None:
         store.open(str(path), create=True)
 
 
-# -- databases of past schemas ------------------------------------------------------------------------------------
+# -- databases of past schemas ---------------------------------------------------------------------
 
 
 def _answers(path: Path) -> dict[str, list[Any]]:
     """What people ask, on views, so that it stays the same in every later schema."""
     questions = {
-        "runs": "SELECT study, cell, role, key, status, seed, topology, lr, mask_mix, tokens, n_params, loss, accuracy, attempts "
-        "FROM runs ORDER BY study, cell, seed",
-        "curves": "SELECT cell, seed, series, step, tokens, value FROM curves ORDER BY cell, seed, series, step",
-        "pairs": "SELECT level, seed, metric, value, baseline_value, difference FROM pairs ORDER BY level, seed",
+        "runs": (
+            "SELECT study, cell, role, key, status, seed, topology, lr, mask_mix, tokens, n_params,"
+            " loss, accuracy, attempts FROM runs ORDER BY study, cell, seed"
+        ),
+        "curves": (
+            "SELECT cell, seed, series, step, tokens, value FROM curves ORDER BY cell, seed,"
+            " series, step"
+        ),
+        "pairs": (
+            "SELECT level, seed, metric, value, baseline_value, difference FROM pairs ORDER BY"
+            " level, seed"
+        ),
     }
     return {name: [list(row) for row in rows(path, sql)] for name, sql in questions.items()}
 
@@ -214,11 +251,15 @@ def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path:
     path, kept = tmp_path / "x.db", tmp_path / "kept.db"
     store.open(str(path), create=True).close()
     file = KEPT / f"{migrate.HEAD}.sql"
-    assert file.exists(), f"keep a database of schema {migrate.HEAD}: run `python {Path(__file__).name}` in tests/"
+    assert file.exists(), (
+        f"keep a database of schema {migrate.HEAD}: run `python {Path(__file__).name}` in tests/"
+    )
     with contextlib.closing(sqlite3.connect(kept)) as connection:
         connection.executescript(file.read_text(encoding="utf-8"))
     question = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-    assert dict(rows(path, question)) == dict(rows(kept, question)), "a table or view changed: it needs a migration of its own"
+    assert dict(rows(path, question)) == dict(rows(kept, question)), (
+        "a table or view changed: it needs a migration of its own"
+    )
 
 
 def _keep(folder: Path) -> None:
@@ -230,7 +271,9 @@ def _keep(folder: Path) -> None:
         dump = "\n".join(line.replace(",Inf)", ",9e999)") for line in connection.iterdump())
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{migrate.HEAD}.sql").write_text(dump + "\n", encoding="utf-8")
-    (KEPT / f"{migrate.HEAD}.json").write_text(json.dumps(_answers(path), indent=1) + "\n", encoding="utf-8")
+    (KEPT / f"{migrate.HEAD}.json").write_text(
+        json.dumps(_answers(path), indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Opening a results database: where it may lie, what is refused untouched, what state it is left in."""
+"""Opening a results database: where it may lie, what is refused untouched, what state it is left
+in.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_default_place_and_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert store.locate("sqlite:////a/b.db") == Path("/a/b.db")
 
 
-@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "://", "what://x"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "://", "what://x"]
+)
 def test_url_that_names_no_file_is_refused(url: str) -> None:
     with pytest.raises(AblateError):
         store.open(url, create=True)
@@ -58,7 +62,9 @@ def test_file_at_rest_is_one_file_in_delete_mode(path: Path) -> None:
 def test_write_transaction_locks_at_once_and_rolls_back(path: Path) -> None:
     with store.open(str(path), create=True) as db:
         with db.begin(), pytest.raises(sqlite3.OperationalError):
-            sqlite3.connect(path, timeout=0).execute("BEGIN IMMEDIATE")  # the lock is held from the start
+            sqlite3.connect(path, timeout=0).execute(
+                "BEGIN IMMEDIATE"
+            )  # the lock is held from the start
         with pytest.raises(ZeroDivisionError), db.begin() as connection:
             connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
             raise ZeroDivisionError
@@ -148,7 +154,9 @@ def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.Monke
     assert names(path.parent) == []
 
 
-def test_wal_database_on_read_only_media_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wal_database_on_read_only_media_can_be_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.open(str(path), create=True).close()
     rows(path, "PRAGMA journal_mode = WAL")
     monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
@@ -160,9 +168,15 @@ def test_wal_database_on_read_only_media_can_be_read(path: Path, monkeypatch: py
 def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.0)
     connect = sqlite.connect
-    monkeypatch.setattr(sqlite, "connect", lambda path, mode, timeout=0.0: connect(path, mode, timeout))
+    monkeypatch.setattr(
+        sqlite, "connect", lambda path, mode, timeout=0.0: connect(path, mode, timeout)
+    )
     with store.open(str(path), create=True) as db:
-        with db.begin() as connection, pytest.raises(AblateError, match="disk is full"), sqlite.explained(path):
+        with (
+            db.begin() as connection,
+            pytest.raises(AblateError, match="disk is full"),
+            sqlite.explained(path),
+        ):
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
             connection.exec_driver_sql("CREATE TABLE big AS SELECT randomblob(1000000)")
@@ -172,13 +186,18 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
             connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
 
 
-def test_a_folder_that_is_closed_is_not_taken_for_one_without_a_database(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_closed_is_not_taken_for_one_without_a_database(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Since Python 3.14 `Path.exists` is False there."""
 
     def stat(self: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
-    with monkeypatch.context() as patch, pytest.raises(AblateError, match=r"ablate\.db cannot be opened: Permission denied"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(AblateError, match=r"ablate\.db cannot be opened: Permission denied"),
+    ):
         patch.setattr(Path, "exists", lambda self: False)
         patch.setattr(Path, "stat", stat)
         existing(str(path))
@@ -186,48 +205,116 @@ def test_a_folder_that_is_closed_is_not_taken_for_one_without_a_database(path: P
 
 
 NETWORK = [
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "beegfs_nodev", "ceph", "glusterfs", "afs", "9p",
-    "orangefs", "pvfs2", "panfs", "wekafs", "gfs2", "ocfs2", "coda", "ncpfs", "davfs", "virtiofs", "vboxsf", "prl_fs",
-    "vmhgfs", "drvfs", "fakeowner", "dvs", "cvfs", "fuse", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs",
-    "fuse.ceph-fuse", "fuse.juicefs", "fuse.gcsfuse", "fuse.vmhgfs-fuse", "fuse.grpcfuse", "fuse.drive",
-]  # fmt: skip
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "beegfs_nodev",
+    "ceph",
+    "glusterfs",
+    "afs",
+    "9p",
+    "orangefs",
+    "pvfs2",
+    "panfs",
+    "wekafs",
+    "gfs2",
+    "ocfs2",
+    "coda",
+    "ncpfs",
+    "davfs",
+    "virtiofs",
+    "vboxsf",
+    "prl_fs",
+    "vmhgfs",
+    "drvfs",
+    "fakeowner",
+    "dvs",
+    "cvfs",
+    "fuse",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+    "fuse.glusterfs",
+    "fuse.ceph-fuse",
+    "fuse.juicefs",
+    "fuse.gcsfuse",
+    "fuse.vmhgfs-fuse",
+    "fuse.grpcfuse",
+    "fuse.drive",
+]
 LOCAL = [
-    "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "f2fs", "bcachefs", "apfs", "autofs", "fuse.mergerfs",
-    "fuse.bindfs", "fuse.ntfs-3g",
-]  # fmt: skip
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "tmpfs",
+    "overlay",
+    "fuseblk",
+    "f2fs",
+    "bcachefs",
+    "apfs",
+    "autofs",
+    "fuse.mergerfs",
+    "fuse.bindfs",
+    "fuse.ntfs-3g",
+]
 
 
 @pytest.mark.parametrize("kind", NETWORK + LOCAL)
-def test_network_file_system_is_recognised_and_said(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_file_system_is_recognised_and_said(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mounts = path.parent / "mounts"
-    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {path.parent} {kind} rw 0 0\nproc /proc proc rw 0 0\n")
+    mounts.write_text(
+        f"/dev/vda / ext4 rw 0 0\nserver:/home {path.parent} {kind} rw 0 0\nproc /proc proc rw"
+        " 0 0\n"
+    )
     monkeypatch.setattr(sqlite, "MOUNTS", mounts)
     assert sqlite.network_filesystem(path) == (kind if kind in NETWORK else None)
     assert sqlite.network_filesystem(Path("/elsewhere/x.db")) is None
 
 
-def test_the_mount_that_counts_is_the_one_on_top(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mount_that_counts_is_the_one_on_top(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home, mounts = path.parent / "ho me", path.parent / "mounts"
     spaced = str(home).replace(" ", "\\040")
     mounts.write_text(
-        f"server:/ / nfs4 rw 0 0\nauto {spaced} autofs rw 0 0\nserver:/a {spaced} lustre rw 0 0\n"
-        f"/dev/b {spaced}/local xfs rw 0 0\n/dev/c {spaced}work xfs rw 0 0\nserver:/d {home.parent}/back\\134slash cifs rw 0 0\n"
+        f"server:/ / nfs4 rw 0 0\nauto {spaced} autofs rw 0 0\nserver:/a {spaced} lustre rw 0"
+        f" 0\n/dev/b {spaced}/local xfs rw 0 0\n/dev/c {spaced}work xfs rw 0 0\nserver:/d"
+        f" {home.parent}/back\\134slash cifs rw 0 0\n"
     )
     monkeypatch.setattr(sqlite, "MOUNTS", mounts)
     found = {
         name: sqlite.network_filesystem(home.parent / name)
-        for name in ("x.db", "ho me/x.db", "ho me/local/x.db", "ho me/locally/x.db", "ho mework/x.db", "back\\slash/x.db")
+        for name in (
+            "x.db",
+            "ho me/x.db",
+            "ho me/local/x.db",
+            "ho me/locally/x.db",
+            "ho mework/x.db",
+            "back\\slash/x.db",
+        )
     }
     assert list(found.values()) == ["nfs4", "lustre", None, "lustre", None, "cifs"]
     (home / "local").mkdir(parents=True)
     (home.parent / "link").symlink_to(home / "local")
-    assert sqlite.network_filesystem(home.parent / "link" / "x.db") is None, "where the link leads is local"
+    assert sqlite.network_filesystem(home.parent / "link" / "x.db") is None, (
+        "where the link leads is local"
+    )
     monkeypatch.setattr(sqlite, "MOUNTS", mounts / "absent")
     assert sqlite.network_filesystem(path) is None
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_on_a_network_file_system_there_is_no_log(path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_network_file_system_there_is_no_log(
+    path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even where the database comes from a local disk, on which its writer was killed."""
     store.open(str(path), create=True).close()
     rows(path, f"PRAGMA journal_mode = {mode}")
@@ -263,15 +350,16 @@ def test_versions_are_those_of_the_scripts() -> None:
 
 
 def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Path) -> None:
-    """A hot rollback journal: the writer died amid its commit, and a read-only connection may not roll it back."""
+    """A hot rollback journal: the writer died amid its commit, and a read-only connection may not
+    roll it back.
+    """
     store.open(str(path), create=True).close()
     code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA journal_mode = DELETE'), c.execute('PRAGMA cache_size = 1'), c.execute('BEGIN IMMEDIATE')\n"
-        "names = [(f'{k:0500}', '', 'min') for k in range(2000)]\n"
-        "c.executemany('INSERT INTO series (name, unit, goal) VALUES (?, ?, ?)', names)\n"
-        "os.kill(os.getpid(), 9)\n"
+        "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1],"
+        " isolation_level=None)\nc.execute('PRAGMA journal_mode = DELETE'), c.execute('PRAGMA"
+        " cache_size = 1'), c.execute('BEGIN IMMEDIATE')\nnames = [(f'{k:0500}', '', 'min') for k"
+        " in range(2000)]\nc.executemany('INSERT INTO series (name, unit, goal) VALUES (?, ?, ?)',"
+        " names)\nos.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert path.with_name(path.name + "-journal").stat().st_size > 0

@@ -1,7 +1,8 @@
-"""Permissions, as the system checks them: whose database may be read is read, and what is forbidden is one line.
+"""Permissions, as the system checks them: whose database may be read is read, and what is forbidden
+is one line.
 
-Root may do everything, so as root the commands are those of real other users; as anyone else of whoever runs the tests,
-and what takes a second user is left out.
+Root may do everything, so as root the commands are those of real other users; as anyone else of
+whoever runs the tests, and what takes a second user is left out.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ COUNT = "query 'SELECT count(*) AS runs, sum(loss) AS loss FROM runs' --format c
 COUNTED = "runs,loss\n25,100.0\n"
 READS = ("status", "show 1", COUNT, "db check", "export quickstart out/x.csv")
 WRITES = (
-    f"run {QUICKSTART} --device cpu", "analyse quickstart", "db upgrade", "db thin", "db forget quickstart --yes",
+    f"run {QUICKSTART} --device cpu",
+    "analyse quickstart",
+    "db upgrade",
+    "db thin",
+    "db forget quickstart --yes",
     "db check --repair",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +81,9 @@ def _copy(measured: Path, folder: Path, owner: int | None) -> Path:
 
 
 def _state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Name → owner and content of the files, but for the index of the log, in which readers note where they are."""
+    """Name → owner and content of the files, but for the index of the log, in which readers note
+    where they are.
+    """
     return {
         path.name: (path.stat().st_uid, path.read_bytes())
         for path in folder.iterdir()
@@ -96,11 +103,13 @@ def _expect_one_line(answers: list[Answer], *words: str) -> None:
         assert any(word in err for word in words), err
 
 
-# -- somebody else's database -------------------------------------------------------------------------------------
+# -- somebody else's database ----------------------------------------------------------------------
 
 
 def _leave_log(folder: Path) -> None:
-    """As a writer leaves it that is killed: in WAL mode, with a commit that stands in the log alone."""
+    """As a writer leaves it that is killed: in WAL mode, with a commit that stands in the log
+    alone.
+    """
     code = (
         "import os, sqlite3, sys\n"
         "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -115,7 +124,10 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
     measured: Path, place: Path, owner: int | None, stranger: int
 ) -> None:
     """In a folder where he may write nothing, and once in one where he may, and must not."""
-    files = {name: _copy(measured, place / name, owner) for name in ("rest", "wal", "shared", "killed", "open")}
+    files = {
+        name: _copy(measured, place / name, owner)
+        for name in ("rest", "wal", "shared", "killed", "open")
+    }
     for name in ("wal", "shared"):
         rows(files[name], "PRAGMA journal_mode = WAL")
     files["shared"].parent.chmod(0o777)
@@ -133,19 +145,31 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
         assert {name: _state(path.parent) for name, path in files.items()} == before
     for number in range(len(files)):
         _expect_reads(answers[number * len(READS) : (number + 1) * len(READS)])
-    assert [(code, text.startswith("in the log\n"), err) for code, text, err in report] == [(0, True, "")]
-    answers = as_user(owner, place, *(f"analyse quickstart --db {name}/ablate.db" for name in files))
-    assert [(code, err) for code, _, err in answers] == [(0, "")] * len(files), "nothing of a stranger's is in the owner's way"
+    assert [(code, text.startswith("in the log\n"), err) for code, text, err in report] == [
+        (0, True, "")
+    ]
+    answers = as_user(
+        owner, place, *(f"analyse quickstart --db {name}/ablate.db" for name in files)
+    )
+    assert [(code, err) for code, _, err in answers] == [(0, "")] * len(files), (
+        "nothing of a stranger's is in the owner's way"
+    )
     assert all(names(path.parent) == ["ablate.db", "ablate.journals"] for path in files.values())
 
 
-def test_a_stranger_writes_nothing_and_may_take_a_copy(measured: Path, place: Path, owner: int | None, stranger: int) -> None:
+def test_a_stranger_writes_nothing_and_may_take_a_copy(
+    measured: Path, place: Path, owner: int | None, stranger: int
+) -> None:
     path = _copy(measured, place / "a", owner)
     before = _state(path.parent)
     *refused, merged, counted, back = as_user(
-        stranger, place, *(f"{line} --db a/ablate.db" for line in WRITES),
-        "db merge a/ablate.db --db out/own.db", f"{COUNT} --db out/own.db", "db merge out/own.db --db a/ablate.db",
-    )  # fmt: skip
+        stranger,
+        place,
+        *(f"{line} --db a/ablate.db" for line in WRITES),
+        "db merge a/ablate.db --db out/own.db",
+        f"{COUNT} --db out/own.db",
+        "db merge out/own.db --db a/ablate.db",
+    )
     _expect_one_line([*refused, back], "a/ablate.db cannot be written: no permission")
     assert _state(path.parent) == before
     assert merged[0] == counted[0] == 0 and counted[1] == COUNTED
@@ -165,19 +189,27 @@ def test_a_stranger_is_told_of_a_commit_that_only_the_owner_can_roll_back(
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert path.with_name("ablate.db-journal").stat().st_size > 0
     give(path.parent, owner)
-    _expect_one_line(as_user(stranger, place, "status --db a/ablate.db", f"{COUNT} --db a/ablate.db"), "amid a commit")
+    _expect_one_line(
+        as_user(stranger, place, "status --db a/ablate.db", f"{COUNT} --db a/ablate.db"),
+        "amid a commit",
+    )
     assert as_user(owner, place, "db check --db a/ablate.db")[0][0] == 0
     assert as_user(stranger, place, f"{COUNT} --db a/ablate.db") == [(0, COUNTED, "")]
     assert rows(path, "SELECT max(length(config)) < 1500 FROM run") == [(1,)]
 
 
-# -- one's own ----------------------------------------------------------------------------------------------------
+# -- one's own -------------------------------------------------------------------------------------
 
 
-def test_what_is_closed_is_one_line_and_works_when_it_is_open_again(measured: Path, place: Path, owner: int | None) -> None:
+def test_what_is_closed_is_one_line_and_works_when_it_is_open_again(
+    measured: Path, place: Path, owner: int | None
+) -> None:
     path = _copy(measured, place / "a", owner)
     before = _state(path.parent)
-    reads = [f"{line} --db a/ablate.db" for line in (*READS, "report quickstart --out out/r", f"plan {QUICKSTART}")]
+    reads = [
+        f"{line} --db a/ablate.db"
+        for line in (*READS, "report quickstart --out out/r", f"plan {QUICKSTART}")
+    ]
     writes = [f"{line} --db a/ablate.db" for line in WRITES]
     for closed, mode, refused, words in (
         (path, 0o000, reads + writes, ("no permission",)),
@@ -194,7 +226,9 @@ def test_what_is_closed_is_one_line_and_works_when_it_is_open_again(measured: Pa
     _expect_reads(as_user(owner, place, *reads[: len(READS)]))
 
 
-def test_read_only_database_and_folder_are_read(measured: Path, place: Path, owner: int | None) -> None:
+def test_read_only_database_and_folder_are_read(
+    measured: Path, place: Path, owner: int | None
+) -> None:
     path = _copy(measured, place / "a", owner)
     path.chmod(0o444)
     path.parent.chmod(0o555)
@@ -207,14 +241,22 @@ def test_read_only_database_and_folder_are_read(measured: Path, place: Path, own
 def _die_running(path: Path) -> Path:
     """Run 1 as a launcher leaves it that dies with its worker; its journal."""
     owner = f"{socket.gethostname()}:1:x"
-    execute(path, "UPDATE attempt SET status = 'running', owner = ?, journal = 'one.jsonl' WHERE run_id = 1", owner)
+    execute(
+        path,
+        "UPDATE attempt SET status = 'running', owner = ?, journal = 'one.jsonl' WHERE run_id = 1",
+        owner,
+    )
     execute(path, "UPDATE run SET status = 'running' WHERE id = 1")
     journal = path.parent / "ablate.journals" / "one.jsonl"
-    journal.write_text('{"event":"start","step":0}\n{"event":"metrics","steps":[1],"series":{"loss":[2.5]}}\n')
+    journal.write_text(
+        '{"event":"start","step":0}\n{"event":"metrics","steps":[1],"series":{"loss":[2.5]}}\n'
+    )
     return journal
 
 
-def test_a_closed_journal_is_not_taken_for_a_dead_run(measured: Path, place: Path, owner: int | None) -> None:
+def test_a_closed_journal_is_not_taken_for_a_dead_run(
+    measured: Path, place: Path, owner: int | None
+) -> None:
     path = _copy(measured, place / "a", owner)
     journal = _die_running(path)
     give(path.parent, owner)
@@ -222,18 +264,24 @@ def test_a_closed_journal_is_not_taken_for_a_dead_run(measured: Path, place: Pat
     for closed in (journal, journal.parent):
         usual = closed.stat().st_mode
         closed.chmod(0o000)
-        (code, out, _), *refused = as_user(owner, place, status, f"run {QUICKSTART} --device cpu --db a/ablate.db", repair)
+        (code, out, _), *refused = as_user(
+            owner, place, status, f"run {QUICKSTART} --device cpu --db a/ablate.db", repair
+        )
         closed.chmod(usual)
         assert code == 0 and "worker have died" not in out
         _expect_one_line(refused, "Permission denied")
-        assert rows(path, "SELECT status, journal_offset FROM attempt WHERE run_id = 1") == [("running", 0)]
+        assert rows(path, "SELECT status, journal_offset FROM attempt WHERE run_id = 1") == [
+            ("running", 0)
+        ]
     (code, out, _), (repaired, _, _) = as_user(owner, place, status, repair)
     assert code == repaired == 0 and "worker have died" in out
     assert rows(path, "SELECT status FROM attempt WHERE run_id = 1") == [("dead",)]
     assert rows(path, "SELECT step, value FROM metric") == [(1, 2.5)]
 
 
-def test_what_the_check_could_not_look_at_is_no_good_news(measured: Path, place: Path, owner: int | None) -> None:
+def test_what_the_check_could_not_look_at_is_no_good_news(
+    measured: Path, place: Path, owner: int | None
+) -> None:
     path = _copy(measured, place / "a", owner)
     journals = path.parent / "ablate.journals"
     journals.chmod(0o000)
@@ -242,7 +290,9 @@ def test_what_the_check_could_not_look_at_is_no_good_news(measured: Path, place:
     assert code == 1 and "closed to this user" in out
 
 
-def test_a_lock_of_somebody_else_in_a_shared_folder_stays(measured: Path, place: Path, owner: int | None, stranger: int) -> None:
+def test_a_lock_of_somebody_else_in_a_shared_folder_stays(
+    measured: Path, place: Path, owner: int | None, stranger: int
+) -> None:
     """Where each may delete his own files alone, as in /tmp."""
     path = _copy(measured, place / "a", owner)
     journals = path.parent / "ablate.journals"

@@ -1,4 +1,6 @@
-"""Several processes on one database: creating it, claiming, ingesting, writing, reading, and being killed."""
+"""Several processes on one database: creating it, claiming, ingesting, writing, reading, and being
+killed.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from ablate.journal import Journal
 from ablate.store import runs, sqlite
 from ablate.store.ingest import ingest
 
-# -- creation -----------------------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
 def _create(path: str, name: str) -> int:
     with store.open(path, create=True) as db, db.begin() as connection:
-        connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES (?, '', '')", (name,))
+        connection.exec_driver_sql(
+            "INSERT INTO series (name, unit, goal) VALUES (?, '', '')", (name,)
+        )
     return os.getpid()
 
 
@@ -34,10 +38,12 @@ def test_eight_processes_create_at_once(tmp_path: Path) -> None:
         assert len(set(pids)) == 8
         assert rows(path, "SELECT count(*) FROM series") == [(8,)]
         assert rows(path, "SELECT version_num FROM ablate_version") == [("0001",)]
-    assert names(tmp_path) == [f"{attempt}.db" for attempt in range(2)]  # no lock, no side file left
+    assert names(tmp_path) == [
+        f"{attempt}.db" for attempt in range(2)
+    ]  # no lock, no side file left
 
 
-# -- claiming -----------------------------------------------------------------------------------------------------
+# -- claiming --------------------------------------------------------------------------------------
 
 
 def _claim_all(path: str, study_id: int) -> list[int]:
@@ -57,11 +63,13 @@ def test_no_two_claimers_get_the_same_run(tmp_path: Path) -> None:
     shares = together(_claim_all, [(str(path), study_id)] * 4)
     assert sorted(run for share in shares for run in share) == list(range(1, 61))
     assert sum(bool(share) for share in shares) > 1
-    assert rows(path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'") == [(60, 60)]
+    assert rows(
+        path, "SELECT count(*), count(DISTINCT run_id) FROM attempt WHERE status = 'complete'"
+    ) == [(60, 60)]
     assert rows(path, "SELECT count(*) FROM metric") == [(60 * 6,)]
 
 
-# -- ingesting ----------------------------------------------------------------------------------------------------
+# -- ingesting -------------------------------------------------------------------------------------
 
 LINES, POINTS = 300, 20  # of one journal: lines, and points a line
 
@@ -83,7 +91,12 @@ def _ingest_until_end(path: str, attempt_id: int) -> int:
         while True:
             events += len(ingest(db, attempt_id))
             with db.read() as connection:
-                if connection.exec_driver_sql("SELECT status FROM attempt WHERE id = ?", (attempt_id,)).scalar() != "running":
+                if (
+                    connection.exec_driver_sql(
+                        "SELECT status FROM attempt WHERE id = ?", (attempt_id,)
+                    ).scalar()
+                    != "running"
+                ):
                     return events
 
 
@@ -92,7 +105,11 @@ def _claimed(path: Path) -> runs.Claim:
         study_id = runs.register(db, plan_of())
         claim = runs.claim(db, study_id, runs.Owner("h", 1, "x"), 1)[0]
     # a second write of the same point would be an update: no row may ever be written twice
-    execute(path, "CREATE TRIGGER twice BEFORE UPDATE ON metric BEGIN SELECT RAISE(ABORT, 'a point came twice'); END")
+    execute(
+        path,
+        "CREATE TRIGGER twice BEFORE UPDATE ON metric BEGIN SELECT RAISE(ABORT, 'a point came"
+        " twice'); END",
+    )
     return claim
 
 
@@ -121,32 +138,41 @@ def test_killed_ingester_doubles_and_loses_nothing(tmp_path: Path) -> None:
     while writer.is_alive():
         ingester = CONTEXT.Process(target=_ingest_until_end, args=(str(path), claim.attempt_id))
         ingester.start()
-        while ingester.is_alive() and rows(path, "SELECT journal_offset FROM attempt")[0][0] == offsets[-1]:
+        while (
+            ingester.is_alive()
+            and rows(path, "SELECT journal_offset FROM attempt")[0][0] == offsets[-1]
+        ):
             time.sleep(0.01)
         ingester.join(random.uniform(0, 0.05))
         kills += ingester.is_alive()
         ingester.kill()
         ingester.join()
         offsets += rows(path, "SELECT journal_offset FROM attempt")[0]
-    assert kills and len(set(offsets)) > 2 and offsets == sorted(offsets)  # they did get on, and were killed on their way
+    assert (
+        kills and len(set(offsets)) > 2 and offsets == sorted(offsets)
+    )  # they did get on, and were killed on their way
     _ingest_until_end(str(path), claim.attempt_id)
     _expect_every_point_once(path)
 
 
-# -- load ---------------------------------------------------------------------------------------------------------
+# -- load ------------------------------------------------------------------------------------------
 
 BATCH = 50
 
 
 def _write_for(path: str, seconds: float) -> tuple[int, int]:
-    """Journal and ingest as fast as it goes; the run and how many of its points were acknowledged."""
+    """Journal and ingest as fast as it goes; the run and how many of its points were
+    acknowledged.
+    """
     with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
         claim = runs.claim(db, 1, owner, 1)[0]
         end = time.monotonic() + seconds
         with Journal(claim.journal) as journal:
             step = 0
             while time.monotonic() < end:
-                journal.append("metrics", steps=list(range(step, step + BATCH)), series={"loss": [1.0] * BATCH})
+                journal.append(
+                    "metrics", steps=list(range(step, step + BATCH)), series={"loss": [1.0] * BATCH}
+                )
                 step += BATCH
                 assert ingest(db, claim.attempt_id)
             journal.append("end", status="complete", step=step)
@@ -160,8 +186,16 @@ def _read_for(path: str, seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with store.open(path) as db, db.read() as connection:
-            counts = connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run").scalars().all()
-            again = connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run").scalars().all()
+            counts = (
+                connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run")
+                .scalars()
+                .all()
+            )
+            again = (
+                connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run")
+                .scalars()
+                .all()
+            )
         assert counts == again and all(count % BATCH == 0 for count in counts)
         assert sum(counts) >= seen
         seen = sum(counts)
@@ -178,7 +212,9 @@ def test_eight_writers_and_two_readers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
         runs.register(db, plan_of(seeds=range(4)))
-    calls: list[tuple[Any, ...]] = [(i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)]  # some come, some go
+    calls: list[tuple[Any, ...]] = [
+        (i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)
+    ]  # some come, some go
     calls += [(0.0, _read_for, str(path), 3.0)] * 2
     *written, reads, more = together(_later, calls)
     assert len(written) == 8 and min(written)[1] > 0 and reads > 0 and more > 0

@@ -1,4 +1,6 @@
-"""Questions: they cannot write, end in time, help where they are wrong, and show every value as it is."""
+"""Questions: they cannot write, end in time, help where they are wrong, and show every value as it
+is.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         yield db
 
 
-# -- what a query may do ------------------------------------------------------------------------------------------
+# -- what a query may do ---------------------------------------------------------------------------
 
 WRITES = [
     "ATTACH 'file:{folder}/x?mode=rwc' AS x",
@@ -83,10 +85,14 @@ def test_query_cannot_write_attach_or_set(db: Database, sql: str) -> None:
         query.run(db, sql.replace("{folder}", str(db.path.parent)))
     assert "\n" not in str(error.value)
     assert names(db.path.parent) == files and db.path.read_bytes() == content
-    assert rows(db.path, "SELECT (SELECT count(*) FROM metric), (SELECT count(*) FROM run)") == [(24, 4)]
+    assert rows(db.path, "SELECT (SELECT count(*) FROM metric), (SELECT count(*) FROM run)") == [
+        (24, 4)
+    ]
 
 
-def test_authorizer_and_limit_hold_without_each_other(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authorizer_and_limit_hold_without_each_other(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A read-only file still lets ATTACH write another one: two locks on that door."""
     sql = f"ATTACH 'file:{db.path.parent}/x?mode=rwc' AS x"
     with monkeypatch.context() as patch:
@@ -100,14 +106,20 @@ def test_query_gives_columns_and_rows(db: Database) -> None:
     sql = "SELECT cell, count(*), avg(loss) FROM runs GROUP BY cell"
     assert query.run(db, sql) == (["cell", "count(*)", "avg(loss)"], rows(db.path, sql))
     assert query.run(db, "SELECT 1 WHERE 0;") == (["1"], [])
-    assert query.run(db, "WITH a AS (SELECT 1 AS b) SELECT b, b FROM a -- twice") == (["b", "b"], [(1, 1)])
+    assert query.run(db, "WITH a AS (SELECT 1 AS b) SELECT b, b FROM a -- twice") == (
+        ["b", "b"],
+        [(1, 1)],
+    )
 
 
 @pytest.mark.parametrize(
     "sql",
     [
         "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT max(x) FROM a",
-        "SELECT count(*) FROM metric a, metric b, metric c, metric d, metric e, metric f WHERE a.value + f.value < 0",
+        (
+            "SELECT count(*) FROM metric a, metric b, metric c, metric d, metric e, metric f WHERE"
+            " a.value + f.value < 0"
+        ),
     ],
 )
 def test_query_is_stopped_in_time(db: Database, sql: str) -> None:
@@ -117,8 +129,12 @@ def test_query_is_stopped_in_time(db: Database, sql: str) -> None:
     assert time.monotonic() - start < 2
 
 
-def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes while Python looks at the clock: SQLite, which called for that, makes an interrupt of its own of it."""
+def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while Python looks at the clock: SQLite, which called for that, makes an interrupt
+    of its own of it.
+    """
     looks = itertools.count()
 
     def clock() -> float:
@@ -126,21 +142,35 @@ def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(db: Database, monkey
             signal.raise_signal(signal.SIGINT)
         return 0.0
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where tests run in the background
     try:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(query.time, "monotonic", clock)
-            query.run(db, "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT max(k) FROM n")
+            query.run(
+                db,
+                "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT max(k)"
+                " FROM n",
+            )
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def test_errors_say_what_was_meant(db: Database) -> None:
-    with pytest.raises(AblateError, match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: runs, curves, pairs"):
+    with pytest.raises(
+        AblateError,
+        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: runs, curves, pairs",
+    ):
         query.run(db, "SELECT * FROM curvez")
-    with pytest.raises(AblateError, match=r"unknown column 'los'; did you mean 'loss'\? Columns of runs: study, cell"):
+    with pytest.raises(
+        AblateError,
+        match=r"unknown column 'los'; did you mean 'loss'\? Columns of runs: study, cell",
+    ):
         query.run(db, "SELECT los FROM runs")
-    with pytest.raises(AblateError, match=r"unknown column 'c\.valu'; did you mean 'value'\? Columns of curves"):
+    with pytest.raises(
+        AblateError, match=r"unknown column 'c\.valu'; did you mean 'value'\? Columns of curves"
+    ):
         query.run(db, "SELECT c.valu FROM curves c")
     with pytest.raises(AblateError, match="no such function: median"):
         query.run(db, "SELECT median(loss) FROM runs")
@@ -150,14 +180,25 @@ def test_errors_say_what_was_meant(db: Database) -> None:
 
 def test_tables_and_views_with_columns(db: Database) -> None:
     listed = query.tables(db)
-    assert [name for name, kind, _ in listed if kind == "view"] == ["runs", "curves", "pairs", "effects", "finals_wide"]
+    assert [name for name, kind, _ in listed if kind == "view"] == [
+        "runs",
+        "curves",
+        "pairs",
+        "effects",
+        "finals_wide",
+    ]
     assert [kind for _, kind, _ in listed] == sorted((kind for _, kind, _ in listed), reverse=True)
-    assert {name: columns for name, _, columns in listed}["metric"] == ["run_id", "series_id", "step", "value"]
+    assert {name: columns for name, _, columns in listed}["metric"] == [
+        "run_id",
+        "series_id",
+        "step",
+        "value",
+    ]
     for name, _, columns in listed:
         assert query.run(db, f'SELECT * FROM "{name}" LIMIT 0')[0] == columns
 
 
-# -- formats ------------------------------------------------------------------------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
@@ -176,7 +217,7 @@ def test_table_is_aligned() -> None:
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_csv_gives_every_value_back(value: Any) -> None:
     text = formats.render(["x", "y"], [(value, 7)], "csv")
-    (_, (first, second)) = parse_csv(text)
+    _, (first, second) = parse_csv(text)
     assert second == ("7", False)
     field, quoted = first
     if value is None:
@@ -217,17 +258,33 @@ def test_hostile_column_names_and_repeated_ones() -> None:
     row = tuple(range(7))
     assert list(json.loads(formats.render(columns, [row], "json"))[0].values()) == list(row)
     assert [field for field, _ in parse_csv(formats.render(columns, [row], "csv"))[0]] == columns
-    assert [from_shown(text) for text in markdown_cells(formats.render(columns, [row], "md"))[0]] == columns
+    assert [
+        from_shown(text) for text in markdown_cells(formats.render(columns, [row], "md"))[0]
+    ] == columns
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.one_of(st.none(), st.floats(), st.integers(-(2**63), 2**63 - 1), st.text()), st.text()), max_size=5))
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.floats(), st.integers(-(2**63), 2**63 - 1), st.text()),
+            st.text(),
+        ),
+        max_size=5,
+    )
+)
 def test_any_value_through_any_format(table: list[tuple[Any, str]]) -> None:
     columns = ["a", "b"]
-    for (value, _), line in zip(table, formats.render(columns, table, "table").split("\n")[2:], strict=False):
+    for (value, _), line in zip(
+        table, formats.render(columns, table, "table").split("\n")[2:], strict=False
+    ):
         assert line.isprintable() and line.startswith((formats.shown(value).rstrip(), " "))
-    assert [[field for field, _ in line] for line in parse_csv(formats.render(columns, table, "csv"))[1:]] == [
-        ["" if value is None else value if isinstance(value, str) else formats.shown(value), text] for value, text in table
+    assert [
+        [field for field, _ in line]
+        for line in parse_csv(formats.render(columns, table, "csv"))[1:]
+    ] == [
+        ["" if value is None else value if isinstance(value, str) else formats.shown(value), text]
+        for value, text in table
     ]
     back = json.loads(formats.render(columns, table, "json"))
     assert [row["b"] for row in back] == [text for _, text in table]
@@ -240,14 +297,28 @@ def test_any_value_through_any_format(table: list[tuple[Any, str]]) -> None:
 
 
 def test_a_thousand_metrics_from_the_database_through_every_format(tmp_path: Path) -> None:
-    values = dict(zip((f"{text}{i}" for i, text in zip(range(1000), itertools.cycle(TEXTS))), itertools.cycle(NUMBERS)))
+    values = dict(
+        zip(
+            (f"{text}{i}" for i, text in zip(range(1000), itertools.cycle(TEXTS))),
+            itertools.cycle(NUMBERS),
+        )
+    )
     with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
-        do_all(db, runs.register(db, plan_of(seeds=(0,))), owner, finals=[(name, 0, value) for name, value in values.items()])
-        sql = "SELECT name, coalesce(value, 'NaN') AS value FROM final WHERE run_id = 1"  # NULL in `value` is NaN
+        do_all(
+            db,
+            runs.register(db, plan_of(seeds=(0,))),
+            owner,
+            finals=[(name, 0, value) for name, value in values.items()],
+        )
+        sql = (  # NULL in `value` is NaN
+            "SELECT name, coalesce(value, 'NaN') AS value FROM final WHERE run_id = 1"
+        )
         columns, found = query.run(db, sql)
     assert {name: float(value) for name, value in found}.keys() == values.keys()
     assert all(same(float(value), float(values[name])) for name, value in found)
-    frame = pd.read_csv(io.StringIO(formats.render(columns, found, "csv").replace("\0", "")), dtype={"name": str})
+    frame = pd.read_csv(
+        io.StringIO(formats.render(columns, found, "csv").replace("\0", "")), dtype={"name": str}
+    )
     assert (
         len(frame) == 1000
         and frame["value"].dtype == float
@@ -260,5 +331,7 @@ def test_a_thousand_metrics_from_the_database_through_every_format(tmp_path: Pat
 
 
 def test_unknown_format() -> None:
-    with pytest.raises(AblateError, match=r"unknown format 'markdown'.*Choices: table, csv, json, md"):
+    with pytest.raises(
+        AblateError, match=r"unknown format 'markdown'.*Choices: table, csv, json, md"
+    ):
         formats.render(["a"], [], "markdown")

@@ -1,4 +1,6 @@
-"""The named queries: each gives the numbers worked out by hand from what went in, and the page shows them all."""
+"""The named queries: each gives the numbers worked out by hand from what went in, and the page
+shows them all.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,20 @@ def outcome(levels: Levels, seed: int) -> Outcome | None:
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Two studies: `wiring`, tuned, and `shallow`, all of whose runs are runs of `wiring`."""
     folder = tmp_path_factory.mktemp("questions")
-    with study(folder, FACTORS, outcome, seeds=3, within=["n_layer"], name="wiring", rates=(1e-3, 1e-2)) as db:
-        evidence = {"group": "topology=serial", "rates": [1e-3, 1e-2], "values": [3.001, None], "at_edge": True}
+    with study(
+        folder, FACTORS, outcome, seeds=3, within=["n_layer"], name="wiring", rates=(1e-3, 1e-2)
+    ) as db:
+        evidence = {
+            "group": "topology=serial",
+            "rates": [1e-3, 1e-2],
+            "values": [3.001, None],
+            "at_edge": True,
+        }
         decisions.write(db, 1, [Decision("topology=serial, n_layer=2", "lr", 1e-3, evidence)])
         analyse(db, "wiring")
-        study(folder, FACTORS | {"n_layer": {"2": {"n_layer": 2}}}, outcome, seeds=2, name="shallow").close()
+        study(
+            folder, FACTORS | {"n_layer": {"2": {"n_layer": 2}}}, outcome, seeds=2, name="shallow"
+        ).close()
         yield db
 
 
@@ -63,8 +74,13 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def shared(db: Database) -> Iterator[None]:
     """A run that is compared in a second cell, too, and that tuned something in its own."""
     connection = sqlite3.connect(db.path, isolation_level=None)
-    cell, run = connection.execute("SELECT cell_id, run_id FROM member WHERE role = 'compare' AND cell_id < 6").fetchone()
-    connection.execute("INSERT INTO member VALUES (?, ?, 'compare', 99), (?, ?, 'tune', 99)", (cell + 1, run, cell, run))
+    cell, run = connection.execute(
+        "SELECT cell_id, run_id FROM member WHERE role = 'compare' AND cell_id < 6"
+    ).fetchone()
+    connection.execute(
+        "INSERT INTO member VALUES (?, ?, 'compare', 99), (?, ?, 'tune', 99)",
+        (cell + 1, run, cell, run),
+    )
     yield
     connection.execute("DELETE FROM member WHERE ordinal = 99")
     connection.close()
@@ -79,17 +95,26 @@ def ask(db: Database, name: str, *words: str) -> list[dict[str, Any]]:
 def test_means(db: Database) -> None:
     rows = ask(db, "means", "wiring")
     assert [row["cell"] for row in rows] == [
-        f"topology={name}, n_layer={depth}" for depth in (2, 4) for name in ("parallel", "serial", "concat")
+        f"topology={name}, n_layer={depth}"
+        for depth in (2, 4)
+        for name in ("parallel", "serial", "concat")
     ]
     assert rows[0] == {
-        "stratum": "n_layer=2", "cell": "topology=parallel, n_layer=2", "runs": 3, "lowest": loss("parallel", "2", 0),
-        "metric": pytest.approx(fmean(loss("parallel", "2", seed) for seed in SEEDS)), "highest": loss("parallel", "2", 2),
-    }  # fmt: skip
+        "stratum": "n_layer=2",
+        "cell": "topology=parallel, n_layer=2",
+        "runs": 3,
+        "lowest": loss("parallel", "2", 0),
+        "metric": pytest.approx(fmean(loss("parallel", "2", seed) for seed in SEEDS)),
+        "highest": loss("parallel", "2", 2),
+    }
     assert rows[-1]["runs"] == 1  # of concat at 4 layers one diverged and one failed
 
 
 def test_topology_by_depth(db: Database) -> None:
-    rows = {(row["topology"], row["n_layer"]): row["loss"] for row in ask(db, "topology-by-depth", "wiring")}
+    rows = {
+        (row["topology"], row["n_layer"]): row["loss"]
+        for row in ask(db, "topology-by-depth", "wiring")
+    }
     assert rows.keys() == {(name, depth) for name in PLACES for depth in (2, 4)}
     assert rows["serial", 4] == pytest.approx(3.0 - 0.4 + 0.01)
 
@@ -98,7 +123,10 @@ def test_effects_and_pairs_lost(db: Database) -> None:
     rows = {(row["family"], row["level"]): row for row in ask(db, "effect-sizes", "wiring")}
     assert len(rows) == 4
     assert rows["topology | n_layer=2", "parallel"]["effect"] == pytest.approx(-0.1)
-    assert (rows["topology | n_layer=4", "concat"]["pairs"], rows["topology | n_layer=4", "concat"]["lost"]) == (1, 2)
+    assert (
+        rows["topology | n_layer=4", "concat"]["pairs"],
+        rows["topology | n_layer=4", "concat"]["lost"],
+    ) == (1, 2)
     lost = ask(db, "pairs-lost", "wiring")
     assert [(row["level"], row["seed"], row["status"], row["baseline_status"]) for row in lost] == [
         ("concat", 1, "diverged", "complete"),
@@ -107,27 +135,40 @@ def test_effects_and_pairs_lost(db: Database) -> None:
 
 
 def test_learning_curve_by_tokens(db: Database) -> None:
-    rows = [row for row in ask(db, "learning-curve", "wiring") if row["cell"] == "topology=concat, n_layer=4"]
+    rows = [
+        row
+        for row in ask(db, "learning-curve", "wiring")
+        if row["cell"] == "topology=concat, n_layer=4"
+    ]
     batch = 8192
-    assert [(row["tokens"], row["runs"]) for row in rows] == [(5 * batch, 2), (10 * batch, 1)]  # one is NaN at its end
+    assert [(row["tokens"], row["runs"]) for row in rows] == [
+        (5 * batch, 2),
+        (10 * batch, 1),
+    ]  # one is NaN at its end
     assert rows[0]["value"] == pytest.approx((loss("concat", "4", 0) + 1 + 4.0) / 2)
     assert ask(db, "learning-curve", "wiring", "train_loss") == []
     assert ask(db, "learning-curve", "series=loss", "wiring") == ask(db, "learning-curve", "wiring")
 
 
 def test_learning_rates(db: Database) -> None:
-    curve = [row for row in ask(db, "lr-curve", "wiring") if row["cell"] == "topology=serial, n_layer=2"]
+    curve = [
+        row for row in ask(db, "lr-curve", "wiring") if row["cell"] == "topology=serial, n_layer=2"
+    ]
     assert [(row["lr"], row["runs"], row["diverged"], row["metric"]) for row in curve] == [
         (1e-3, 1, 0, pytest.approx(3.001)),
         (1e-2, 1, 1, None),
     ]
-    assert ask(db, "best-lr", "wiring") == [{"group": "topology=serial", "lr": 1e-3, "tried": 2, "at_edge": 1}]
+    assert ask(db, "best-lr", "wiring") == [
+        {"group": "topology=serial", "lr": 1e-3, "tried": 2, "at_edge": 1}
+    ]
     assert ask(db, "best-lr", "shallow") == []
 
 
 def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
     compared = {
-        "complete": 3 * (10 + 5 + 20) * 2 + 3 * (10 + 5) * 4 + 1 * 20 * 4,  # seeds × seconds × layers
+        "complete": (
+            3 * (10 + 5 + 20) * 2 + 3 * (10 + 5) * 4 + 1 * 20 * 4
+        ),  # seeds × seconds × layers
         "diverged": 3.0,
         "failed": 2.0,
     }
@@ -135,10 +176,15 @@ def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
     expected |= {("tune", "complete"): 6 * 7.0, ("tune", "diverged"): 6 * 10.0}
 
     def seconds(*words: str) -> dict[tuple[str, str], float]:
-        return {(row["role"], row["status"]): row["device_seconds"] for row in ask(db, "gpu-seconds", *words)}
+        return {
+            (row["role"], row["status"]): row["device_seconds"]
+            for row in ask(db, "gpu-seconds", *words)
+        }
 
     assert seconds("wiring") == pytest.approx(expected)
-    assert seconds() == pytest.approx(expected)  # `shallow` adds nothing: its runs are those of `wiring`
+    assert seconds() == pytest.approx(
+        expected
+    )  # `shallow` adds nothing: its runs are those of `wiring`
     assert seconds("shallow") == pytest.approx({("compare", "complete"): 2 * (10 + 5 + 20) * 2})
 
 
@@ -162,26 +208,42 @@ def test_device_seconds_count_a_run_once_that_cells_and_roles_share(db: Database
 
 def test_size_length_and_pareto(db: Database) -> None:
     sizes = ask(db, "loss-by-size", "wiring")
-    assert [row["n_params"] for row in sizes] == sorted(row["n_params"] for row in sizes) and len(sizes) == 6
+    assert [row["n_params"] for row in sizes] == sorted(row["n_params"] for row in sizes) and len(
+        sizes
+    ) == 6
     longer = {row["cell"]: row for row in ask(db, "longer-context", "wiring")}
     value = [loss("serial", "2", seed) for seed in SEEDS]
-    assert longer["topology=serial, n_layer=2"]["ratio"] == pytest.approx(fmean((each + 0.3) / each for each in value))
+    assert longer["topology=serial, n_layer=2"]["ratio"] == pytest.approx(
+        fmean((each + 0.3) / each for each in value)
+    )
     # seconds are 5, 10, 20 a layer: parallel is best at either depth; deeper is better and slower
-    assert [row["cell"] for row in ask(db, "pareto", "wiring")] == [f"topology=parallel, n_layer={depth}" for depth in (2, 4)]
+    assert [row["cell"] for row in ask(db, "pareto", "wiring")] == [
+        f"topology=parallel, n_layer={depth}" for depth in (2, 4)
+    ]
 
 
 def test_shared_and_unfinished_runs(db: Database) -> None:
     assert ask(db, "shared-runs") == [{"study": "shallow", "other": "wiring", "runs": 6}]
     (row,) = ask(db, "unfinished", "wiring")
-    assert (row["cell"], row["seed"], row["status"], row["attempts"]) == ("topology=concat, n_layer=4", 2, "failed", 1)
+    assert (row["cell"], row["seed"], row["status"], row["attempts"]) == (
+        "topology=concat, n_layer=4",
+        2,
+        "failed",
+        1,
+    )
 
 
 def test_every_question_runs_and_is_documented(db: Database) -> None:
     for question in QUESTIONS.values():
         assert question.answers.endswith(".") and set(question.parameters) <= PARAMETERS.keys()
-        assert query.run(db, question.sql, dict.fromkeys(question.parameters, ""))[0]  # as a form sends what is not filled in
+        assert query.run(db, question.sql, dict.fromkeys(question.parameters, ""))[
+            0
+        ]  # as a form sends what is not filled in
         assert len(question.sql.splitlines()) <= 12
-    assert not QUESTIONS.keys() & {*VIEWS, *metadata.tables}  # they share their names' space in Datasette
+    assert not QUESTIONS.keys() & {
+        *VIEWS,
+        *metadata.tables,
+    }  # they share their names' space in Datasette
 
 
 def test_the_page_shows_the_catalogue() -> None:
@@ -200,7 +262,9 @@ def test_the_page_shows_the_catalogue() -> None:
         ("shared-runs", ("a",), "takes no parameter; 'a' is too much"),
     ],
 )
-def test_what_is_asked_wrongly_is_explained(name: str, words: tuple[str, ...], message: str) -> None:
+def test_what_is_asked_wrongly_is_explained(
+    name: str, words: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(AblateError, match=message):
         find(name).bind(words)
 

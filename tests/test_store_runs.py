@@ -1,4 +1,6 @@
-"""Registering and claiming: what a study's runs are, whose they are, and when they are done again."""
+"""Registering and claiming: what a study's runs are, whose they are, and when they are done
+again.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,44 @@ def owner(db: Database) -> Iterator[runs.Owner]:
 
 
 def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
-    return {name: sorted(rows(db.path, f"SELECT * FROM {name}"), key=repr) for name in schema.metadata.tables}
+    return {
+        name: sorted(rows(db.path, f"SELECT * FROM {name}"), key=repr)
+        for name in schema.metadata.tables
+    }
 
 
-# -- register -----------------------------------------------------------------------------------------------------
+# -- register --------------------------------------------------------------------------------------
 
 
 def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> None:
     plan = plan_of(mask_ratio=0.4, objective="masked", mask_mix=(0.5, 0.25, 0.25), lr=3e-4)
     runs.register(db, plan)
-    found = {key: (config, seed) for key, config, seed in rows(db.path, "SELECT key, config, seed FROM run")}
+    found = {
+        key: (config, seed)
+        for key, config, seed in rows(db.path, "SELECT key, config, seed FROM run")
+    }
     assert len(found) == 4
     for planned in plan.runs:
         config, seed = found[planned.config.key]
         assert RunConfig(**json.loads(config)) == planned.config and seed == planned.config.seed
-    row = rows(db.path, "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status FROM runs")[0]
+    row = rows(
+        db.path,
+        "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status"
+        " FROM runs",
+    )[0]
     config = plan.runs[0].config
     size = sizes.count(config)
-    assert row == ("serial", "[0.5, 0.25, 0.25]", 0.4, 3e-4, 64000, size.params, size.body, sizes.train_flops(config), "planned")
+    assert row == (
+        "serial",
+        "[0.5, 0.25, 0.25]",
+        0.4,
+        3e-4,
+        64000,
+        size.params,
+        size.body,
+        sizes.train_flops(config),
+        "planned",
+    )
 
 
 def test_registering_again_changes_nothing(db: Database) -> None:
@@ -71,10 +93,17 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
         "topology=parallel": 0,
         "topology=double-skip": 1,
     }
-    assert rows(db.path, "SELECT level, cell FROM pairs GROUP BY 1") == [("double-skip", "topology=double-skip")]
-    assert runs.counts(db, study_id) == {"complete": 2, "planned": 4}  # serial's two are done already
+    assert rows(db.path, "SELECT level, cell FROM pairs GROUP BY 1") == [
+        ("double-skip", "topology=double-skip")
+    ]
+    assert runs.counts(db, study_id) == {
+        "complete": 2,
+        "planned": 4,
+    }  # serial's two are done already
     assert rows(db.path, "SELECT count(*), count(DISTINCT cell) FROM runs") == [(6, 2)]
-    assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [(4,)]  # parallel's are still there
+    assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [
+        (4,)
+    ]  # parallel's are still there
 
     runs.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
     assert runs.counts(db, study_id) == {"complete": 4}
@@ -83,7 +112,9 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
 def test_new_comment_in_the_file_is_no_revision(db: Database) -> None:
     plan = plan_of()
     runs.register(db, plan)
-    commented = dataclasses.replace(plan, study=dataclasses.replace(plan.study, toml="# why\n" + plan.study.toml))
+    commented = dataclasses.replace(
+        plan, study=dataclasses.replace(plan.study, toml="# why\n" + plan.study.toml)
+    )
     runs.register(db, commented)
     assert rows(db.path, "SELECT revision, toml FROM study") == [(1, commented.study.toml)]
 
@@ -97,10 +128,21 @@ def test_contrast_that_stays_keeps_its_effects(db: Database) -> None:
         "baseline": "topology=serial",
         "metric": "loss",
     }
-    row |= {"n": 3, "lost": 1, "mean": 0.1, "sd": 0.2, "lo": float("nan"), "hi": float("inf"), "p": 0.5, "p_holm": 1.0}
+    row |= {
+        "n": 3,
+        "lost": 1,
+        "mean": 0.1,
+        "sd": 0.2,
+        "lo": float("nan"),
+        "hi": float("inf"),
+        "p": 0.5,
+        "p_holm": 1.0,
+    }
     row |= {"method": "t", "input_hash": "x"}
     made = [
-        dataclasses.make_dataclass("Row", [*row, "level", "cell"])(**row, level=level, cell=f"topology={level}")
+        dataclasses.make_dataclass("Row", [*row, "level", "cell"])(
+            **row, level=level, cell=f"topology={level}"
+        )
         for level in ("parallel", "concat")
     ]
     effects.write(db, study_id, made)
@@ -119,27 +161,44 @@ def test_studies_share_runs(db: Database, owner: runs.Owner) -> None:
     assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]
     assert do_all(db, one, owner) == 4
     assert do_all(db, two, owner) == 2
-    assert rows(db.path, "SELECT study, count(*), avg(loss) FROM runs GROUP BY 1") == [("first", 4, 2.0), ("second", 4, 2.0)]
+    assert rows(db.path, "SELECT study, count(*), avg(loss) FROM runs GROUP BY 1") == [
+        ("first", 4, 2.0),
+        ("second", 4, 2.0),
+    ]
 
 
 def test_study_that_measures_shared_runs_otherwise_is_refused_whole(db: Database) -> None:
     runs.register(db, plan_of("first"))
     before = _dump(db)
     with pytest.raises(AblateError, match="study 'first' shares 2 runs"):
-        runs.register(db, plan_of("second", levels=("serial", "concat"), evaluation=Evaluation(tokens=1024)))
+        runs.register(
+            db, plan_of("second", levels=("serial", "concat"), evaluation=Evaluation(tokens=1024))
+        )
     assert _dump(db) == before
-    runs.register(db, plan_of("second", levels=("serial", "concat"), evaluation=Evaluation(points=9, lengths=(1, 2))))
+    runs.register(
+        db,
+        plan_of(
+            "second", levels=("serial", "concat"), evaluation=Evaluation(points=9, lengths=(1, 2))
+        ),
+    )
     runs.register(db, plan_of("third", evaluation=Evaluation(tokens=1024), n_layer=2))
 
 
 def test_metric_at_a_ratio(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(objective="masked", metric="probe_loss@0.4"))
-    do_all(db, study_id, owner, finals=[("loss", 0, 3.0), ("probe_loss", 0.15, 1.0), ("probe_loss", 0.4, 2.0)])
+    do_all(
+        db,
+        study_id,
+        owner,
+        finals=[("loss", 0, 3.0), ("probe_loss", 0.15, 1.0), ("probe_loss", 0.4, 2.0)],
+    )
     assert rows(db.path, "SELECT DISTINCT metric, loss FROM runs") == [(2.0, 3.0)]
-    assert rows(db.path, "SELECT DISTINCT metric, value, difference FROM pairs") == [("probe_loss@0.4", 2.0, 0.0)]
+    assert rows(db.path, "SELECT DISTINCT metric, value, difference FROM pairs") == [
+        ("probe_loss@0.4", 2.0, 0.0)
+    ]
 
 
-# -- claim --------------------------------------------------------------------------------------------------------
+# -- claim -----------------------------------------------------------------------------------------
 
 
 def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) -> None:
@@ -157,7 +216,9 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
 def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of())
     changed = Evaluation(tokens=512, lengths=(1, 2))
-    runs.register(db, plan_of(evaluation=changed))  # by another process, from a file that was edited
+    runs.register(
+        db, plan_of(evaluation=changed)
+    )  # by another process, from a file that was edited
     (claim,) = runs.claim(db, study_id, owner, 1)
     assert claim.evaluation == changed
     assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
@@ -166,11 +227,17 @@ def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner
 def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     claims = runs.claim(db, study_id, owner, 8, alike=lambda config: config.topology)
-    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [("serial", 0), ("serial", 1), ("serial", 2)]
+    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
+        ("serial", 0),
+        ("serial", 1),
+        ("serial", 2),
+    ]
 
 
 @pytest.mark.parametrize("status", ["running", "complete"])
-def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(db: Database, owner: runs.Owner, status: str) -> None:
+def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(
+    db: Database, owner: runs.Owner, status: str
+) -> None:
     study_id = runs.register(db, plan_of())
     (claim,) = runs.claim(db, study_id, owner, 1)
     if status == "complete":
@@ -178,18 +245,22 @@ def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(db: Database, ow
         ingest(db, claim.attempt_id)
     with pytest.raises(Exception, match="UNIQUE"), db.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-            "VALUES (?, 2, ?, 'x', 0, 'y', 0, '{}')",
+            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"
+            " evaluation) VALUES (?, 2, ?, 'x', 0, 'y', 0, '{}')",
             (claim.run_id, status),
         )
 
 
 @pytest.mark.parametrize(("status", "tries"), [("failed", 1), ("oom", runs.RETRIES)])
-def test_failing_run_is_tried_again_up_to_a_limit(db: Database, owner: runs.Owner, status: str, tries: int) -> None:
+def test_failing_run_is_tried_again_up_to_a_limit(
+    db: Database, owner: runs.Owner, status: str, tries: int
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner, status=status) == 2 * tries
     assert runs.counts(db, study_id) == {status: 2}
-    assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [(r, n) for r in (1, 2) for n in range(1, tries + 1)]
+    assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [
+        (r, n) for r in (1, 2) for n in range(1, tries + 1)
+    ]
     with runs.Owner.here(db) as later:  # the cause may be gone
         assert do_all(db, study_id, later) == 2
     assert runs.counts(db, study_id) == {"complete": 2}
@@ -198,8 +269,13 @@ def test_failing_run_is_tried_again_up_to_a_limit(db: Database, owner: runs.Owne
 def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner, status="diverged") == 2
-    assert rows(db.path, "SELECT status, diverged_at, loss, accuracy FROM runs") == [("diverged", 3, None, 0.5)] * 2
-    assert rows(db.path, "SELECT value FROM final WHERE name = 'loss'") == [(None,)] * 2  # NaN: there, and NULL
+    assert (
+        rows(db.path, "SELECT status, diverged_at, loss, accuracy FROM runs")
+        == [("diverged", 3, None, 0.5)] * 2
+    )
+    assert (
+        rows(db.path, "SELECT value FROM final WHERE name = 'loss'") == [(None,)] * 2
+    )  # NaN: there, and NULL
 
 
 def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
@@ -216,10 +292,14 @@ def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
     assert again.resume and again.n == 2 and again.run_id == claim.run_id
 
 
-def test_complete_run_is_done_again_for_finals_that_it_lacks(db: Database, owner: runs.Owner) -> None:
+def test_complete_run_is_done_again_for_finals_that_it_lacks(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner) == 2
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(points=9)))  # asks for no other final
+    runs.register(
+        db, plan_of(seeds=(0,), evaluation=Evaluation(points=9))
+    )  # asks for no other final
     assert runs.claim(db, study_id, owner, 9) == []
 
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
@@ -227,8 +307,11 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(db: Database, owner
     assert do_all(db, study_id, owner, finals=asked) == 2
     assert runs.claim(db, study_id, owner, 9) == []
     assert rows(db.path, "SELECT run_id, status FROM attempt ORDER BY 1, n") == [
-        (1, "superseded"), (1, "complete"), (2, "superseded"), (2, "complete"),
-    ]  # fmt: skip
+        (1, "superseded"),
+        (1, "complete"),
+        (2, "superseded"),
+        (2, "complete"),
+    ]
 
     runs.register(db, plan_of(seeds=(0,)))  # the first evaluation again: all is there
     assert runs.claim(db, study_id, owner, 9) == []
@@ -236,7 +319,9 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(db: Database, owner
 
 def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4))))
-    assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2  # position = learned has no loss at 4×
+    assert (
+        do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2
+    )  # position = learned has no loss at 4×
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
     assert runs.claim(db, study_id, owner, 9) == []
 
@@ -246,17 +331,24 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(**masked))
     finals = [("loss", 0, 2.0), ("probe_loss", 0.15, 1.0), ("probe_accuracy", 0.15, 0.5)]
     assert do_all(db, study_id, owner, finals=finals) == 2
-    for probe in (Probe(kind="span"), Probe()):  # and back: the finals there are of the other measure
+    for probe in (
+        Probe(kind="span"),
+        Probe(),
+    ):  # and back: the finals there are of the other measure
         runs.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
         claims = runs.claim(db, study_id, owner, 9)
         assert len(claims) == 2
         for claim in claims:
             train(claim, finals=finals[:1])
             ingest(db, claim.attempt_id)
-        assert rows(db.path, "SELECT name, count(*) FROM final GROUP BY 1") == [("loss", 2)]  # no old number beside new ones
+        assert rows(db.path, "SELECT name, count(*) FROM final GROUP BY 1") == [
+            ("loss", 2)
+        ]  # no old number beside new ones
 
 
-def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(db: Database, owner: runs.Owner) -> None:
+def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     do_all(db, study_id, owner)
     before = _dump(db)
@@ -269,26 +361,45 @@ def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(db: D
     assert runs.counts(db, study_id) == {"complete": 1, "failed": 1}
     runs.register(db, plan_of(seeds=(0,)))  # back: the other run still has its first finals
     assert runs.counts(db, study_id) == {"complete": 1, "planned": 1}
-    assert [row for row in _dump(db)["final"] if row[0] == 2] == [row for row in before["final"] if row[0] == 2]
+    assert [row for row in _dump(db)["final"] if row[0] == 2] == [
+        row for row in before["final"] if row[0] == 2
+    ]
 
 
 def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -> None:
     """The longest context decides which tokens are scored at every length."""
     short, long, none = Evaluation(lengths=(1, 2)), Evaluation(lengths=(1, 2, 4)), Evaluation()
     study_id = runs.register(db, plan_of(seeds=(0,), evaluation=long))
-    do_all(db, study_id, owner, finals=[("loss", 0, 2.0), *(("loss_at_length", at, 2.0) for at in (1, 2, 4))])
+    do_all(
+        db,
+        study_id,
+        owner,
+        finals=[("loss", 0, 2.0), *(("loss_at_length", at, 2.0) for at in (1, 2, 4))],
+    )
     with pytest.raises(AblateError, match="measures them otherwise"):
         runs.register(db, plan_of(name="short", evaluation=short))
     runs.register(db, plan_of(name="none", seeds=(0,), evaluation=none))  # asks for none of them
     runs.register(db, plan_of(seeds=(0,), evaluation=short))
     assert runs.counts(db, study_id) == {"planned": 2}
-    assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0), ("loss_at_length", 1, 1.0), ("loss_at_length", 2, 1.0)]) == 2
-    assert rows(db.path, "SELECT at, value FROM final WHERE name = 'loss_at_length' AND run_id = 1") == [(1, 1.0), (2, 1.0)]
+    assert (
+        do_all(
+            db,
+            study_id,
+            owner,
+            finals=[("loss", 0, 2.0), ("loss_at_length", 1, 1.0), ("loss_at_length", 2, 1.0)],
+        )
+        == 2
+    )
+    assert rows(
+        db.path, "SELECT at, value FROM final WHERE name = 'loss_at_length' AND run_id = 1"
+    ) == [(1, 1.0), (2, 1.0)]
 
 
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("status", ["failed", "oom", "dead"])
-def test_run_that_fails_when_done_again_keeps_its_result(db: Database, owner: runs.Owner, begun: bool, status: str) -> None:
+def test_run_that_fails_when_done_again_keeps_its_result(
+    db: Database, owner: runs.Owner, begun: bool, status: str
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     do_all(db, study_id, owner)
     finals = _dump(db)["final"]
@@ -305,13 +416,18 @@ def test_run_that_fails_when_done_again_keeps_its_result(db: Database, owner: ru
             runs.finish(db, claim.attempt_id, "dead")
     assert runs.counts(db, study_id) == {"complete": 2}
     assert _dump(db)["final"] == finals
-    assert rows(db.path, "SELECT run_id, status FROM attempt WHERE n = 1") == [(1, "complete"), (2, "complete")]
+    assert rows(db.path, "SELECT run_id, status FROM attempt WHERE n = 1") == [
+        (1, "complete"),
+        (2, "complete"),
+    ]
 
 
-# -- the living and the dead --------------------------------------------------------------------------------------
+# -- the living and the dead -----------------------------------------------------------------------
 
 
-def test_dead_owners_runs_are_taken_over_with_what_they_wrote(db: Database, owner: runs.Owner) -> None:
+def test_dead_owners_runs_are_taken_over_with_what_they_wrote(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     gone = runs.Owner.here(db)
     finished, cut = runs.claim(db, study_id, gone, 2)
@@ -321,10 +437,16 @@ def test_dead_owners_runs_are_taken_over_with_what_they_wrote(db: Database, owne
     assert runs.dead(db, study_id) == set()
     gone.close()
     assert runs.dead(db, study_id) == {finished.run_id, cut.run_id}
-    (again,) = runs.claim(db, study_id, owner, 9)  # the other one had ended, only nobody had read it
+    (again,) = runs.claim(
+        db, study_id, owner, 9
+    )  # the other one had ended, only nobody had read it
     assert (again.run_id, again.n) == (cut.run_id, 2)
     assert runs.counts(db, study_id) == {"complete": 1, "running": 1}
-    assert rows(db.path, "SELECT status FROM attempt ORDER BY id") == [("complete",), ("dead",), ("running",)]
+    assert rows(db.path, "SELECT status FROM attempt ORDER BY id") == [
+        ("complete",),
+        ("dead",),
+        ("running",),
+    ]
     assert rows(db.path, "SELECT count(*) FROM metric WHERE run_id = ?", cut.run_id) == [(4,)]
     assert ingest(db, cut.attempt_id) == [] and not runs.finish(db, cut.attempt_id, "failed")
 
@@ -340,7 +462,9 @@ def test_run_whose_worker_still_writes_is_not_taken_over(db: Database, owner: ru
     assert len(runs.claim(db, study_id, owner, 1)) == 1
 
 
-def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(db: Database, owner: runs.Owner) -> None:
+def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
     (claim,) = runs.claim(db, study_id, far, 1)
@@ -359,13 +483,17 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(db: Database,
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
 
 
-def test_sign_of_life_between_look_and_burial_saves(db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_of_life_between_look_and_burial_saves(
+    db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
     runs.claim(db, study_id, far, 1)
     owner.lease = 0.0
     assert runs.claim(db, study_id, owner, 1) == []
-    monkeypatch.setattr(owners, "_last_words", lambda db, attempt_id, reason: str(runs.heartbeat(db, far)))
+    monkeypatch.setattr(
+        owners, "_last_words", lambda db, attempt_id, reason: str(runs.heartbeat(db, far))
+    )
     assert runs.claim(db, study_id, owner, 1) == []
 
 
@@ -383,7 +511,9 @@ def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) ->
     assert runs.claim(db, study_id, owner, 1) == []
 
 
-def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(db: Database, owner: runs.Owner) -> None:
+def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     asked = []
 
@@ -392,11 +522,16 @@ def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(db: Datab
         return 2
 
     claims = runs.claim(db, study_id, owner, half, alike=lambda config: config.topology)
-    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [("serial", 0), ("serial", 1)]
+    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
+        ("serial", 0),
+        ("serial", 1),
+    ]
     assert asked == [("serial", 3)]
 
 
-def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(db: Database, owner: runs.Owner) -> None:
+def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(
+    db: Database, owner: runs.Owner
+) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     gone = runs.Owner.here(db)
     (claim,) = runs.claim(db, study_id, gone, 1)

@@ -1,4 +1,6 @@
-"""A database that somebody else has in use: he holds its lock, or begins to write while it is read without one."""
+"""A database that somebody else has in use: he holds its lock, or begins to write while it is read
+without one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(path: Path) -> Iterator[Path]:
-    """A database that another process holds an exclusive lock on, as one amid a commit does that keeps no log."""
+    """A database that another process holds an exclusive lock on, as one amid a commit does that
+    keeps no log.
+    """
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         yield path
@@ -48,14 +52,19 @@ def test_a_lock_that_another_holds_is_no_error_as_a_database_is_put_to_rest(held
 
 @pytest.mark.usefixtures("impatient")
 def test_how_long_a_lock_was_waited_for_is_told_as_it_was(held: Path) -> None:
-    with pytest.raises(AblateError, match=r"is locked: another process has held it for 60 s"), Database(held, owned=False).read():
+    with (
+        pytest.raises(AblateError, match=r"is locked: another process has held it for 60 s"),
+        Database(held, owned=False).read(),
+    ):
         pass
     with pytest.raises(AblateError, match=r"is locked: another process has held it for 2\.5 s"):
         query.run(Database(held, owned=False), "SELECT 1 FROM run", limit_seconds=2.5)
 
 
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_a_connection_that_could_not_be_set_up_is_closed(held: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_could_not_be_set_up_is_closed(
+    held: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, connect = [], sqlite3.connect
 
     def remember(*args: Any, **options: Any) -> sqlite3.Connection:

@@ -1,4 +1,6 @@
-"""Thinning: training curves keep their shape in few points, nothing else is touched, the file is one that can be committed."""
+"""Thinning: training curves keep their shape in few points, nothing else is touched, the file is
+one that can be committed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ from ablate.store.thin import THINNED, thin
 from ablate.train.meter import SERIES
 
 STEPS = range(1, 301)
-EVERY = (*THINNED, "loss", "probe_loss")  # what training writes, what is evaluated, and what nobody knows
+EVERY = (
+    *THINNED,
+    "loss",
+    "probe_loss",
+)  # what training writes, what is evaluated, and what nobody knows
 
 
 @pytest.fixture
@@ -33,13 +39,32 @@ def db(tmp_path: Path) -> Database:
     with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
         for number, claim in enumerate(runs.claim(db, runs.register(db, plan_of()), owner, 4)):
             with Journal(claim.journal) as journal:
-                journal.append("start", step=0, time=1.7e9, host=None, device="cpu", threads=1, versions={}, dirty=False)
+                journal.append(
+                    "start",
+                    step=0,
+                    time=1.7e9,
+                    host=None,
+                    device="cpu",
+                    threads=1,
+                    versions={},
+                    dirty=False,
+                )
                 values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
                 journal.append("metrics", steps=list(STEPS), series=dict.fromkeys(EVERY, values))
                 if number < 3:
-                    journal.append("final", values=[["loss", 0, 5e-324], ["accuracy", 0, -math.inf]])
+                    journal.append(
+                        "final", values=[["loss", 0, 5e-324], ["accuracy", 0, -math.inf]]
+                    )
                     status = "diverged" if number == 2 else "complete"
-                    journal.append("end", status=status, step=300, error=None, device_seconds=1.0, peak_bytes=1, time=1.7e9)
+                    journal.append(
+                        "end",
+                        status=status,
+                        step=300,
+                        error=None,
+                        device_seconds=1.0,
+                        peak_bytes=1,
+                        time=1.7e9,
+                    )
             ingest(db, claim.attempt_id)
     return store.open(str(db.path))
 
@@ -52,7 +77,11 @@ def content(path: Path, *, training: bool) -> list[tuple[Any, ...]]:
         "SELECT run_id, name, step, value FROM metric JOIN series ON series.id = series_id "
         f"WHERE name {'IN' if training else 'NOT IN'} ({marks}) ORDER BY 1, 2, 3",
     )
-    return points if training else points + rows(path, "SELECT run_id, name, at, value FROM final ORDER BY 1, 2, 3")
+    return (
+        points
+        if training
+        else points + rows(path, "SELECT run_id, name, at, value FROM final ORDER BY 1, 2, 3")
+    )
 
 
 def test_training_curves_are_thinned_and_all_else_is_whole(db: Database) -> None:
@@ -101,14 +130,18 @@ def test_the_statement_keeps_as_many_as_it_says(n: int, keep: int) -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE metric (run_id, series_id, step)")
         connection.execute("CREATE TABLE attempt (run_id, status)")
-        connection.executemany("INSERT INTO metric VALUES (1, 1, ?)", [(step * step,) for step in range(n)])
+        connection.executemany(
+            "INSERT INTO metric VALUES (1, 1, ?)", [(step * step,) for step in range(n)]
+        )
         module._thin_run(Stub(), 1, [1], keep)  # type: ignore[arg-type]
         steps = [step for (step,) in connection.execute("SELECT step FROM metric ORDER BY step")]
     assert len(steps) == min(n, keep)
     assert (steps[0], steps[-1]) == (0, (n - 1) ** 2)
 
 
-def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_written(db: Database, tmp_path: Path) -> None:
+def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_written(
+    db: Database, tmp_path: Path
+) -> None:
     from typer.testing import CliRunner
 
     from ablate.cli import app
@@ -116,7 +149,9 @@ def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_writt
     committed = tmp_path / "committed"
     committed.mkdir()
     shutil.copy(db.path, committed / "reference.db")
-    done = CliRunner().invoke(app, ["db", "thin", "--keep", "20", "--db", str(committed / "reference.db")])
+    done = CliRunner().invoke(
+        app, ["db", "thin", "--keep", "20", "--db", str(committed / "reference.db")]
+    )
     assert done.exit_code == 0, done.output
     assert "3,360 training points of 3 runs deleted, 1,440 kept" in done.output
     assert "runs without a result, left as they are: 1" in done.output
@@ -124,7 +159,12 @@ def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_writt
     assert (committed / "reference.db").read_bytes()[18:20] == b"\x01\x01"  # no write-ahead log
     assert (committed / "reference.db").stat().st_size < 0.8 * db.path.stat().st_size
     with store.open(str(committed / "reference.db")) as reader, reader.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM curves WHERE series = 'loss'").scalar_one() == 1200
+        assert (
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM curves WHERE series = 'loss'"
+            ).scalar_one()
+            == 1200
+        )
 
 
 def test_a_database_that_somebody_has_open_is_thinned_and_said_to_be_open(db: Database) -> None:
@@ -149,7 +189,10 @@ def test_a_merge_prefers_the_whole_curves(db: Database, tmp_path: Path) -> None:
         shutil.copy(tmp_path / "thin.db", tmp_path / "whole.db")
         with store.open(str(tmp_path / "thin.db"), create=True) as thinned:
             assert thin(thinned, 20).deleted
-        with store.open(str(tmp_path / f"{there}.db")) as theirs, store.open(str(tmp_path / f"{here}.db"), create=True) as ours:
+        with (
+            store.open(str(tmp_path / f"{there}.db")) as theirs,
+            store.open(str(tmp_path / f"{here}.db"), create=True) as ours,
+        ):
             merge(ours, theirs)
             assert content(ours.path, training=True) == whole
             assert merge(ours, theirs).renewed == 0
@@ -163,9 +206,11 @@ def test_a_run_that_is_measured_anew_is_left_alone(db: Database) -> None:
     ((run,),) = rows(db.path, "SELECT min(id) FROM run WHERE status = 'complete'")
     with db.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-            "SELECT run_id, n + 1, 'running', owner, 0, 'again', 0, evaluation FROM attempt WHERE run_id = ?", (run,)
-        )  # fmt: skip
+            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"
+            " evaluation) SELECT run_id, n + 1, 'running', owner, 0, 'again', 0, evaluation FROM"
+            " attempt WHERE run_id = ?",
+            (run,),
+        )
     count = f"SELECT count(*) FROM metric WHERE run_id = {run}"
     before = rows(db.path, count)
     waiting = thin(db, 20).waiting

@@ -1,4 +1,6 @@
-"""The shape of the code base: modules import only what stands before them, and the light ones stay light."""
+"""The shape of the code base: modules import only what stands before them, and the light ones stay
+light.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,20 @@ ORDER = [
         "store",
         "draws",
     ),
-    *("model", "data", "train", "launch", "stats", "tune", "results", "scaling", "analysis", "figures", "report", "cli"),
+    *(
+        "model",
+        "data",
+        "train",
+        "launch",
+        "stats",
+        "tune",
+        "results",
+        "scaling",
+        "analysis",
+        "figures",
+        "report",
+        "cli",
+    ),
 ]
 HEAVY = {
     "torch": ORDER.index("draws"),
@@ -48,7 +63,9 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def imported(path: Path, *, only_top: bool = False) -> set[str]:
-    """Dotted names that a file imports: anywhere, or only as it is itself imported (outside of functions)."""
+    """Dotted names that a file imports: anywhere, or only as it is itself imported (outside of
+    functions).
+    """
     tree = ast.parse(path.read_text())
     nodes: list[ast.AST] = list(ast.walk(tree))
     if only_top:
@@ -65,24 +82,42 @@ def imported(path: Path, *, only_top: bool = False) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} if node.module != "ablate" else {f"ablate.{alias.name}" for alias in node.names}
+            names |= (
+                {node.module}
+                if node.module != "ablate"
+                else {f"ablate.{alias.name}" for alias in node.names}
+            )
     return names
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value.name if isinstance(value, Path) else value)
+@pytest.mark.parametrize(
+    ("module", "path"),
+    modules(),
+    ids=lambda value: value.name if isinstance(value, Path) else value,
+)
 def test_a_module_imports_only_what_stands_before_it(module: str, path: Path) -> None:
-    assert module in ORDER, f"{module} has no place in the order; give it one here and in CONTRIBUTING.md"
+    assert module in ORDER, (
+        f"{module} has no place in the order; give it one here and in CONTRIBUTING.md"
+    )
     for name in imported(path):
         if name.startswith("ablate.") and name != "ablate.__version__":
             other = name.split(".")[1]
-            assert other in ORDER[: ORDER.index(module) + 1], f"{path.name} imports {name}, which stands after {module}"
+            assert other in ORDER[: ORDER.index(module) + 1], (
+                f"{path.name} imports {name}, which stands after {module}"
+            )
 
 
-@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value.name if isinstance(value, Path) else value)
+@pytest.mark.parametrize(
+    ("module", "path"),
+    modules(),
+    ids=lambda value: value.name if isinstance(value, Path) else value,
+)
 def test_heavy_libraries_are_imported_only_where_they_are_needed(module: str, path: Path) -> None:
     for name in imported(path, only_top=True):
         root = name.split(".")[0]
-        assert ORDER.index(module) >= HEAVY.get(root, 0), f"{path.name} imports {root} as it is loaded"
+        assert ORDER.index(module) >= HEAVY.get(root, 0), (
+            f"{path.name} imports {root} as it is loaded"
+        )
 
 
 def test_the_order_in_the_documentation_is_the_order_that_holds() -> None:

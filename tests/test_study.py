@@ -48,7 +48,13 @@ def read(tmp_path: Path, text: str) -> Study:
 
 def test_plain_study_means_what_it_says(tmp_path: Path) -> None:
     study = read(tmp_path, PLAIN)
-    assert (study.name, study.metric, study.goal, study.design, study.seeds) == ("plain", "loss", "min", "grid", (0, 1))
+    assert (study.name, study.metric, study.goal, study.design, study.seeds) == (
+        "plain",
+        "loss",
+        "min",
+        "grid",
+        (0, 1),
+    )
     assert study.base == {"d_model": 64, "n_head": 2, "tokens": 1_000_000}
     assert study.factors == {
         "topology": {"serial": {"topology": "serial"}, "parallel": {"topology": "parallel"}},
@@ -57,7 +63,9 @@ def test_plain_study_means_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_every_study_of_the_project_loads_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_study_of_the_project_loads_by_its_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(file.parent.parent)
     assert load(file.stem) == load(str(file.relative_to(Path.cwd())))
 
@@ -86,7 +94,22 @@ def test_numbers(written: object, meant: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "M", ".", "20 M M", "20m", "twenty", "1e9999", True, None, [1], float("nan"), float("inf"), 10**400]
+    "written",
+    [
+        "",
+        "M",
+        ".",
+        "20 M M",
+        "20m",
+        "twenty",
+        "1e9999",
+        True,
+        None,
+        [1],
+        float("nan"),
+        float("inf"),
+        10**400,
+    ],
 )
 def test_no_numbers(written: object) -> None:
     with pytest.raises(AblateError, match=r"^n = "):
@@ -96,18 +119,29 @@ def test_no_numbers(written: object) -> None:
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        (1e6, "1e6"), (2.5e6, "2.5e6"), (1234560.0, "1.23456e6"), (1e20, "1e20"), (-2e5, "-2e5"), (12345.0, "12345.0"),
-        (12345.5, "12345.5"), (3e-4, "0.0003"), (4.0, "4.0"), (20000000, "20000000"), ("1e6", "1e6"), ([1e6, 0.5], "[1e6, 0.5]"),
+        (1e6, "1e6"),
+        (2.5e6, "2.5e6"),
+        (1234560.0, "1.23456e6"),
+        (1e20, "1e20"),
+        (-2e5, "-2e5"),
+        (12345.0, "12345.0"),
+        (12345.5, "12345.5"),
+        (3e-4, "0.0003"),
+        (4.0, "4.0"),
+        (20000000, "20000000"),
+        ("1e6", "1e6"),
+        ([1e6, 0.5], "[1e6, 0.5]"),
     ],
-)  # fmt: skip
+)
 def test_labels_of_numbers_are_as_a_file_writes_them(written: object, shown: str) -> None:
     assert label(written) == shown
     assert not isinstance(written, float) or float(shown) == written
 
 
 def test_named_levels_set_several_fields_and_a_ladder_waits_for_the_plan(tmp_path: Path) -> None:
-    text = PLAIN.replace("n_head = 2\n", "").replace("d_model = 64\n", "").split("[factors]")[0] + (
-        '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n'
+    text = (
+        PLAIN.replace("n_head = 2\n", "").replace("d_model = 64\n", "").split("[factors]")[0]
+        + '[factors]\nsize = { params = ["0.1M", 1e6], aspect = 32, d_head = 32 }\n'
         '[factors.kv]\na = {}\n"b <i>" = { n_kv_head = 1 }\n'
     )
     assert read(tmp_path, text).factors == {
@@ -133,7 +167,9 @@ LEVELS = {"a": ["1", "2", "3"], "b": ["x", "y"], "c": ["p", "q"]}
         ("leave-one-out", ["a"], [], "1xp 1yp 1xq 2xp 2yp 2xq 3xp 3yp 3xq"),
     ],
 )
-def test_designs(design: str, within: list[str], interactions: list[list[str]], expected: str) -> None:
+def test_designs(
+    design: str, within: list[str], interactions: list[list[str]], expected: str
+) -> None:
     found = list(combinations(design, LEVELS, within, interactions))
     assert " ".join("".join(choice.values()) for choice in found) == expected
     assert count(design, LEVELS, within, interactions) == len(found)
@@ -142,8 +178,15 @@ def test_designs(design: str, within: list[str], interactions: list[list[str]], 
 def test_add_one_in_starts_from_the_model_without_any_part(tmp_path: Path) -> None:
     text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "add-one-in"')
     study = read(tmp_path, text)
-    assert [list(levels) for levels in study.factors.values()] == [["parallel", "serial"], ["4", "2"]]
-    assert [cell.label for cell in plan(study).cells] == ["baseline", "topology=serial", "n_layer=2"]
+    assert [list(levels) for levels in study.factors.values()] == [
+        ["parallel", "serial"],
+        ["4", "2"],
+    ]
+    assert [cell.label for cell in plan(study).cells] == [
+        "baseline",
+        "topology=serial",
+        "n_layer=2",
+    ]
 
 
 WRONG = [  # (what is replaced, by what, line, words of the message)
@@ -154,13 +197,48 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = "2"', 3, ["seeds"]),
     ("seeds = 2", "seeds = true", 3, ["seeds"]),
     ("seeds = 2\n", "", 0, ["seeds is missing"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01 }", 3, ["seeds.max is missing", "most seeds"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }", 3, ["key of seeds 'resolutoin'", "'resolution'"]),
-    ("seeds = 2", "seeds = { pilot = 1, resolution = 0.01, max = 30 }", 3, ["seeds.pilot = 1", "2"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolution = 0.01, max = 4 }", 3, ["seeds.max = 4", "between pilot = 5"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolution = 0, max = 30 }", 3, ["seeds.resolution = 0", "above 0"]),
-    ("seeds = 2", "seeds = { pilot = 5, resolution = 'fine', max = 30 }", 3, ["seeds.resolution = 'fine'", "number"]),
-    ("seeds = 2", "seeds = { pilot = 2, resolution = 1, max = 9000 }", 10, ["4 cells × 9,000 seeds"]),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 5, resolution = 0.01 }",
+        3,
+        ["seeds.max is missing", "most seeds"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }",
+        3,
+        ["key of seeds 'resolutoin'", "'resolution'"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 1, resolution = 0.01, max = 30 }",
+        3,
+        ["seeds.pilot = 1", "2"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 5, resolution = 0.01, max = 4 }",
+        3,
+        ["seeds.max = 4", "between pilot = 5"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 5, resolution = 0, max = 30 }",
+        3,
+        ["seeds.resolution = 0", "above 0"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 5, resolution = 'fine', max = 30 }",
+        3,
+        ["seeds.resolution = 'fine'", "number"],
+    ),
+    (
+        "seeds = 2",
+        "seeds = { pilot = 2, resolution = 1, max = 9000 }",
+        10,
+        ["4 cells × 9,000 seeds"],
+    ),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -202,24 +280,69 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("n_layer = [2, 4]", "n_layer = 4", 15, ["[base]"]),
     ("n_layer = [2, 4]", "n_layer = true", 15, ["n_layer = true"]),
     ("n_layer = [2, 4]", "n_layer = [2, false]", 15, ["n_layer = false"]),
-    ("n_layer = [2, 4]", "bias = [true, false]", 15, ["unknown bias level true", "Choices: all, none"]),
+    (
+        "n_layer = [2, 4]",
+        "bias = [true, false]",
+        15,
+        ["unknown bias level true", "Choices: all, none"],
+    ),
     ("n_layer = [2, 4]", "corpus = [true, false]", 15, ["corpus = true"]),
     ("# depth", "\n[fit]\nhold_out = true", 17, ["fit.hold_out = true"]),
     ("# depth", "\n[[exclude]]\nn_layer = true", 17, ["level of n_layer in [[exclude]] 'true'"]),
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
     ("n_layer = [2, 4]", "heads = [2, 4]", 15, ["'heads'"]),
     ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32 }", 15, ["without d_head"]),
-    ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32, d_heads = 8 }", 15, ["'d_heads'", "'d_head'"]),
-    ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32, d_head = 8 }", 6, ["d_model", "by size"]),
-    ("n_layer = [2, 4]", "[factors.norm]\na = { bias = 'all' }\nb = { bias = 'none' }", 15, ["column"]),
-    ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = { bais = 'none' }", 17, ["'bais'", "'bias'"]),
-    ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = { bias = 'some' }", 17, ["bias level 'some'"]),
+    (
+        "n_layer = [2, 4]",
+        "size = { params = [1e5, 1e6], aspect = 32, d_heads = 8 }",
+        15,
+        ["'d_heads'", "'d_head'"],
+    ),
+    (
+        "n_layer = [2, 4]",
+        "size = { params = [1e5, 1e6], aspect = 32, d_head = 8 }",
+        6,
+        ["d_model", "by size"],
+    ),
+    (
+        "n_layer = [2, 4]",
+        "[factors.norm]\na = { bias = 'all' }\nb = { bias = 'none' }",
+        15,
+        ["column"],
+    ),
+    (
+        "n_layer = [2, 4]",
+        "[factors.x]\na = { bias = 'all' }\nb = { bais = 'none' }",
+        17,
+        ["'bais'", "'bias'"],
+    ),
+    (
+        "n_layer = [2, 4]",
+        "[factors.x]\na = { bias = 'all' }\nb = { bias = 'some' }",
+        17,
+        ["bias level 'some'"],
+    ),
     ("n_layer = [2, 4]", "[factors.x]\na = { bias = 'all' }\nb = 3", 17, ["table of fields"]),
-    ("n_layer = [2, 4]", "[factors.x]\na = { topology = 1 }\nb = { topology = 2 }", 15, ["two factors", "topology and x"]),
-    ("n_layer = [2, 4]", "[factors.loss]\na = { bias = 'all' }\nb = { bias = 'none' }", 15, ["column"]),
+    (
+        "n_layer = [2, 4]",
+        "[factors.x]\na = { topology = 1 }\nb = { topology = 2 }",
+        15,
+        ["two factors", "topology and x"],
+    ),
+    (
+        "n_layer = [2, 4]",
+        "[factors.loss]\na = { bias = 'all' }\nb = { bias = 'none' }",
+        15,
+        ["column"],
+    ),
     ("# depth", "\n[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
     ("# depth", "\n[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
-    ("# depth", "\n[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7", 20, ["topology level '7'"]),
+    (
+        "# depth",
+        "\n[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7",
+        20,
+        ["topology level '7'"],
+    ),
     ("# depth", "\n[[exclude]]", 16, ["everything"]),
     ("# depth", "\n[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
     ("# depth", "\n[eval]\nlengths = [0]", 17, ["lengths"]),
@@ -231,28 +354,59 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
     ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
     ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
-    ("# depth", "\nd_mlp = [8, 16]\n[match]\nparams = 'body'", 16, ["d_mlp varies d_mlp", "match by steps"]),
+    (
+        "# depth",
+        "\nd_mlp = [8, 16]\n[match]\nparams = 'body'",
+        16,
+        ["d_mlp varies d_mlp", "match by steps"],
+    ),
     *(
         ("# depth", f"\n[tune]\n{keys}", line, words)
         for keys, line, words in [
             ("lr = [1e-4, 1e-2]\nper = 'cell'", 16, ["tune.points is missing", "log scale"]),
             ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "first cell"]),
-            ("lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'", 18, ["key of [tune] 'point'", "'points'"]),
+            (
+                "lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'",
+                18,
+                ["key of [tune] 'point'", "'points'"],
+            ),
             ("lr = [1e-4, 1e-2]\npoints = 2\nper = 'cell'", 18, ["tune.points = 2", "3"]),
-            ("lr = [1e-4, 1e-2]\npoints = 60\nper = 'cell'", 18, ["tune.points = 60", "nearer than 10%"]),
-            ("lr = [1e-2, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = [0.01, 0.0001]", "lower"]),
+            (
+                "lr = [1e-4, 1e-2]\npoints = 60\nper = 'cell'",
+                18,
+                ["tune.points = 60", "nearer than 10%"],
+            ),
+            (
+                "lr = [1e-2, 1e-4]\npoints = 5\nper = 'cell'",
+                17,
+                ["tune.lr = [0.01, 0.0001]", "lower"],
+            ),
             ("lr = [1e-2]\npoints = 5\nper = 'cell'", 17, ["tune.lr"]),
             ("lr = [0, 1e-4]\npoints = 5\nper = 'cell'", 17, ["tune.lr = 0", "above 0"]),
             ("lr = [1e-4, 1e9]\npoints = 5\nper = 'cell'", 17, ["100"]),
             ("lr = [1e-4, 1e-2]\npoints = 5\nseeds = 0\nper = 'cell'", 19, ["tune.seeds = 0"]),
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = 'cel'", 19, ["'cel'", "'cell'", "study"]),
-            ("lr = [1e-4, 1e-2]\npoints = 5\nper = ['topolgy']", 19, ["factor in tune.per 'topolgy'", "'topology'"]),
+            (
+                "lr = [1e-4, 1e-2]\npoints = 5\nper = ['topolgy']",
+                19,
+                ["factor in tune.per 'topolgy'", "'topology'"],
+            ),
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = []", 19, ["tune.per = []", '"study"']),
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = 3", 19, ["tune.per = 3"]),
         ]
     ),
-    ("# depth", "\n[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
-    ("# depth", "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'", 18, ["fit.hold_out = 'biggest'", "largest size"]),
+    (
+        "# depth",
+        "\n[fit]\ngroup = 'topolgy'",
+        17,
+        ["factor in [fit] group 'topolgy'", "'topology'"],
+    ),
+    (
+        "# depth",
+        "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'",
+        18,
+        ["fit.hold_out = 'biggest'", "largest size"],
+    ),
     ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
     ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
     ("# depth", "\n[optimizer]\nlr = 3", 16, ["'optimizer'"]),
@@ -260,8 +414,14 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "line", "words"), WRONG, ids=[f"{old[:20]!r} → {new[:40]!r}" for old, new, *_ in WRONG])
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str, line: int, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    WRONG,
+    ids=[f"{old[:20]!r} → {new[:40]!r}" for old, new, *_ in WRONG],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, words: list[str]
+) -> None:
     assert PLAIN.count(old) == 1
     with pytest.raises(AblateError) as error:
         read(tmp_path, PLAIN.replace(old, new))
@@ -280,24 +440,43 @@ def test_a_budget_that_match_would_undo_is_refused(tmp_path: Path, by: str) -> N
     text = PLAIN.replace('tokens = "1M"\n', "").replace(
         "[2, 4]  # depth", f'[2, 4]\ntokens = ["1M", "2M"]\n[match]\nflops = true\nby = "{by}"'
     )
-    with pytest.raises(AblateError, match=r"line 15: tokens varies tokens, which \[match\] of FLOPs makes equal again"):
+    with pytest.raises(
+        AblateError,
+        match=r"line 15: tokens varies tokens, which \[match\] of FLOPs makes equal again",
+    ):
         read(tmp_path, text)
     assert read(tmp_path, 'within = ["tokens"]\n' + text).match
-    assert read(tmp_path, text.replace("flops = true", 'params = "body"').replace("steps", "d_mlp")).match
+    assert read(
+        tmp_path, text.replace("flops = true", 'params = "body"').replace("steps", "d_mlp")
+    ).match
 
 
 def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
-    with pytest.raises(AblateError, match=r"line 6: lr is fixed here, and found by \[tune\] \(.*line 18\); keep one"):
+    with pytest.raises(
+        AblateError,
+        match=r"line 6: lr is fixed here, and found by \[tune\] \(.*line 18\); keep one",
+    ):
         read(tmp_path, PLAIN.replace("d_model = 64", "lr = 1e-3\nd_model = 64") + TUNE)
     with pytest.raises(AblateError, match=r"line 15: lr sets lr, which is found by \[tune\]"):
         read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "lr = [1e-3, 1e-2]") + TUNE)
     with pytest.raises(AblateError, match=r"line 15: speed sets lr"):
-        read(tmp_path, PLAIN.replace("n_layer = [2, 4]", "[factors.speed]\na = { lr = 1e-3 }\nb = { lr = 1e-2 }") + TUNE)
+        read(
+            tmp_path,
+            PLAIN.replace(
+                "n_layer = [2, 4]", "[factors.speed]\na = { lr = 1e-3 }\nb = { lr = 1e-2 }"
+            )
+            + TUNE,
+        )
 
 
 def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:
     tables = "\n[fit]\ngroup = 'topology'\nhold_out = 'largest size'\n[report]\ndelta = '1e-2'\n"
-    study = read(tmp_path, PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = '5e-3', max = 9 }") + TUNE + tables)
+    study = read(
+        tmp_path,
+        PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = '5e-3', max = 9 }")
+        + TUNE
+        + tables,
+    )
     assert (study.seeds, study.two_stage, study.delta) == ((0, 1, 2), TwoStage(0.005, 9), 0.01)
     assert study.tune == Tune(1e-4, 1e-2, 5, 1, ())
     assert study.fit and (study.fit.group, study.fit.hold_out) == ("topology", "largest size")
@@ -311,7 +490,9 @@ def test_what_may_be_held_out_is_what_a_fit_knows() -> None:
 
 
 def test_designs_with_and_without_take_two_levels(tmp_path: Path) -> None:
-    text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "leave-one-out"').replace("[2, 4]", "[2, 4, 6]")
+    text = PLAIN.replace("seeds = 2", 'seeds = 2\ndesign = "leave-one-out"').replace(
+        "[2, 4]", "[2, 4, 6]"
+    )
     with pytest.raises(AblateError, match=r"line 16: n_layer has 3 levels"):
         read(tmp_path, text)
 
@@ -326,11 +507,28 @@ def test_a_study_cannot_explode(tmp_path: Path) -> None:
 
 
 def test_a_line_is_found_in_arrays_tables_and_strings() -> None:
-    text = 'a = 1\nb = [\n  [1],  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2 }\n[[e]]\nk = 1\n[[e]]\nk = 2\n'
+    text = (
+        'a = 1\nb = [\n  [1],  # [x]\n  "two ] words",\n]\n[t."u v"]\nk = { n = 1, m = 2'
+        " }\n[[e]]\nk = 1\n[[e]]\nk = 2\n"
+    )
     source = Source(Path("s.toml"), text)
-    assert [source.line("a"), source.line("b"), source.line("b", 1), source.line("b", "two")] == [1, 2, 3, 4]
-    assert [source.line("t", "u v"), source.line("t", "u v", "k"), source.line("t", "u v", "k", "m")] == [6, 7, 7]
-    assert [source.line("e", 0, "k"), source.line("e", 1), source.line("e", 1, "k"), source.line("nowhere")] == [9, 10, 11, 0]
+    assert [source.line("a"), source.line("b"), source.line("b", 1), source.line("b", "two")] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert [
+        source.line("t", "u v"),
+        source.line("t", "u v", "k"),
+        source.line("t", "u v", "k", "m"),
+    ] == [6, 7, 7]
+    assert [
+        source.line("e", 0, "k"),
+        source.line("e", 1),
+        source.line("e", 1, "k"),
+        source.line("nowhere"),
+    ] == [9, 10, 11, 0]
 
 
 def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
@@ -339,14 +537,21 @@ def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
     masked = PLAIN.replace("n_head = 2", 'n_head = 2\nobjective = "masked"')
     study = read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "era_accuracy"'))
     assert (study.goal, study.evaluation.downstream) == ("max", ("era_accuracy",))
-    assert read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "probe_accuracy"')).metric == "probe_accuracy@0.15"
+    assert (
+        read(tmp_path, masked.replace("seeds = 2", 'seeds = 2\nmetric = "probe_accuracy"')).metric
+        == "probe_accuracy@0.15"
+    )
 
 
 def test_a_question_may_stand_on_several_lines(tmp_path: Path) -> None:
-    assert read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
+    assert (
+        read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
+    )
 
 
-def test_a_missing_study_names_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_study_names_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AblateError, match=r"no study file 'quickstrat'.*ablate new"):
         load("quickstrat")
@@ -370,11 +575,17 @@ def test_a_written_study_reads_as_the_same(file: Path) -> None:
 def test_a_written_study_explains_its_small_tables() -> None:
     import tomllib
 
-    raw = tomllib.loads(PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE)
+    raw = tomllib.loads(
+        PLAIN.replace("seeds = 2", "seeds = { pilot = 3, resolution = 0.01, max = 9 }") + TUNE
+    )
     text = write(raw)
     assert tomllib.loads(text) == raw
     assert "seeds = { pilot = 3, resolution = 0.01, max = 9 } # how many runs" in text
-    assert re.search(r"# How the learning rate.*\n\[tune\]\nlr = .* # the lowest and the highest learning rate\n", text)
+    assert re.search(
+        r"# How the learning rate.*\n\[tune\]\nlr = .* # the lowest and the highest learning"
+        r" rate\n",
+        text,
+    )
 
 
 def test_hostile_names_and_values_are_written_as_they_are() -> None:

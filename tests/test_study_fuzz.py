@@ -1,4 +1,6 @@
-"""Mutated study files: a plan or one clear error, never another exception, never a written file, never a long wait."""
+"""Mutated study files: a plan or one clear error, never another exception, never a written file,
+never a long wait.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ STUDIES = Path(__file__).parent.parent / "studies"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a study's neighbours, kind and unkind; the current one, with a cache of its own outside."""
+    """A folder with a study's neighbours, kind and unkind; the current one, with a cache of its own
+    outside.
+    """
     folder = tmp_path / "place"
     (folder / "text").mkdir(parents=True)
     (folder / "words.txt").write_text("some words and more of them\n" * 3000)
@@ -46,7 +50,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tried(file: Path, data: bytes) -> tuple[str, float]:
-    """What became of a file, "plan" or the error's line, and the seconds of work it took. Any other exception comes through."""
+    """What became of a file, "plan" or the error's line, and the seconds of work it took. Any other
+    exception comes through.
+    """
     file.write_bytes(data)
     begun = time.process_time()
     outcome = "plan"
@@ -101,7 +107,7 @@ def test_twenty_thousand_mutated_files(place: Path) -> None:
     assert slow[-1][0] < 1, slow
 
 
-# -- what would explode ---------------------------------------------------------------------------------------------------
+# -- what would explode ----------------------------------------------------------------------------
 
 PLAIN = """\
 name = "p"
@@ -116,28 +122,61 @@ topology = [1, 5]
 MANY = list(range(1, 1001))
 TUNED = '[tune]\nlr = [1e-9, 100]\nper = "cell"\n'
 EXPLOSIONS = {
-    "a grid of 10^9": (PLAIN + f"n_layer = {MANY}\nlr = {MANY}\nweight_decay = {MANY}\n", "2,000,000,000 cells × 2 seeds are"),
-    "strata of 10^6": ("within = ['lr', 'd_mlp']\n" + PLAIN + f"lr = {MANY}\nd_mlp = {MANY}\n", "2,000,000 cells"),
-    "seeds = 10^9": (PLAIN.replace("seeds = 2", "seeds = 1000000000"), "seeds = 1000000000: between 1 and"),
-    "seeds.max = 10^9": (PLAIN.replace("= 2", "= { pilot = 2, resolution = 1, max = 1000000000 }"), "seeds.max = 1000"),
-    "a list of seeds": (PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"), "line 3: seeds has more than 10,000"),
-    "a list of levels": (PLAIN + f"lr = {[*range(20_000)]}", "line 9: factors.lr has more than 10,000"),
-    "a file of 10^7 levels": (PLAIN + "lr = [" + "1," * 10**7 + "]", "larger than a study file ever is"),
+    "a grid of 10^9": (
+        PLAIN + f"n_layer = {MANY}\nlr = {MANY}\nweight_decay = {MANY}\n",
+        "2,000,000,000 cells × 2 seeds are",
+    ),
+    "strata of 10^6": (
+        "within = ['lr', 'd_mlp']\n" + PLAIN + f"lr = {MANY}\nd_mlp = {MANY}\n",
+        "2,000,000 cells",
+    ),
+    "seeds = 10^9": (
+        PLAIN.replace("seeds = 2", "seeds = 1000000000"),
+        "seeds = 1000000000: between 1 and",
+    ),
+    "seeds.max = 10^9": (
+        PLAIN.replace("= 2", "= { pilot = 2, resolution = 1, max = 1000000000 }"),
+        "seeds.max = 1000",
+    ),
+    "a list of seeds": (
+        PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"),
+        "line 3: seeds has more than 10,000",
+    ),
+    "a list of levels": (
+        PLAIN + f"lr = {[*range(20_000)]}",
+        "line 9: factors.lr has more than 10,000",
+    ),
+    "a file of 10^7 levels": (
+        PLAIN + "lr = [" + "1," * 10**7 + "]",
+        "larger than a study file ever is",
+    ),
     "points = 10^9": (PLAIN + "[eval]\npoints = 1000000000", "line 10: eval.points = 1000000000"),
     "tokens = 10^29": (PLAIN + "[eval]\ntokens = 1e29", "line 10: eval.tokens = "),
     "lengths": (PLAIN + f"[eval]\nlengths = {[k / 64 for k in MANY]}", "line 10: eval.lengths"),
     "tune.points": (PLAIN + TUNED + "points = 1000000000", "line 12: tune.points = 1000000000"),
-    "tune.seeds": (PLAIN + TUNED + "points = 100\nseeds = 1000", "2 groups × 100 rates × 1,000 seeds tune; more than"),
+    "tune.seeds": (
+        PLAIN + TUNED + "points = 100\nseeds = 1000",
+        "2 groups × 100 rates × 1,000 seeds tune; more than",
+    ),
     "exclusions": (PLAIN + "[[exclude]]\ntopology = 5\n" * 2000, "2,000 [[exclude]] tables"),
     "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "nested deeper"),
     "a nested header": (PLAIN + "[a" + ".a" * 3000 + "]", "line 9: [a.a."),
     "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "stands twice"),
     "nested lists": (PLAIN + "lr = " + "[" * 90 + "]" * 90, "nested deeper"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
-    "a number of 30,000 digits": (PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]", "line 9: factors.lr.1 has a number beyond"),
-    "a wide model": (PLAIN.replace("d_model = 64", "d_model = 64\nd_mlp = 1e29"), "line 6: d_mlp = "),
-    "a long run": (PLAIN.replace('"1M"', "1e15").replace("64", "64\nbatch_tokens = 256"), "no run takes so many"),
-}  # fmt: skip
+    "a number of 30,000 digits": (
+        PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]",
+        "line 9: factors.lr.1 has a number beyond",
+    ),
+    "a wide model": (
+        PLAIN.replace("d_model = 64", "d_model = 64\nd_mlp = 1e29"),
+        "line 6: d_mlp = ",
+    ),
+    "a long run": (
+        PLAIN.replace('"1M"', "1e15").replace("64", "64\nbatch_tokens = 256"),
+        "no run takes so many",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", EXPLOSIONS)
@@ -146,7 +185,7 @@ def test_what_would_explode_is_refused(place: Path, name: str) -> None:
     assert words in tried(place / "small.toml", text.encode())[0]
 
 
-# -- what a study file names ----------------------------------------------------------------------------------------------
+# -- what a study file names -----------------------------------------------------------------------
 
 PATHS = {
     "fifo": "it is no file",
@@ -165,7 +204,9 @@ PATHS = {
 @pytest.mark.parametrize("key", ["corpus", "tokenizer"])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:20])
 def test_what_is_no_file_is_said_in_one_line(place: Path, key: str, path: str) -> None:
-    outcome, _ = tried(place / "small.toml", PLAIN.replace("[base]", f'[base]\n{key} = "{path}"').encode())
+    outcome, _ = tried(
+        place / "small.toml", PLAIN.replace("[base]", f'[base]\n{key} = "{path}"').encode()
+    )
     assert "line 5: " in outcome
     assert key == "tokenizer" or PATHS[path] in outcome
 

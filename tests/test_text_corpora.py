@@ -1,4 +1,6 @@
-"""Finding corpora: what they are, how long, by what name, and every way in which they are not there."""
+"""Finding corpora: what they are, how long, by what name, and every way in which they are not
+there.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,22 @@ def _old(path: Path) -> Path:
 
 def test_the_shipped_corpora_are_what_their_readme_says() -> None:
     austen, sotu = (corpora.find(name, Path()) for name in ("austen", "sotu"))
-    assert (austen.n_documents, austen.n_bytes, austen.location, austen.name) == (6, 4016982, "package:austen", "austen")
+    assert (austen.n_documents, austen.n_bytes, austen.location, austen.name) == (
+        6,
+        4016982,
+        "package:austen",
+        "austen",
+    )
     assert (sotu.n_documents, sotu.n_bytes) == (249, 12186000)
     # A run's key holds this hash: reading the text differently makes every stored run another one.
     assert austen.hash == "74f6dd8c15c0ffab8ed8d595a8adb26bbccac0c51a5219dcc97a5e3487ae65ac"
     assert 0.09 < austen.n_held_out_bytes / austen.n_bytes < 0.11
     assert 0.08 < sotu.n_held_out_bytes / sotu.n_bytes < 0.12
     notes = (sources.SHIPPED / "README.md").read_text()
-    assert all(word in notes for word in ("austen.txt.xz", "sotu.txt.xz", "Public domain", "American Presidency Project"))
+    assert all(
+        word in notes
+        for word in ("austen.txt.xz", "sotu.txt.xz", "Public domain", "American Presidency Project")
+    )
 
 
 def test_the_same_text_has_the_same_hash_in_whatever_form(tmp_path: Path) -> None:
@@ -54,18 +64,34 @@ def test_the_same_text_has_the_same_hash_in_whatever_form(tmp_path: Path) -> Non
     (folder.parent / "z.md").write_bytes(second)
     (folder / "a.txt").write_bytes(first + b"\n\n")
     (folder.parent / ".hidden").write_bytes(b"not read")
-    specs = ["story.txt", "story.v2.txt.gz", str(tmp_path / "packed.txt.xz"), "stories", "stor*/**/*.[tm]*"]
+    specs = [
+        "story.txt",
+        "story.v2.txt.gz",
+        str(tmp_path / "packed.txt.xz"),
+        "stories",
+        "stor*/**/*.[tm]*",
+    ]
     found = [corpora.find(spec, tmp_path) for spec in specs]
-    expected = hashlib.sha256(b"".join(part.strip() + b"\f" for part in (first, second))).hexdigest()
+    expected = hashlib.sha256(
+        b"".join(part.strip() + b"\f" for part in (first, second))
+    ).hexdigest()
     assert {corpus.hash for corpus in found} == {expected}
     assert {corpus.n_documents for corpus in found} == {2}
     assert {corpus.n_bytes for corpus in found} == {len(TEXT)}
-    assert [corpus.name for corpus in found] == ["story", "story", "packed", "stories", tmp_path.name]
+    assert [corpus.name for corpus in found] == [
+        "story",
+        "story",
+        "packed",
+        "stories",
+        tmp_path.name,
+    ]
     assert all(corpora.read(corpus.location).hash == expected for corpus in found)
     assert all(corpus.location.startswith("/") for corpus in found)
 
 
-def test_a_change_is_noticed_and_an_unchanged_text_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_noticed_and_an_unchanged_text_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(TEXT)
     before, changed = corpora.find("a.txt", tmp_path), path.stat().st_mtime_ns
@@ -95,9 +121,14 @@ def test_a_hugging_face_data_set_is_its_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "complaint"),
-    [({"a": ["x"], "b": ["y"]}, "no column 'text'.*columns: a, b"), ({"n": [1]}, "no column 'text'.*columns: n")],
+    [
+        ({"a": ["x"], "b": ["y"]}, "no column 'text'.*columns: a, b"),
+        ({"n": [1]}, "no column 'text'.*columns: n"),
+    ],
 )
-def test_a_data_set_without_one_column_of_text_says_its_columns(tmp_path: Path, columns: dict, complaint: str) -> None:
+def test_a_data_set_without_one_column_of_text_says_its_columns(
+    tmp_path: Path, columns: dict, complaint: str
+) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict(columns).save_to_disk(str(tmp_path / "set"))
     with pytest.raises(AblateError, match=complaint):
@@ -126,9 +157,20 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "spec", "complaint"),
     [
-        ({}, "austin", "corpus 'austin': there is no such corpus, and no such file .*; did you mean 'austen'.*austen, sotu"),
+        (
+            {},
+            "austin",
+            (
+                "corpus 'austin': there is no such corpus, and no such file .*; did you mean"
+                " 'austen'.*austen, sotu"
+            ),
+        ),
         ({"story.txt": TEXT}, "stroy.txt", "did you mean 'story.txt'"),
-        ({}, "no/such/folder/x.txt", "corpus 'no/such/folder/x.txt': .* in /.*/no/such/folder; paths count from"),
+        (
+            {},
+            "no/such/folder/x.txt",
+            "corpus 'no/such/folder/x.txt': .* in /.*/no/such/folder; paths count from",
+        ),
         ({"tiny.toml": b"", ".tiny.txt": TEXT}, "tiny.txt", "study file's folder. Named corpora"),
         ({}, "/no/such/x.txt", "file or folder in /no/such. Named"),
         ({}, "*.txt", "there is no such file"),
@@ -138,16 +180,30 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
         ({"folder/.hidden": TEXT}, "folder", "the folder is empty"),
         ({"image.txt": b"\x89PNG\0\0"}, "image.txt", "image.txt holds NUL bytes"),
         ({"bad.txt.gz": b"no gzip"}, "bad.txt.gz", "bad.txt.gz cannot be unpacked"),
-        ({"torn.txt.gz": gzip.compress(TEXT)[:-12]}, "torn.txt.gz", "torn.txt.gz cannot be unpacked"),
-        ({"torn.txt.xz": lzma.compress(TEXT)[:-20]}, "torn.txt.xz", "torn.txt.xz cannot be unpacked"),
+        (
+            {"torn.txt.gz": gzip.compress(TEXT)[:-12]},
+            "torn.txt.gz",
+            "torn.txt.gz cannot be unpacked",
+        ),
+        (
+            {"torn.txt.xz": lzma.compress(TEXT)[:-20]},
+            "torn.txt.xz",
+            "torn.txt.xz cannot be unpacked",
+        ),
         ({"bin/train.bin": b"ab"}, "bin", "val.bin is missing beside its other half"),
-        ({"bin/train.bin": b"ab", "bin/val.bin": b"abc"}, "bin", "val.bin has 3 bytes: tokens of 16 bits"),
+        (
+            {"bin/train.bin": b"ab", "bin/val.bin": b"abc"},
+            "bin",
+            "val.bin has 3 bytes: tokens of 16 bits",
+        ),
         ({"bin/train.bin": b"ab", "bin/val.bin": b""}, "bin", "val.bin has 0 bytes"),
         ({}, "hf:nowhere", "there is no folder"),
         ({}, "debian-docs", "python -m ablate.text.debian_docs"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, files: dict[str, bytes], spec: str, complaint: str) -> None:
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, files: dict[str, bytes], spec: str, complaint: str
+) -> None:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -156,7 +212,9 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, files: dict[str, byte
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_unpacks_to_far_more_than_text_would_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_unpacks_to_far_more_than_text_would_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "_UNPACKED_FREELY", 1 << 20)
     (tmp_path / "fine.txt.gz").write_bytes(gzip.compress(b"word " * 100_000))
     (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a" * (8 << 20)))
@@ -165,7 +223,9 @@ def test_a_file_that_unpacks_to_far_more_than_text_would_is_refused(tmp_path: Pa
         corpora.find("bomb.txt.gz", tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_names_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
@@ -173,15 +233,30 @@ def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monke
         corpora.find("a.txt.gz", tmp_path)
 
 
-def test_a_file_of_the_working_folder_is_named_as_the_study_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_working_folder_is_named_as_the_study_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tiny.txt").write_bytes(TEXT)
     (tmp_path / "studies").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AblateError, match=r"no such file or folder in /.*/studies; paths count .* did you mean '\.\./tiny\.txt'"):
+    with pytest.raises(
+        AblateError,
+        match=(
+            r"no such file or folder in /.*/studies; paths count .* did you mean '\.\./tiny\.txt'"
+        ),
+    ):
         corpora.find("tiny.txt", Path("studies"))
     assert corpora.find("../tiny.txt", Path("studies")).name == "tiny"
 
 
 def test_text_loads_neither_torch_nor_the_tokenizers_library() -> None:
-    program = "import sys, ablate.text; print({'torch', 'tokenizers', 'datasets', 'pandas'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+    program = (
+        "import sys, ablate.text; print({'torch', 'tokenizers', 'datasets', 'pandas'} &"
+        " set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )

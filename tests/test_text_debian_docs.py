@@ -1,4 +1,6 @@
-"""The corpus debian-docs: prose out of documentation, and a build that can be interrupted, with tools that only pretend."""
+"""The corpus debian-docs: prose out of documentation, and a build that can be interrupted, with
+tools that only pretend.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from ablate.text import corpora, debian_docs, prose
 
 PAGE = """<html><head><title>Not this</title><style>p { color: red }</style></head><body>
 <nav><p>You are on the page that is the home of this and that.</p></nav>
-<h1>About<a href="#about">¶</a></h1><p>This is the <b>first</b> paragraph of the&nbsp;page &amp; it is
+<h1>About<a href="#about">¶</a></h1><p>This is the <b>first</b> paragraph of the&nbsp;page
+&amp; it is
 about <code>fork()</code> and the like.</p>
 <pre>int main(void) { return 0; } /* this is in the code and not for us to read */</pre>
 <table><tr><td>This is a cell of the table and it is not for us.</td></tr></table>
-<ul><li>An item that is in a list, and the end of it.<li>Another one that is in the list as well.</ul>
+<ul><li>An item that is in a list, and the end of it.
+<li>Another one that is in the list as well.</ul>
 <p>foo bar baz quux corge grault</p></body></html>"""
 
 MAN = r""".TH FORK 2 "a date" "of the page"
@@ -105,7 +109,10 @@ def test_a_manual_page_is_its_sentences_without_macros() -> None:
 
 def test_words_that_mdoc_marks_stay_in_their_sentence() -> None:
     assert _prose(MDOC, "/usr/share/man/man2/open.2freebsd") == [
-        'The open call and openat() are, with the argument flags, as defined in fcntl(2)), "the same" on FreeBSD 8.0.',
+        (
+            'The open call and openat() are, with the argument flags, as defined in fcntl(2)), "the'
+            ' same" on FreeBSD 8.0.'
+        ),
     ]
 
 
@@ -126,27 +133,35 @@ def test_pod_loses_its_codes_and_keeps_their_text() -> None:
 
 def test_plain_text_and_dictionaries_are_their_paragraphs() -> None:
     text = (
-        "The first of the two is\nhere on two lines.\n\n  indented, as it is in the code of it\n\nA | B of the | C |\n----+----\n"
+        "The first of the two is\nhere on two lines.\n\n  indented, as it is in the code of it\n\nA"
+        " | B of the | C |\n----+----\n"
     )
     assert _prose(text, "/doc/a.txt") == ["The first of the two is here on two lines."]
-    assert _prose("cat\n   An animal that is in the house, and on the mat.\n\ndog\n", "/dictd/wn.dict.dz") == [
-        "cat An animal that is in the house, and on the mat."
-    ]
+    assert _prose(
+        "cat\n   An animal that is in the house, and on the mat.\n\ndog\n", "/dictd/wn.dict.dz"
+    ) == ["cat An animal that is in the house, and on the mat."]
     assert prose.reader("/usr/bin/cat") is None
 
 
 FAKE = {
-    "apt-cache": """case "$1" in
-        search) for name in small-doc-9 small-doc-10 other-doc; do echo "$name" | grep -E "$3" | sed "s/$/ - words/"; done;;
+    "apt-cache": (
+        """case "$1" in
+        search) for name in small-doc-9 small-doc-10 other-doc; do
+            echo "$name" | grep -E "$3" | sed "s/$/ - words/"; done;;
         show) printf "Package: $3\\nVersion: 1.0\\n";;
-    esac""",
-    "apt-get": """echo "$3" >> "$LOG"
+    esac"""
+    ),
+    "apt-get": (
+        """echo "$3" >> "$LOG"
     if [ -e "$BROKEN" ] && [ "$3" = other-doc ]; then echo "E: no network" >&2; exit 100; fi
-    echo "$3" > "$3.deb" """,
-    "dpkg-deb": """case "$1" in
+    echo "$3" > "$3.deb" """
+    ),
+    "dpkg-deb": (
+        """case "$1" in
         -x) mkdir -p "$3"; cp -r "$PACKAGES/$(cat "$2")/." "$3";;
         -f) echo 1.0;;
-    esac""",
+    esac"""
+    ),
 }
 
 
@@ -171,19 +186,30 @@ def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for file, text in files.items():
             path = tmp_path / "packages" / name / "usr/share/doc" / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(gzip.compress(text.encode()) if file.endswith(".gz") else text.encode())
+            path.write_bytes(
+                gzip.compress(text.encode()) if file.endswith(".gz") else text.encode()
+            )
         (path.parent / "link.html").symlink_to("/etc/passwd")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    for name, value in (("PACKAGES", "packages"), ("LOG", "log"), ("BROKEN", "broken"), ("ABLATE_CACHE", "cache")):
+    for name, value in (
+        ("PACKAGES", "packages"),
+        ("LOG", "log"),
+        ("BROKEN", "broken"),
+        ("ABLATE_CACHE", "cache"),
+    ):
         monkeypatch.setenv(name, str(tmp_path / value))
     return tmp_path
 
 
 def _build(*patterns: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ablate.text.debian_docs", *patterns], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "ablate.text.debian_docs", *patterns], capture_output=True, text=True
+    )
 
 
-def test_a_build_takes_the_newest_of_a_pattern_drops_duplicates_and_keeps_a_manifest(debian: Path) -> None:
+def test_a_build_takes_the_newest_of_a_pattern_drops_duplicates_and_keeps_a_manifest(
+    debian: Path,
+) -> None:
     done = _build("small-doc-[0-9]+", "gone-doc", "other-doc")
     assert (done.returncode, done.stderr) == (0, "")
     assert "gone-doc: this release has no such package" in done.stdout
@@ -199,24 +225,40 @@ def test_a_build_takes_the_newest_of_a_pattern_drops_duplicates_and_keeps_a_mani
         ("gone-doc", None),
         ("other-doc", "other-doc"),
     ]
-    assert manifest[0]["version"] == "1.0" and manifest[0]["files"] == 2 and len(manifest[2]["deb_sha256"]) == 64
+    assert (
+        manifest[0]["version"] == "1.0"
+        and manifest[0]["files"] == 2
+        and len(manifest[2]["deb_sha256"]) == 64
+    )
     corpus = corpora.find("debian-docs", debian)
-    assert (corpus.name, corpus.n_documents, corpus.location) == ("debian-docs", 3, str(built / "text"))
+    assert (corpus.name, corpus.n_documents, corpus.location) == (
+        "debian-docs",
+        3,
+        str(built / "text"),
+    )
     again = _build("other-doc")
-    assert (again.returncode, again.stderr) == (2, f"{built} was built of other packages: delete that folder to build it anew\n")
+    assert (again.returncode, again.stderr) == (
+        2,
+        f"{built} was built of other packages: delete that folder to build it anew\n",
+    )
 
 
 def test_an_interrupted_build_says_why_and_goes_on_where_it_was(debian: Path) -> None:
     (debian / "broken").touch()
     failed = _build("small-doc-[0-9]+", "other-doc")
-    assert (failed.returncode, failed.stderr) == (2, "`apt-get download -q other-doc` failed: E: no network\n")
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "`apt-get download -q other-doc` failed: E: no network\n",
+    )
     assert not debian_docs.folder().exists()
     (debian / "broken").unlink()
     assert _build("small-doc-[0-9]+", "other-doc").returncode == 0
     assert (debian / "log").read_text().split() == ["small-doc-10", "other-doc", "other-doc"]
 
 
-def test_without_packages_or_tools_nothing_is_built(debian: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_packages_or_tools_nothing_is_built(
+    debian: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "run `apt-get update` first" in _build("gone-doc").stderr
     monkeypatch.setenv("PATH", str(debian / "nowhere"))
     assert "there is no apt-cache here" in _build("other-doc").stderr

@@ -21,7 +21,9 @@ def test_documents_stand_between_form_feeds_without_the_white_space_around_them(
 
 
 @given(st.text("ab é語\n ", max_size=200), st.integers(4, 40))
-def test_pieces_are_the_document_cut_where_white_space_begins_else_between_characters(text: str, size: int) -> None:
+def test_pieces_are_the_document_cut_where_white_space_begins_else_between_characters(
+    text: str, size: int
+) -> None:
     whole = text.encode()
     pieces = list(Document(whole, 0, len(whole)).pieces(size))
     assert b"".join(pieces) == whole
@@ -64,5 +66,7 @@ def test_without_lines_the_last_tenth_begins_between_characters() -> None:
 @pytest.mark.parametrize("n_documents", [50, 249])
 def test_every_tenth_of_many_documents_is_held_out_whole(n_documents: int) -> None:
     document = Document(b"some text", 0, 9)
-    held_out = [n for n in range(n_documents) if parts(document, n, n_documents) == [(document, True)]]
+    held_out = [
+        n for n in range(n_documents) if parts(document, n, n_documents) == [(document, True)]
+    ]
     assert held_out == list(range(9, n_documents, 10))

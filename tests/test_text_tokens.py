@@ -1,4 +1,6 @@
-"""Tokens: every byte trained on or held out, tokenizers there and back, and a cache that races and crashes leave whole."""
+"""Tokens: every byte trained on or held out, tokenizers there and back, and a cache that races and
+crashes leave whole.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _load(corpus: Corpus, spec: str, n_ctx: int = 8, root: Path = Path()) -> tuple[TokenizerInfo, Tokens]:
+def _load(
+    corpus: Corpus, spec: str, n_ctx: int = 8, root: Path = Path()
+) -> tuple[TokenizerInfo, Tokens]:
     info = tokenizers.describe(spec, corpus, root)
     config = RunConfig(
         corpus=corpus.name,
@@ -44,9 +48,26 @@ def _load(corpus: Corpus, spec: str, n_ctx: int = 8, root: Path = Path()) -> tup
 
 
 def _story(seed: int, sentences: int) -> str:
-    words = ["the", "cat", "sat", "on", "a", "mat,", "and", "dog's", "naïve", "–", "(slowly)", "home.\n\nThen", "42", '"why?"']
+    words = [
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "a",
+        "mat,",
+        "and",
+        "dog's",
+        "naïve",
+        "–",
+        "(slowly)",
+        "home.\n\nThen",
+        "42",
+        '"why?"',
+    ]
     draw = random.Random(seed)
-    return "\n".join(" ".join(draw.choices(words, k=9)) + f" No. {seed}/{n}" for n in range(sentences))
+    return "\n".join(
+        " ".join(draw.choices(words, k=9)) + f" No. {seed}/{n}" for n in range(sentences)
+    )
 
 
 def _corpus(folder: Path, documents: list[str], name: str = "story") -> Corpus:
@@ -61,7 +82,9 @@ def _spell(tokens: Tokens, stream: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("spec", ["byte", "bpe:300"])
 @pytest.mark.parametrize("n_documents", [3, 60])
-def test_every_line_is_trained_on_or_held_out_never_both(folder: Path, spec: str, n_documents: int) -> None:
+def test_every_line_is_trained_on_or_held_out_never_both(
+    folder: Path, spec: str, n_documents: int
+) -> None:
     documents = [_story(seed, 40) for seed in range(n_documents)]
     corpus = _corpus(folder, documents)
     _, tokens = _load(corpus, spec)
@@ -69,7 +92,11 @@ def test_every_line_is_trained_on_or_held_out_never_both(folder: Path, spec: str
     lines = [line for document in documents for line in document.split("\n")]
     marks = [line.rpartition(" No. ")[2] for line in lines if " No. " in line]
     trained, tested = (
-        {line.rpartition(" No. ")[2] for line in part.replace("\f", "\n").split("\n") if " No. " in line}
+        {
+            line.rpartition(" No. ")[2]
+            for line in part.replace("\f", "\n").split("\n")
+            if " No. " in line
+        }
         for part in (train, held_out)
     )
     assert trained | tested == set(marks)
@@ -79,7 +106,9 @@ def test_every_line_is_trained_on_or_held_out_never_both(folder: Path, spec: str
         assert document.endswith(of_document[-1])
         cut = [mark in tested for mark in of_document]
         assert cut == sorted(cut)  # the end of a document, or all or nothing of it
-        assert sum(cut) == (40 if number % 10 == 9 else 0) if n_documents >= 50 else 2 <= sum(cut) <= 5
+        assert (
+            sum(cut) == (40 if number % 10 == 9 else 0) if n_documents >= 50 else 2 <= sum(cut) <= 5
+        )
     assert tokens.held_out_bytes == len(held_out.encode()) == corpus.n_held_out_bytes
     assert len(train.encode()) == corpus.n_train_bytes
 
@@ -114,16 +143,22 @@ def test_bpe_gives_the_tokens_of_the_library_whatever_the_pieces(folder: Path) -
     content = whole.encode()
     for size in (64, 1000):
         pieces = list(Document(content, 0, len(content)).pieces(size))
-        assert [token for piece in tokenizers.Library(path).encode(pieces) for token in piece] == list(first)
+        assert [
+            token for piece in tokenizers.Library(path).encode(pieces) for token in piece
+        ] == list(first)
 
 
-def test_bpe_learns_from_the_training_part_alone_and_the_same_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bpe_learns_from_the_training_part_alone_and_the_same_each_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = "\n".join("the cat sat on the mat" for _ in range(90))
     documents = [trained + "\n" + "\n".join("zyzzyva quokka axolotl" for _ in range(10))]
     corpus = _corpus(folder, documents)
     _, tokens = _load(corpus, "bpe:280")
     assert tokens.spelling is not None
-    assert b" the" in tokens.spelling and not any(b"zy" in token or b"okk" in token for token in tokens.spelling)
+    assert b" the" in tokens.spelling and not any(
+        b"zy" in token or b"okk" in token for token in tokens.spelling
+    )
     monkeypatch.setenv("ABLATE_CACHE", str(folder / "other"))
     _, again = _load(corpus, "bpe:280")
     assert again.spelling == tokens.spelling and np.array_equal(again.train, tokens.train)
@@ -148,24 +183,40 @@ def test_a_tokenizer_is_described_without_training_and_told_apart_by_its_text(fo
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Tokenizers as other projects train them: byte-level with an end of text, WordPiece, metaspace that falls back on bytes."""
+    """Tokenizers as other projects train them: byte-level with an end of text, WordPiece, metaspace
+    that falls back on bytes.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     made = {}
     stories = [_story(seed, 50) for seed in range(4)]
     gpt = Tokenizer(models.BPE())
-    gpt.pre_tokenizer, gpt.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    gpt.pre_tokenizer, gpt.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     gpt.train_from_iterator(
         stories,
-        trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=330,
+            initial_alphabet=alphabet,
+            special_tokens=["<|endoftext|>"],
+            show_progress=False,
+        ),
     )
     made["gpt"] = gpt
     bert = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    bert.normalizer, bert.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    bert.normalizer, bert.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     bert.decoder = decoders.WordPiece()
     bert.train_from_iterator(
-        stories, trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]", "[SEP]"], show_progress=False)
+        stories,
+        trainers.WordPieceTrainer(
+            vocab_size=200, special_tokens=["[UNK]", "[SEP]"], show_progress=False
+        ),
     )
     made["bert"] = bert
     vocab = {
@@ -178,9 +229,15 @@ def _files(folder: Path) -> dict[str, Path]:
         "▁a": 261,
         "▁ab": 262,
     }
-    llama = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "a"), ("▁a", "b")], unk_token="<unk>", byte_fallback=True))
+    llama = Tokenizer(
+        models.BPE(
+            vocab=vocab, merges=[("▁", "a"), ("▁a", "b")], unk_token="<unk>", byte_fallback=True
+        )
+    )
     llama.normalizer = normalizers.Replace(" ", "▁")
-    llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    llama.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     llama.add_special_tokens(["<unk>", "</s>"])
     made["llama"] = llama
     for name, tokenizer in made.items():
@@ -200,9 +257,15 @@ def test_a_tokenizer_json_gives_its_own_tokens_and_their_bytes(folder: Path) -> 
         first = train[: train.index("ba ab\nba ab")]
         assert documents[0].startswith(first) and len(first) > 0.8 * len(documents[0])
         vocabulary = json.loads(files[name].read_text())["model"]["vocab"]
-        assert [tokens.train[bound - 1] for bound in tokens.train_bounds[1:]] == [vocabulary[end]] * 2
+        assert [tokens.train[bound - 1] for bound in tokens.train_bounds[1:]] == [
+            vocabulary[end]
+        ] * 2
     _, bert = _load(corpus, "bert.json", root=folder)
-    assert bert.spelling is not None and b" cat" in bert.spelling and not any(token.startswith(b"##") for token in bert.spelling)
+    assert (
+        bert.spelling is not None
+        and b" cat" in bert.spelling
+        and not any(token.startswith(b"##") for token in bert.spelling)
+    )
 
 
 def test_words_begin_at_the_space_before_them_in_every_tokenizer(folder: Path) -> None:
@@ -220,7 +283,9 @@ def test_words_begin_at_the_space_before_them_in_every_tokenizer(folder: Path) -
             words[-1] += letters
         shown = [word.decode() for word in words[:-1]]
         assert {" cat", " sat", ",", " naïve", " 42"} <= set(shown)
-        assert all(word.strip().isalnum() or len(word.strip()) <= 2 or "–" in word for word in shown), shown
+        assert all(
+            word.strip().isalnum() or len(word.strip()) <= 2 or "–" in word for word in shown
+        ), shown
 
 
 def test_bytes_need_no_utf8_but_bpe_does(folder: Path) -> None:
@@ -234,10 +299,16 @@ def test_bytes_need_no_utf8_but_bpe_does(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_ctx", "complaint"), [(500, "training part has"), (60, "held-out part has 60 tokens, one window has n_ctx \\+ 1 = 61")]
+    ("n_ctx", "complaint"),
+    [
+        (500, "training part has"),
+        (60, "held-out part has 60 tokens, one window has n_ctx \\+ 1 = 61"),
+    ],
 )
 @pytest.mark.parametrize("spec", ["byte", "bpe:260"])
-def test_a_corpus_shorter_than_a_window_is_refused(folder: Path, n_ctx: int, complaint: str, spec: str) -> None:
+def test_a_corpus_shorter_than_a_window_is_refused(
+    folder: Path, n_ctx: int, complaint: str, spec: str
+) -> None:
     corpus = _corpus(folder, ["abcdefghi\n" * 51])
     info = tokenizers.describe(spec, corpus, folder)
     if spec == "byte":
@@ -277,12 +348,21 @@ def test_a_wrong_tokenizer_is_said_in_one_line(folder: Path, spec: str, complain
             {"type": "BPE", "vocab": {"a": 0, "b": 4294967295}, "merges": []},
             "numbers a token 4294967295: 16777216 tokens",
         ),
-        ({"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}, "is no tokenizer.json of the tokenizers library"),  # a panic
+        (
+            {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]},
+            "is no tokenizer.json of the tokenizers library",
+        ),  # a panic
     ],
 )
-def test_a_hostile_tokenizer_costs_neither_memory_nor_a_traceback(folder: Path, model: dict, complaint: str) -> None:
-    whole = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
-    (folder / "hostile.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], **whole, "model": model}))
+def test_a_hostile_tokenizer_costs_neither_memory_nor_a_traceback(
+    folder: Path, model: dict, complaint: str
+) -> None:
+    whole = dict.fromkeys(
+        ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    )
+    (folder / "hostile.json").write_text(
+        json.dumps({"version": "1.0", "added_tokens": [], **whole, "model": model})
+    )
     with pytest.raises(AblateError, match=complaint):
         tokenizers.describe("hostile.json", _corpus(folder, [_story(1, 20)]), folder)
 
@@ -302,9 +382,16 @@ def test_token_files_are_read_as_they_are(folder: Path) -> None:
     info, tokens = _load(corpus, "tokens")
     assert info.n_vocab == tokens.n_vocab == 41000
     assert np.array_equal(tokens.train, train) and np.array_equal(tokens.held_out, held_out)
-    assert isinstance(tokens.train, np.memmap) and tokens.held_out_bytes == 0 and tokens.byte_lengths is None
+    assert (
+        isinstance(tokens.train, np.memmap)
+        and tokens.held_out_bytes == 0
+        and tokens.byte_lengths is None
+    )
     assert text.n_train(corpus, info) == 1000
-    for spec, complaint in (("byte", "holds tokens, not text; use 'tokens'"), ("bpe:512", "BPE is trained on text")):
+    for spec, complaint in (
+        ("byte", "holds tokens, not text; use 'tokens'"),
+        ("bpe:512", "BPE is trained on text"),
+    ):
         with pytest.raises(AblateError, match=complaint):
             tokenizers.describe(spec, corpus, folder)
 
@@ -337,13 +424,19 @@ def test_a_text_or_tokenizer_that_changed_since_the_plan_is_refused(folder: Path
     corpus = _corpus(folder, [_story(1, 100)])
     files = _files(folder)
     info = tokenizers.describe("gpt.json", corpus, folder)
-    config = RunConfig(corpus="story", corpus_hash=corpus.hash, tokenizer_hash=info.hash, n_ctx=8, batch_tokens=8)
+    config = RunConfig(
+        corpus="story", corpus_hash=corpus.hash, tokenizer_hash=info.hash, n_ctx=8, batch_tokens=8
+    )
     locations = {corpus.hash: corpus.location, info.hash: info.location}
     files["bert"].replace(files["gpt"])
-    with pytest.raises(AblateError, match=r"tokenizer .*gpt\.json has changed since the study was planned"):
+    with pytest.raises(
+        AblateError, match=r"tokenizer .*gpt\.json has changed since the study was planned"
+    ):
         text.load(config, locations)
     _corpus(folder, [_story(2, 100)])
-    with pytest.raises(AblateError, match=r"corpus .*story\.txt has changed since the study was planned"):
+    with pytest.raises(
+        AblateError, match=r"corpus .*story\.txt has changed since the study was planned"
+    ):
         text.load(config, locations)
 
 

@@ -25,13 +25,17 @@ def test_every_cell_of_a_tiny_study_reaches_its_metric(file: Path, tmp_path: Pat
     small = tiny(load(str(file)))
     made = plan(dataclasses.replace(small, seeds=small.seeds[:1], tune=None))
     with store.open(str(tmp_path / "tiny.db"), create=True) as db:
-        outcome = launch.run(made, db, places=devices.find("cpu"), console=Console(file=io.StringIO()))
+        outcome = launch.run(
+            made, db, places=devices.find("cpu"), console=Console(file=io.StringIO())
+        )
         with db.read() as connection:
             rows = connection.execute(text("SELECT cell, status, metric FROM runs")).all()
             names = set(connection.execute(text("SELECT name, at FROM final")).all())
     assert outcome.exit_code == 0
     assert {row.cell for row in rows} == {cell.label for cell in made.cells}
     assert {row.status for row in rows} <= {"complete", "diverged"}
-    assert [row.cell for row in rows if row.status == "complete" and not math.isfinite(row.metric)] == []
+    assert [
+        row.cell for row in rows if row.status == "complete" and not math.isfinite(row.metric)
+    ] == []
     assert {("loss_at_length", at) for at in made.study.evaluation.lengths if at != 1} <= names
     assert metrics.final(made.study.metric) in names

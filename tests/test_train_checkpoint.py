@@ -22,7 +22,11 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert checkpoint.load(path) is None
     checkpoint.save(path, state(7))
     loaded = checkpoint.load(path)
-    assert loaded and loaded["done"] == 7 and torch.equal(loaded["step"]["weights"], state(7)["step"]["weights"])
+    assert (
+        loaded
+        and loaded["done"] == 7
+        and torch.equal(loaded["step"]["weights"], state(7)["step"]["weights"])
+    )
 
 
 @pytest.mark.parametrize("left", [0, 10, 1000, -1])
@@ -36,16 +40,22 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, left: 
 
 
 @pytest.mark.parametrize("size", [1, 512])
-def test_a_checkpoint_with_lost_blocks_gives_way_to_the_one_before(tmp_path: Path, size: int) -> None:
+def test_a_checkpoint_with_lost_blocks_gives_way_to_the_one_before(
+    tmp_path: Path, size: int
+) -> None:
     """Wherever zeros stand instead of what was written, no other number is ever loaded."""
     path = tmp_path / "job.pt"
     checkpoint.save(path, state(1))
     checkpoint.save(path, state(2))
     whole, loaded = path.read_bytes(), set()
     for place in range(0, len(whole), 97):
-        path.write_bytes(whole[:place] + bytes(len(whole[place : place + size])) + whole[place + size :])
+        path.write_bytes(
+            whole[:place] + bytes(len(whole[place : place + size])) + whole[place + size :]
+        )
         found = checkpoint.load(path)
-        assert found and torch.equal(found["step"]["weights"], state(found["done"])["step"]["weights"])
+        assert found and torch.equal(
+            found["step"]["weights"], state(found["done"])["step"]["weights"]
+        )
         loaded.add(found["done"])
     assert 1 in loaded and loaded <= {1, 2}
 
@@ -58,7 +68,9 @@ def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
         checkpoint.save(path, state(2))
     loaded = checkpoint.load(path)
     assert loaded and loaded["done"] == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["job.pt"], "what was half written gives its room back"
+    assert [file.name for file in tmp_path.iterdir()] == ["job.pt"], (
+        "what was half written gives its room back"
+    )
 
 
 def test_a_full_disk_is_told_from_a_mistake(tmp_path: Path) -> None:
@@ -73,18 +85,35 @@ def test_a_full_disk_is_told_from_a_mistake(tmp_path: Path) -> None:
     assert no_room(RuntimeError("unexpected pos 768 vs 662")) == ""
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine that loses its power leaves cannot be tried here; the order in which things are made durable can."""
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a machine that loses its power leaves cannot be tried here; the order in which things
+    are made durable can.
+    """
     path, done = tmp_path / "job.pt", []
     checkpoint.save(path, state(1))
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
-    monkeypatch.setattr(Path, "replace", lambda self, to: (done.append((self.name, to.name)), replace(self, to)))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: (done.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)),
+    )
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (done.append((self.name, to.name)), replace(self, to))
+    )
     checkpoint.save(path, state(2))
-    assert done == ["job.pt.tmp", ("job.pt", "job.pt.previous"), ("job.pt.tmp", "job.pt"), tmp_path.name]
+    assert done == [
+        "job.pt.tmp",
+        ("job.pt", "job.pt.previous"),
+        ("job.pt.tmp", "job.pt"),
+        tmp_path.name,
+    ]
 
 
-def test_dying_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dying_between_the_two_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "job.pt"
     checkpoint.save(path, state(1))
     replace = Path.replace

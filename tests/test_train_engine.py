@@ -35,7 +35,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-# -- events ---------------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------
 
 
 def test_a_run_learns_and_says_so() -> None:
@@ -54,12 +54,18 @@ def test_a_run_learns_and_says_so() -> None:
 
 
 def test_finals_of_a_causal_run() -> None:
-    (events,) = run(config(position="alibi"), evaluation=Evaluation(points=2, tokens=256, lengths=(1, 2, 4)))
+    (events,) = run(
+        config(position="alibi"), evaluation=Evaluation(points=2, tokens=256, lengths=(1, 2, 4))
+    )
     finals = events.finals()
     assert finals["loss", 0] == events.series("loss")[30]
-    assert finals["bits_per_byte", 0] == pytest.approx(finals["loss", 0] / math.log(2) / 2)  # every token spells two bytes
+    assert finals["bits_per_byte", 0] == pytest.approx(
+        finals["loss", 0] / math.log(2) / 2
+    )  # every token spells two bytes
     assert 0 < finals["accuracy", 0] < 1
-    assert finals["epochs", 0] == pytest.approx(30 * 4 / 224)  # 3600 tokens hold 224 windows of 16, whatever the offset
+    assert finals["epochs", 0] == pytest.approx(
+        30 * 4 / 224
+    )  # 3600 tokens hold 224 windows of 16, whatever the offset
     assert finals["train_seconds", 0] > 0
     assert [at for name, at in finals if name == "loss_at_length"] == [1, 2, 4]
     assert [at for name, at in finals if name == "loss_at_position"] == [0, 1, 2, 4, 8]
@@ -67,37 +73,54 @@ def test_finals_of_a_causal_run() -> None:
         assert [at for other, at in finals if other == name] == [0, 1, 2]
     weights = [1, 1, 2, 4, 8]
     by_position = [finals["loss_at_position", at] for at in (0, 1, 2, 4, 8)]
-    assert finals["loss", 0] == pytest.approx(sum(w * v for w, v in zip(weights, by_position, strict=True)) / 16, rel=1e-6)
+    assert finals["loss", 0] == pytest.approx(
+        sum(w * v for w, v in zip(weights, by_position, strict=True)) / 16, rel=1e-6
+    )
     assert all(isinstance(value, float | int) and math.isfinite(value) for value in finals.values())
 
 
 def test_every_length_scores_the_same_tokens() -> None:
     wanted, evaluation = [config(position="none")], Evaluation(tokens=256, lengths=(1, 2))
     step = Step(wanted, training.text(), "cpu")
-    finals = {(name, at): values for name, at, values in Evaluator(step, wanted, evaluation, training.text()).finals()}
+    finals = {
+        (name, at): values
+        for name, at, values in Evaluator(step, wanted, evaluation, training.text()).finals()
+    }
     windows = length_windows(training.text().held_out, 16, (1, 2), 256)
     for factor in (1, 2):
-        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[:, :, -4:]  # the last quarter of n_ctx
+        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[
+            :, :, -4:
+        ]  # the last quarter of n_ctx
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), windows[:, -4:].flatten())
         assert finals["loss_at_length", factor] == pytest.approx([loss.item()], rel=1e-6)
 
 
 def test_lengths_beyond_a_learned_position_are_left_out() -> None:
-    (events,) = run(config(position="learned"), evaluation=Evaluation(points=1, tokens=256, lengths=(1, 2)))
+    (events,) = run(
+        config(position="learned"), evaluation=Evaluation(points=1, tokens=256, lengths=(1, 2))
+    )
     assert [at for name, at in events.finals() if name == "loss_at_length"] == [1]
 
 
 def test_finals_of_masked_runs_are_on_the_same_scored_tokens() -> None:
     grid = Evaluation(points=1, tokens=256, probe={"ratio": (0.15, 0.5)})
-    low, high = run(config(objective="masked", mask_ratio=0.15), config(objective="masked", mask_ratio=0.6), evaluation=grid)
+    low, high = run(
+        config(objective="masked", mask_ratio=0.15),
+        config(objective="masked", mask_ratio=0.6),
+        evaluation=grid,
+    )
     for finals in (low.finals(), high.finals()):
         assert {at for name, at in finals if name == "probe_loss"} == {0.15, 0.5}
         assert {at for name, at in finals if name == "probe_accuracy"} == {0.15, 0.5}
         assert finals["pseudo_perplexity", 0] > 1
     # An untrained pair would differ by the ratio alone at its own test, and not at all on a probe:
     rows = {"lr": 1e-12, "steps": 1, "objective": "masked", "seed": 3}
-    one, other = run(config(**rows, mask_ratio=0.15), config(**rows, mask_ratio=0.6), evaluation=grid)
-    assert one.finals()["probe_loss", 0.5] == pytest.approx(other.finals()["probe_loss", 0.5], rel=1e-6)
+    one, other = run(
+        config(**rows, mask_ratio=0.15), config(**rows, mask_ratio=0.6), evaluation=grid
+    )
+    assert one.finals()["probe_loss", 0.5] == pytest.approx(
+        other.finals()["probe_loss", 0.5], rel=1e-6
+    )
     assert one.finals()["loss", 0] != pytest.approx(other.finals()["loss", 0], rel=1e-6)
 
 
@@ -137,7 +160,11 @@ def test_held_out_text_is_read_without_dropout() -> None:
     for dropout in (0.0, 0.5):
         wanted = [config(dropout=dropout)]
         losses.append(
-            Evaluator(Step(wanted, training.text(), "cpu"), wanted, training.EVALUATION, training.text()).held_out().loss
+            Evaluator(
+                Step(wanted, training.text(), "cpu"), wanted, training.EVALUATION, training.text()
+            )
+            .held_out()
+            .loss
         )
     assert losses[0] == losses[1]
 
@@ -145,11 +172,18 @@ def test_held_out_text_is_read_without_dropout() -> None:
 def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
     austen = corpora.find("austen", Path())
     byte = tokenizers.describe("byte", austen, Path())
-    known = {"corpus": "austen", "corpus_hash": austen.hash, "n_vocab": 256, "tokenizer_hash": byte.hash}
+    known = {
+        "corpus": "austen",
+        "corpus_hash": austen.hash,
+        "n_vocab": 256,
+        "tokenizer_hash": byte.hash,
+    }
     wanted = config(**known, n_ctx=32, steps=2)
     tokens = text.load(wanted, {austen.hash: austen.location, byte.hash: byte.location})
     evaluation = Evaluation(points=1, tokens=64, downstream=("novel_accuracy",))
-    one, other = run(wanted, wanted.model_copy(update={"seed": 1}), tokens=tokens, evaluation=evaluation)
+    one, other = run(
+        wanted, wanted.model_copy(update={"seed": 1}), tokens=tokens, evaluation=evaluation
+    )
     for events in (one, other):
         assert 1 / 6 < events.finals()["novel_accuracy", 0] < 1
 
@@ -157,24 +191,32 @@ def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
 def test_what_cannot_be_measured_is_refused_before_training() -> None:
     events = Events()
     with pytest.raises(AblateError, match="era_accuracy"):
-        run(config(), evaluation=Evaluation(points=1, tokens=64, downstream=("era_accuracy",)), into=[events])
+        run(
+            config(),
+            evaluation=Evaluation(points=1, tokens=64, downstream=("era_accuracy",)),
+            into=[events],
+        )
     assert events.events == []
 
 
-# -- the same seed, the same bits -----------------------------------------------------------------------------------
+# -- the same seed, the same bits ------------------------------------------------------------------
 
 
 def fresh_process(of: RunConfig) -> dict:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(Path(training.__file__))]
-    done = subprocess.run(command, input=of.canonical_json(), capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(
+        command, input=of.canonical_json(), capture_output=True, text=True, env=env, check=True
+    )
     return json.loads(done.stdout)
 
 
 def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
     wanted = config(seed=5, dropout=0.1, lr=3e-3)
     run(config(d_model=8, steps=3))  # another shape
-    run(config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0))  # the same shape, left in a bad way: its step is kept
+    run(
+        config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0)
+    )  # the same shape, left in a bad way: its step is kept
     (warm,) = run(wanted)
     fresh = fresh_process(wanted)
     assert fresh["curve"] == json.loads(json.dumps(warm.curve()))
@@ -184,7 +226,9 @@ def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
 def test_how_a_run_keeps_within_memory_is_no_part_of_it() -> None:
     wanted = config(dropout=0.1, precision="float64")
     (whole,), (small,) = run(wanted), run(wanted, micro_batch=3, recompute=True)  # of 4 sequences
-    assert list(small.series("train_loss").values()) == pytest.approx(list(whole.series("train_loss").values()), rel=1e-11)
+    assert list(small.series("train_loss").values()) == pytest.approx(
+        list(whole.series("train_loss").values()), rel=1e-11
+    )
     assert small.measured() == pytest.approx(whole.measured(), rel=1e-11)
 
 
@@ -194,8 +238,12 @@ def test_another_seed_gives_another_curve() -> None:
 
 
 @pytest.mark.parametrize("stops", [(1,), (10,), (11,), (5, 20), (29,)])
-def test_stop_and_resume_change_no_bit(stops: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A point is the mean of three steps, so that stops fall between points, on them, and on an evaluation."""
+def test_stop_and_resume_change_no_bit(
+    stops: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A point is the mean of three steps, so that stops fall between points, on them, and on an
+    evaluation.
+    """
     monkeypatch.setattr("ablate.train.meter.POINTS", 10)
     wanted = config(d_model=8, dropout=0.1)
     (whole,) = run(wanted)
@@ -204,7 +252,9 @@ def test_stop_and_resume_change_no_bit(stops: tuple[int, ...], tmp_path: Path, m
         run(wanted, into=events, checkpoint=path, stop=after(stop + 1 - done), resume=done > 0)
         assert events[0].end["status"] == "stopped" and events[0].end["step"] == stop
         assert events[0].of("checkpoint")[-1]["step"] == stop and path.exists()
-        run(config(steps=5, d_model=8, dropout=0.1, seed=9))  # the warm step meanwhile serves another run
+        run(
+            config(steps=5, d_model=8, dropout=0.1, seed=9)
+        )  # the warm step meanwhile serves another run
         done = stop
     run(wanted, into=events, checkpoint=path, resume=True)
     assert events[0].of("start")[-1]["step"] == stops[-1]
@@ -214,7 +264,9 @@ def test_stop_and_resume_change_no_bit(stops: tuple[int, ...], tmp_path: Path, m
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_any_event_and_a_resume_change_no_bit(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_event_and_a_resume_change_no_bit(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(engine, "BLOCK_SECONDS", 0.02)
     monkeypatch.setattr("ablate.train.meter.POINTS", 10)
@@ -238,7 +290,13 @@ def test_a_crash_at_any_event_and_a_resume_change_no_bit(seed: int, tmp_path: Pa
 
         try:
             engine.train(
-                [wanted], training.EVALUATION, training.text(), device="cpu", emit=[emit], checkpoint=tmp_path / "c", resume=True
+                [wanted],
+                training.EVALUATION,
+                training.text(),
+                device="cpu",
+                emit=[emit],
+                checkpoint=tmp_path / "c",
+                resume=True,
             )
             break
         except Killed:
@@ -275,7 +333,7 @@ def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert checkpoint.load(tmp_path / "c") is None  # removed when the run is complete
 
 
-# -- divergence -----------------------------------------------------------------------------------------------------
+# -- divergence ------------------------------------------------------------------------------------
 
 
 def test_a_diverged_member_ends_with_its_step_and_nan_finals_and_harms_no_other() -> None:
@@ -289,12 +347,22 @@ def test_a_diverged_member_ends_with_its_step_and_nan_finals_and_harms_no_other(
     assert list(losses) == [1, 2] and math.isfinite(losses[1]) and not math.isfinite(losses[2])
     assert bad.series("loss") == {}
     assert all(math.isnan(value) for value in bad.finals().values())
-    assert {("loss", 0), ("accuracy", 0), ("bits_per_byte", 0), ("loss_at_length", 1), ("loss_at_length", 2)} <= set(bad.finals())
+    assert {
+        ("loss", 0),
+        ("accuracy", 0),
+        ("bits_per_byte", 0),
+        ("loss_at_length", 1),
+        ("loss_at_length", 2),
+    } <= set(bad.finals())
     assert len(bad.of("end")) == 1
 
 
 def test_a_pack_whose_members_have_all_diverged_ends(tmp_path: Path) -> None:
-    events = run(config(seed=1, lr=1e30, steps=2000), config(seed=2, lr=1e30, steps=2000), checkpoint=tmp_path / "c")
+    events = run(
+        config(seed=1, lr=1e30, steps=2000),
+        config(seed=2, lr=1e30, steps=2000),
+        checkpoint=tmp_path / "c",
+    )
     assert [member.end["status"] for member in events] == ["diverged", "diverged"]
     assert events[0].end["device_seconds"] < 5
 
@@ -327,10 +395,14 @@ class Clock:
         return self.now
 
 
-def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock()
     monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
-    monkeypatch.setattr("ablate.train.warm._WARM", OrderedDict())  # no step knows its pace from another test
+    monkeypatch.setattr(
+        "ablate.train.warm._WARM", OrderedDict()
+    )  # no step knows its pace from another test
 
     def wait(*_: object, **__: object) -> None:
         clock.now += 1000
@@ -345,5 +417,7 @@ def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(
     (alone,) = run(config())
     four = run(*(config(seed=seed) for seed in range(4)), turn=turn())
     for events in four:
-        assert events.finals()["train_seconds", 0] == pytest.approx(alone.finals()["train_seconds", 0] / 4)
+        assert events.finals()["train_seconds", 0] == pytest.approx(
+            alone.finals()["train_seconds", 0] / 4
+        )
         assert 0 < events.end["device_seconds"] < alone.end["device_seconds"] < 10

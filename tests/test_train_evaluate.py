@@ -1,4 +1,6 @@
-"""What is measured on held-out text, worked by hand for a model that knows two tokens and nothing else."""
+"""What is measured on held-out text, worked by hand for a model that knows two tokens and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,14 @@ from ablate.train.step import Step
 
 
 def _finals(
-    config: RunConfig, held_out: np.ndarray, share: Callable[[Tensor], Tensor], evaluation: Evaluation
+    config: RunConfig,
+    held_out: np.ndarray,
+    share: Callable[[Tensor], Tensor],
+    evaluation: Evaluation,
 ) -> dict[tuple[str, float], float]:
-    """The finals of a model that gives token 0 the probability `share(inputs)`, and token 1 the rest."""
+    """The finals of a model that gives token 0 the probability `share(inputs)`, and token 1 the
+    rest.
+    """
     tokens = dataclasses.replace(training.text(), held_out=held_out.astype(np.uint8))
     step = Step([config], tokens, "cpu")
 
@@ -35,7 +42,9 @@ def _finals(
 
 
 def test_masked_numbers_by_hand() -> None:
-    """Half of the windows hold token 0 alone, half token 1; where [MASK] stands, 0 has the probability 3/4, elsewhere 1/2."""
+    """Half of the windows hold token 0 alone, half token 1; where [MASK] stands, 0 has the
+    probability 3/4, elsewhere 1/2.
+    """
     half = 8 * 16
     held_out = np.repeat([0, 1], [half, half + 1])
     finals = _finals(
@@ -50,15 +59,26 @@ def test_masked_numbers_by_hand() -> None:
         assert finals[name] == pytest.approx(mean, rel=1e-6)
     for name in (("accuracy", 0), ("probe_accuracy", 0.15), ("probe_accuracy", 0.5)):
         assert finals[name] == 0.5  # it always says 0
-    assert finals["bits_per_byte", 0] == pytest.approx(mean / math.log(2) / 2, rel=1e-6)  # every token spells two bytes
+    assert finals["bits_per_byte", 0] == pytest.approx(
+        mean / math.log(2) / 2, rel=1e-6
+    )  # every token spells two bytes
 
 
 def test_loss_by_position_by_hand() -> None:
     """Token 0 alone, to which position t gives the probability 1/(t + 2)."""
     shares = 1 / (torch.arange(16.0) + 2)
-    finals = _finals(training.config(), np.zeros(65), lambda inputs: shares.expand(inputs.shape), Evaluation(tokens=64))
+    finals = _finals(
+        training.config(),
+        np.zeros(65),
+        lambda inputs: shares.expand(inputs.shape),
+        Evaluation(tokens=64),
+    )
     nats = [math.log(t + 2) for t in range(16)]
     for first, last in ((0, 1), (1, 2), (2, 4), (4, 8), (8, 16)):
-        assert finals["loss_at_position", first] == pytest.approx(sum(nats[first:last]) / (last - first), rel=1e-6)
+        assert finals["loss_at_position", first] == pytest.approx(
+            sum(nats[first:last]) / (last - first), rel=1e-6
+        )
     assert finals["loss", 0] == pytest.approx(sum(nats) / 16, rel=1e-6)
-    assert finals["accuracy", 0] == 1 / 16  # position 0 alone gives it half, and the first of equals counts
+    assert (
+        finals["accuracy", 0] == 1 / 16
+    )  # position 0 alone gives it half, and the first of equals counts

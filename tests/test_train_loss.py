@@ -19,7 +19,9 @@ def test_loss_and_gradient_equal_torch_in_float64() -> None:
     weights = torch.rand(2, 3, 5, dtype=torch.float64)
     (mine,) = torch.autograd.grad((loss * weights + 0.3 * normaliser**2).sum(), logits)
     expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
-    (theirs,) = torch.autograd.grad((expected * weights + 0.3 * logits.logsumexp(-1) ** 2).sum(), logits)
+    (theirs,) = torch.autograd.grad(
+        (expected * weights + 0.3 * logits.logsumexp(-1) ** 2).sum(), logits
+    )
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -27,7 +29,9 @@ def test_loss_and_gradient_equal_torch_in_float64() -> None:
 def test_bfloat16_logits_are_summed_in_float32() -> None:
     logits, targets = inputs(torch.bfloat16)
     loss, _ = cross_entropy(logits, targets)
-    expected = torch.nn.functional.cross_entropy(logits.detach().float().movedim(-1, 1), targets, reduction="none")
+    expected = torch.nn.functional.cross_entropy(
+        logits.detach().float().movedim(-1, 1), targets, reduction="none"
+    )
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.detach(), expected, rtol=1e-5, atol=1e-5)
 

@@ -8,29 +8,43 @@ from torch import Tensor, nn
 
 from ablate.train.optimiser import AdamW
 
-SHAPES = {"a_weight": (5, 7), "b_bias": (3,), "c_weight": (11, 2), "d_gain": (64,), "e_vector": (2, 3)}  # of a member, odd sizes
+SHAPES = {
+    "a_weight": (5, 7),
+    "b_bias": (3,),
+    "c_weight": (11, 2),
+    "d_gain": (64,),
+    "e_vector": (2, 3),
+}  # of a member, odd sizes
 LR, DECAY, CLIP = [1e-3, 3e-2, 1e-2], [0.1, 0.0, 0.5], [1.0, float("inf"), 0.5]
 STEPS = 50
 
 
 def members() -> nn.Module:
-    """A module whose parameters are called as a model's: `weight` (decayed), `bias`, `gain`, `vector` (not)."""
+    """A module whose parameters are called as a model's: `weight` (decayed), `bias`, `gain`,
+    `vector` (not).
+    """
     torch.manual_seed(0)
     module = nn.Module()
     for name, shape in SHAPES.items():
         owner, kind = name.split("_")
         module.add_module(owner, nn.Module())
-        module.get_submodule(owner).register_parameter(kind, nn.Parameter(torch.randn(3, *shape, dtype=torch.float64)))
+        module.get_submodule(owner).register_parameter(
+            kind, nn.Parameter(torch.randn(3, *shape, dtype=torch.float64))
+        )
     return module
 
 
 def gradients(step: int) -> list[Tensor]:
     torch.manual_seed(1000 + step)
-    return [torch.randn(3, *shape, dtype=torch.float64) * (1 + step % 3) for shape in SHAPES.values()]
+    return [
+        torch.randn(3, *shape, dtype=torch.float64) * (1 + step % 3) for shape in SHAPES.values()
+    ]
 
 
 def theirs(k: int) -> tuple[list[Tensor], list[float]]:
-    """Member k's weights after 50 steps of torch.optim.AdamW with torch's clipping, and the norms it saw."""
+    """Member k's weights after 50 steps of torch.optim.AdamW with torch's clipping, and the norms
+    it saw.
+    """
     mine = [nn.Parameter(p.detach()[k].clone()) for p in members().parameters()]
     groups = [
         {"params": [mine[0], mine[2]], "weight_decay": DECAY[k]},
@@ -47,7 +61,9 @@ def theirs(k: int) -> tuple[list[Tensor], list[float]]:
 
 
 def ours(spoil: int | None = None, steps: int = STEPS) -> tuple[list[nn.Parameter], Tensor]:
-    """All members' weights and norms [STEPS, K]. `spoil`: a member whose gradients are NaN from step 20 on."""
+    """All members' weights and norms [STEPS, K]. `spoil`: a member whose gradients are NaN from
+    step 20 on.
+    """
     module = members()
     parameters = list(module.parameters())
     optimiser = AdamW(module)
@@ -62,7 +78,9 @@ def ours(spoil: int | None = None, steps: int = STEPS) -> tuple[list[nn.Paramete
             for g in grads:
                 g[spoil] = float("nan")
         flat = optimiser.flatten([grads[i] for i in order])
-        norms.append(optimiser.update(flat, torch.tensor(float(step), dtype=torch.float64), *vectors, alive))
+        norms.append(
+            optimiser.update(flat, torch.tensor(float(step), dtype=torch.float64), *vectors, alive)
+        )
     return parameters, torch.stack(norms)
 
 
@@ -95,7 +113,9 @@ def test_reset_makes_the_next_steps_those_of_a_new_optimiser() -> None:
         optimiser.reset()
         for step in range(3):
             gradient = torch.sin(optimiser.weights * (step + 1))
-            optimiser.update(gradient, torch.tensor(float(step)), *arguments, torch.ones(3, dtype=torch.bool))
+            optimiser.update(
+                gradient, torch.tensor(float(step)), *arguments, torch.ones(3, dtype=torch.bool)
+            )
         return optimiser.weights.clone()
 
     assert torch.equal(run(), run())

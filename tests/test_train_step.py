@@ -1,4 +1,6 @@
-"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other runs."""
+"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other
+runs.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,19 @@ STEPS = 50
 SEEDS = (3, 4)
 
 
-def go(configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0, recompute: bool = False) -> Step:
+def go(
+    configs: list[RunConfig], n: int = STEPS, micro_batch: int = 0, recompute: bool = False
+) -> Step:
     step = Step(configs, text(), "cpu", micro_batch, recompute)
     step.run(n, lambda: False)
     return step
 
 
 def members(step: Step) -> list[dict[str, torch.Tensor]]:
-    return [{name: p.detach()[k].cpu() for name, p in step.model.named_parameters()} for k in range(step.model.pack)]
+    return [
+        {name: p.detach()[k].cpu() for name, p in step.model.named_parameters()}
+        for k in range(step.model.pack)
+    ]
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -32,11 +39,19 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "post", "tie_embeddings": "tied"},
     {"objective": "masked", "dropout": 0.1},
     {"n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "z_loss": 1e-3},
-    {"score": "additive", "position": "t5", "head_combine": "sum", "qkv": "mlp", "norm_kind": "layernorm-scalar"},
+    {
+        "score": "additive",
+        "position": "t5",
+        "head_combine": "sum",
+        "qkv": "mlp",
+        "norm_kind": "layernorm-scalar",
+    },
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
+)
 def test_packed_equals_solo_over_50_steps_in_float64(variant: dict[str, Any]) -> None:
     """Members differ in all that members may differ in."""
     masked = variant.get("objective") == "masked"
@@ -65,18 +80,26 @@ def test_packed_equals_solo_to_1e5_in_float32(position: str) -> None:
 
 @pytest.mark.parametrize(
     "variant",
-    [{}, {"objective": "masked", "dropout": 0.2, "z_loss": 1e-3}, {"objective": "masked", "mask_kind": "span"}],
+    [
+        {},
+        {"objective": "masked", "dropout": 0.2, "z_loss": 1e-3},
+        {"objective": "masked", "mask_kind": "span"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("micro_batch", [1, 2, 3])
-def test_accumulated_micro_batches_equal_the_whole_batch(variant: dict[str, Any], micro_batch: int) -> None:
+def test_accumulated_micro_batches_equal_the_whole_batch(
+    variant: dict[str, Any], micro_batch: int
+) -> None:
     configs = [config(precision="float64", seed=seed, steps=10, **variant) for seed in SEEDS]
     whole, parts = go(configs, 10), go(configs, 10, micro_batch)
     assert abs(whole.read(10)[0] - parts.read(10)[0]).max() < 1e-11
     torch.testing.assert_close(parts.optimiser.weights, whole.optimiser.weights, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+@pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))
+)
 def test_blocks_computed_again_change_no_bit(variant: dict[str, Any]) -> None:
     configs = [config(precision="float64", seed=seed, steps=5, **variant) for seed in SEEDS]
     kept, again = go(configs, 5, 2), go(configs, 5, 2, recompute=True)
@@ -118,14 +141,20 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
 
 def test_each_step_draws_its_own_masks_and_dropout() -> None:
     """Against the model and the objective asked for the draws of step 2."""
-    step = Step([config(objective="masked", dropout=0.3, lr=1e-30, precision="float64")], text(), "cpu")
+    step = Step(
+        [config(objective="masked", dropout=0.3, lr=1e-30, precision="float64")], text(), "cpu"
+    )
     step.run(3, lambda: False)
     rows, _ = step.read(3)
     for number in (0, 2):
         step.model.dice.step.fill_(number)
         inputs, targets, weights = step.objective.train(step.batches.several(number, 1)[0], number)
-        loss = torch.nn.functional.cross_entropy(step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none")
-        assert rows[number, 0, 0] == pytest.approx((loss @ weights.flatten().double() / weights.sum()).item(), rel=1e-12)
+        loss = torch.nn.functional.cross_entropy(
+            step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none"
+        )
+        assert rows[number, 0, 0] == pytest.approx(
+            (loss @ weights.flatten().double() / weights.sum()).item(), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +189,9 @@ def test_without_clipping_a_gradient_of_any_norm_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("corpus", ["on the device", "on the host"])
-def test_the_ring_holds_what_was_not_read_in_between(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ring_holds_what_was_not_read_in_between(
+    corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = go([config()], 21).read(21)[0]
     if corpus == "on the host":
         monkeypatch.setattr("ablate.train.step.TEXT_BYTES", 0)
@@ -170,4 +201,6 @@ def test_the_ring_holds_what_was_not_read_in_between(corpus: str, monkeypatch: p
     for n in (3, 5, 5, 4, 4):
         step.run(n, lambda: False)
         rows += list(step.read(n)[0])
-    assert len(rows) == 21 and all((row == expected).all() for row, expected in zip(rows, whole, strict=True))
+    assert len(rows) == 21 and all(
+        (row == expected).all() for row, expected in zip(rows, whole, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""Warm steps: when compilation pays, that compiled code computes the same, and on a GPU that graphs do."""
+"""Warm steps: when compilation pays, that compiled code computes the same, and on a GPU that graphs
+do.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm.Warm, "compiler_begun", False)
 
 
-# -- which mode -----------------------------------------------------------------------------------------------------
+# -- which mode ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,16 +85,32 @@ def counted(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
 
     def make(recompute: bool = False) -> tuple[warm.Warm, list[str]]:
         model = SimpleNamespace(pack=1, recompute=recompute)
-        step = SimpleNamespace(device=torch.device("cuda"), config=config(), model=model, step=None, replay=None, captured=[])
+        step = SimpleNamespace(
+            device=torch.device("cuda"),
+            config=config(),
+            model=model,
+            step=None,
+            replay=None,
+            captured=[],
+        )
         return warm.Warm(cast("Step", step)), step.captured
 
     return make
 
 
 def test_a_shape_that_keeps_coming_is_compiled_in_the_end(counted: Counted) -> None:
-    """Of jobs of 10 seconds the fifth is worth the first compilation of a process, and the second any later one."""
+    """Of jobs of 10 seconds the fifth is worth the first compilation of a process, and the second
+    any later one.
+    """
     (first, seen), (second, later) = counted(), counted()
-    for captured in (["eager"], ["eager"], ["eager"], ["eager"], ["eager", "block"], ["eager", "block"]):
+    for captured in (
+        ["eager"],
+        ["eager"],
+        ["eager"],
+        ["eager"],
+        ["eager", "block"],
+        ["eager", "block"],
+    ):
         first.prepare(1000, "auto")
         assert seen == captured
     for captured in (["eager"], ["eager", "block"], ["eager", "block"]):
@@ -107,7 +125,9 @@ def test_an_eager_step_has_not_begun_the_compiler(counted: Counted) -> None:
     assert warm.Warm.compiler_begun
 
 
-def test_nothing_is_compiled_where_there_is_no_compiler(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_where_there_is_no_compiler(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm, "can_compile", lambda: False)
     step, captured = counted()
     step.prepare(1_000_000, "auto")
@@ -115,7 +135,9 @@ def test_nothing_is_compiled_where_there_is_no_compiler(counted: Counted, monkey
 
 
 @pytest.mark.parametrize("wanted", ["auto", "whole"])
-def test_blocks_that_are_computed_again_are_compiled_one_by_one(wanted: str, counted: Counted) -> None:
+def test_blocks_that_are_computed_again_are_compiled_one_by_one(
+    wanted: str, counted: Counted
+) -> None:
     (plain, seen), (again, other) = counted(), counted(recompute=True)
     for step in (plain, again):
         step.prepare(1_000_000, wanted)
@@ -132,22 +154,39 @@ def test_a_cpu_works_eagerly(no_warm_steps: None) -> None:
     assert events.of("start")[0]["compile_mode"] == "eager"
 
 
-# -- which steps are kept -------------------------------------------------------------------------------------------
+# -- which steps are kept --------------------------------------------------------------------------
 
 
-def test_only_runs_of_one_shape_share_a_step(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_runs_of_one_shape_share_a_step(
+    no_warm_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(warm.KEPT, "cpu", 100)
     first = warm.warm_step([config()], text(), "cpu")
-    for change in ({"seed": 3}, {"lr": 0.1}, {"steps": 7}, {"warmup": 0.3}, {"grad_clip": 0.0}, {"weight_decay": 0.3}):
+    for change in (
+        {"seed": 3},
+        {"lr": 0.1},
+        {"steps": 7},
+        {"warmup": 0.3},
+        {"grad_clip": 0.0},
+        {"weight_decay": 0.3},
+    ):
         assert warm.warm_step([config(**change)], text(), "cpu") is first
-    for change in ({"d_model": 8}, {"schedule": "wsd"}, {"batch_tokens": 128}, {"dropout": 0.1}, {"precision": "float64"}):
+    for change in (
+        {"d_model": 8},
+        {"schedule": "wsd"},
+        {"batch_tokens": 128},
+        {"dropout": 0.1},
+        {"precision": "float64"},
+    ):
         assert warm.warm_step([config(**change)], text(), "cpu") is not first
     assert warm.warm_step([config(), config(seed=1)], text(), "cpu") is not first
     assert warm.warm_step([config()], text(), "cpu", micro_batch=2) is not first
     assert warm.warm_step([config()], text(), "cpu", recompute=True) is not first
 
 
-def test_the_steps_not_used_for_longest_are_forgotten(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_not_used_for_longest_are_forgotten(
+    no_warm_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(warm.KEPT, "cpu", 3)
     first = warm.warm_step([config(d_mlp=1)], text(), "cpu")
     for width in (2, 3):
@@ -158,40 +197,66 @@ def test_the_steps_not_used_for_longest_are_forgotten(no_warm_steps: None, monke
     assert kept == [3, 1, 100]
 
 
-# -- compiled -------------------------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("mode", ["block", "whole"])
-def test_a_step_traces_without_a_break_and_computes_the_same(mode: str, recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be given."""
+def test_a_step_traces_without_a_break_and_computes_the_same(
+    mode: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be
+    given.
+    """
     monkeypatch.setitem(warm.COMPILER, "backend", "aot_eager")
     packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
     eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)
     warm.compiled(step, mode)
     assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
     warm.compiled(step, "eager")
-    assert not {"_losses", "_finish", "_example"} & set(vars(step)) and "forward" not in vars(step.model.blocks[0])
+    assert not {"_losses", "_finish", "_example"} & set(vars(step)) and "forward" not in vars(
+        step.model.blocks[0]
+    )
 
 
-# -- CUDA -----------------------------------------------------------------------------------------------------------
+# -- CUDA ------------------------------------------------------------------------------------------
 
 LEARNED_BIAS: dict[str, Any] = {
-    "position": "t5", "precision": "bfloat16", "d_model": 96, "n_head": 4, "n_kv_head": 2, "n_ctx": 80, "batch_tokens": 320,
-}  # fmt: skip
+    "position": "t5",
+    "precision": "bfloat16",
+    "d_model": 96,
+    "n_head": 4,
+    "n_kv_head": 2,
+    "n_ctx": 80,
+    "batch_tokens": 320,
+}
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"precision": "bfloat16", "topology": "parallel"},
     {"objective": "masked", "dropout": 0.1, "position": "alibi"},
     {"objective": "masked", "mask_kind": "span", "position": "t5", "precision": "bfloat16"},
     LEARNED_BIAS,
-    {"tie_embeddings": "tied", "n_kv_head": 1, "qk_norm": "rmsnorm", "activation": "swiglu", "position": "learned"},
-    {"score": "additive", "position": "none", "head_combine": "sum", "norm": "post", "z_loss": 1e-4},
+    {
+        "tie_embeddings": "tied",
+        "n_kv_head": 1,
+        "qk_norm": "rmsnorm",
+        "activation": "swiglu",
+        "position": "learned",
+    },
+    {
+        "score": "additive",
+        "position": "none",
+        "head_combine": "sum",
+        "norm": "post",
+        "z_loss": 1e-4,
+    },
 ]
 
 
 def cuda(test: Any) -> Any:
-    return pytest.mark.cuda(pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")(test))
+    return pytest.mark.cuda(
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")(test)
+    )
 
 
 @cuda
@@ -233,7 +298,9 @@ def test_a_learned_bias_has_the_same_gradient_when_compiled() -> None:
 
     expected = gradient("eager")
     for mode in ("block", "whole"):
-        assert torch.linalg.vector_norm(gradient(mode) - expected) < 0.02 * torch.linalg.vector_norm(expected)
+        assert torch.linalg.vector_norm(
+            gradient(mode) - expected
+        ) < 0.02 * torch.linalg.vector_norm(expected)
 
 
 @cuda
@@ -259,7 +326,14 @@ def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) ->
 @cuda
 def test_packed_equals_solo_over_32_seeds() -> None:
     """Rounding lets two trainings of one seed part in time; on the whole it must favour neither."""
-    shape = {"d_model": 64, "n_ctx": 64, "batch_tokens": 4096, "steps": 100, "lr": 1e-3, "precision": "bfloat16"}
+    shape = {
+        "d_model": 64,
+        "n_ctx": 64,
+        "batch_tokens": 4096,
+        "steps": 100,
+        "lr": 1e-3,
+        "precision": "bfloat16",
+    }
     wanted = [config(**shape, seed=seed) for seed in range(32)]
 
     def losses(*configs: RunConfig) -> list[float]:
@@ -267,7 +341,9 @@ def test_packed_equals_solo_over_32_seeds() -> None:
         warm.capture(step)
         return Evaluator(run_to_end(step), configs, Evaluation(tokens=2048), text()).held_out().loss
 
-    packed = np.array([loss for first in range(0, 32, 8) for loss in losses(*wanted[first : first + 8])])
+    packed = np.array(
+        [loss for first in range(0, 32, 8) for loss in losses(*wanted[first : first + 8])]
+    )
     solo = np.array([loss for one in wanted for loss in losses(one)])
     difference = packed - solo
     half = stats.t.ppf(0.975, 31) * difference.std(ddof=1) / 32**0.5
@@ -286,22 +362,38 @@ def test_a_captured_step_serves_other_runs() -> None:
     step = Step([config(**variant)], text(), "cuda")
     warm.capture(step)
     rows(step, 10)
-    other = config(**variant, seed=5, lr=3e-3, mask_ratio=0.4, steps=17, warmup=0.2, grad_clip=0.3, weight_decay=0.7)
+    other = config(
+        **variant,
+        seed=5,
+        lr=3e-3,
+        mask_ratio=0.4,
+        steps=17,
+        warmup=0.2,
+        grad_clip=0.3,
+        weight_decay=0.7,
+    )
     step.load([other], text())
     assert abs(rows(step, 17) - rows(Step([other], text(), "cuda"), 17)).max() < 1e-4
 
 
 @cuda
 def test_the_gpu_computes_what_the_cpu_does() -> None:
-    packs = [config(seed=seed, precision="float64", objective="masked", dropout=0.1) for seed in range(2)]
-    assert abs(rows(Step(packs, text(), "cuda"), 20) - rows(Step(packs, text(), "cpu"), 20)).max() < 1e-9
+    packs = [
+        config(seed=seed, precision="float64", objective="masked", dropout=0.1) for seed in range(2)
+    ]
+    assert (
+        abs(rows(Step(packs, text(), "cuda"), 20) - rows(Step(packs, text(), "cpu"), 20)).max()
+        < 1e-9
+    )
 
 
 @cuda
 @pytest.mark.parametrize("mode", ["auto", *warm.MODES])
 def test_a_pack_trains_on_a_gpu(mode: str, no_warm_steps: None) -> None:
     evaluation = Evaluation(points=3, tokens=256, lengths=(1, 2))
-    good, bad = run(config(seed=1), config(seed=2, lr=1e30), evaluation=evaluation, device="cuda", compile=mode)
+    good, bad = run(
+        config(seed=1), config(seed=2, lr=1e30), evaluation=evaluation, device="cuda", compile=mode
+    )
     assert good.of("start")[0]["compile_mode"] == ("eager" if mode == "auto" else mode)
     assert good.end["status"] == "complete" and good.end["peak_bytes"] > 0
     assert good.finals()["loss", 0] < 2.5
@@ -313,7 +405,15 @@ def test_a_gpu_resumes(tmp_path: Any, no_warm_steps: None) -> None:
     asked = iter(range(100))
     (whole,) = run(config(), device="cuda")
     events = [Events()]
-    run(config(), device="cuda", into=events, checkpoint=tmp_path / "c", stop=lambda: next(asked) == 13)
+    run(
+        config(),
+        device="cuda",
+        into=events,
+        checkpoint=tmp_path / "c",
+        stop=lambda: next(asked) == 13,
+    )
     run(config(), device="cuda", into=events, checkpoint=tmp_path / "c", resume=True)
     assert events[0].of("start")[1]["step"] == 13
-    assert list(events[0].series("train_loss").values()) == pytest.approx(list(whole.series("train_loss").values()), abs=1e-4)
+    assert list(events[0].series("train_loss").values()) == pytest.approx(
+        list(whole.series("train_loss").values()), abs=1e-4
+    )

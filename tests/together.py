@@ -9,14 +9,22 @@ from multiprocessing.pool import AsyncResult
 from typing import Any
 
 CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pytest", "ablate.store.runs", "ablate.plan", "alembic.command", "sqlalchemy.dialects.sqlite"])
+CONTEXT.set_forkserver_preload(
+    ["pytest", "ablate.store.runs", "ablate.plan", "alembic.command", "sqlalchemy.dialects.sqlite"]
+)
 
 
-def together(function: Callable[..., Any], arguments: list[tuple[Any, ...]], timeout: float = 60) -> list[Any]:
-    """Call `function` in one process each, at the same moment; their results, or the first error."""
+def together(
+    function: Callable[..., Any], arguments: list[tuple[Any, ...]], timeout: float = 60
+) -> list[Any]:
+    """Call `function` in one process each, at the same moment; their results, or the first
+    error.
+    """
     with CONTEXT.Pool(len(arguments)) as pool:
         start = time.time() + 0.5
-        waiting: list[AsyncResult[Any]] = [pool.apply_async(_at, (start, function, each)) for each in arguments]
+        waiting: list[AsyncResult[Any]] = [
+            pool.apply_async(_at, (start, function, each)) for each in arguments
+        ]
         return [each.get(timeout) for each in waiting]
 
 

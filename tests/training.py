@@ -13,8 +13,15 @@ from ablate.text import Tokens
 from ablate.train.engine import train
 
 TINY: dict[str, Any] = {
-    "d_model": 16, "n_layer": 2, "n_head": 2, "n_ctx": 16, "batch_tokens": 64, "n_vocab": 32, "steps": 30, "lr": 1e-2,
-}  # fmt: skip
+    "d_model": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_ctx": 16,
+    "batch_tokens": 64,
+    "n_vocab": 32,
+    "steps": 30,
+    "lr": 1e-2,
+}
 EVALUATION = Evaluation(points=3, tokens=256)
 
 
@@ -25,11 +32,17 @@ def config(**changes: Any) -> RunConfig:
 
 
 def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
-    """A text that is easy to learn: each token follows from the last, but for one in eight. Every token spells two bytes."""
+    """A text that is easy to learn: each token follows from the last, but for one in eight. Every
+    token spells two bytes.
+    """
     random = np.random.default_rng(0)
     stream = np.zeros(n, np.uint8)
     for i in range(1, n):
-        stream[i] = random.integers(n_vocab) if random.random() < 1 / 8 else (5 * stream[i - 1] + 3) % n_vocab
+        stream[i] = (
+            random.integers(n_vocab)
+            if random.random() < 1 / 8
+            else (5 * stream[i - 1] + 3) % n_vocab
+        )
     train_part, held_out = stream[: n * 9 // 10], stream[n * 9 // 10 :]
     bounds = [np.array([0, len(part)]) for part in (train_part, held_out)]
     spelling = tuple(bytes([65 + k, 32]) for k in range(n_vocab))
@@ -50,7 +63,9 @@ class Events:
         return [found for found in self.events if found["event"] == event]
 
     def series(self, name: str) -> dict[int, float]:
-        """step → value, later attempts over earlier ones; a `start` drops what lies beyond its step, as the store does."""
+        """step → value, later attempts over earlier ones; a `start` drops what lies beyond its
+        step, as the store does.
+        """
         values: dict[int, float] = {}
         for event in self.events:
             if event["event"] == "start":
@@ -64,7 +79,9 @@ class Events:
         return {name: self.series(name) for name in ("train_loss", "grad_norm", "lr", "loss")}
 
     def finals(self) -> dict[tuple[str, float], float]:
-        return {(name, at): value for event in self.of("final") for name, at, value in event["values"]}
+        return {
+            (name, at): value for event in self.of("final") for name, at, value in event["values"]
+        }
 
     def measured(self) -> dict[tuple[str, float], float]:
         """The finals without those that tell the time."""
@@ -96,7 +113,9 @@ def after(n: int) -> Callable[[], bool]:
 
 
 def main() -> None:
-    """Train the run of a configuration's JSON on stdin; print its curve and finals, for a test that needs a fresh process."""
+    """Train the run of a configuration's JSON on stdin; print its curve and finals, for a test that
+    needs a fresh process.
+    """
     import json
     import sys
 
@@ -104,7 +123,14 @@ def main() -> None:
 
     torch.set_num_threads(1)
     (events,) = run(RunConfig(**json.loads(sys.stdin.read())))
-    print(json.dumps({"curve": events.curve(), "finals": [[*key, value] for key, value in events.measured().items()]}))
+    print(
+        json.dumps(
+            {
+                "curve": events.curve(),
+                "finals": [[*key, value] for key, value in events.measured().items()],
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

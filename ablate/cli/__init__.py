@@ -1,4 +1,6 @@
-"""The command line. Commands are thin and import what they use when they run: `ablate --help` loads typer alone."""
+"""The command line. Commands are thin and import what they use when they run: `ablate --help` loads
+typer alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli import answers, compare, complete, database, export, fit, new, output, planning, power, query, running, show
+from ablate.cli import (
+    answers,
+    compare,
+    complete,
+    database,
+    export,
+    fit,
+    new,
+    output,
+    planning,
+    power,
+    query,
+    running,
+    show,
+)
 from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
 
@@ -17,7 +33,10 @@ app = typer.Typer(
     help="Find out whether a part of a transformer matters, and by how much.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="First steps: ablate new wiring --factor topology=serial,parallel, then ablate plan, run and report wiring.",
+    epilog=(
+        "First steps: ablate new wiring --factor topology=serial,parallel, then ablate plan, run"
+        " and report wiring."
+    ),
 )
 
 PANELS = {
@@ -51,12 +70,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None: ...
 
 
 def main() -> None:
-    """The command `ablate`. What the user can put right is one line on standard error and exit code 2."""
+    """The command `ablate`. What the user can put right is one line on standard error and exit code
+    2.
+    """
     try:
         with output.written(), complete.words_of_bash():
             app()

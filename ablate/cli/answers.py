@@ -15,9 +15,16 @@ from ablate.cli.render import Db, console, table, writing
 def report(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY", help="A study; all of them without.", show_default=False, autocompletion=complete.stored),
+        typer.Argument(
+            metavar="STUDY",
+            help="A study; all of them without.",
+            show_default=False,
+            autocompletion=complete.stored,
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")] = Path("results"),
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")
+    ] = Path("results"),
     db: Db = None,
 ) -> None:
     """Answer a study's question: the answer here, and a page with tables and figures."""
@@ -29,7 +36,9 @@ def report(
     show = console()
     with store.open(db) as database:
         if study is None:
-            names = [name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]]
+            names = [
+                name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]
+            ]
             with writing(out):
                 page = reports.index(database, names, out)
         else:
@@ -41,7 +50,12 @@ def report(
 
 
 def analyse(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
+        ),
+    ],
     db: Db = None,
 ) -> None:
     """Work out a study's effects anew, from what the database holds, and store them."""

@@ -26,7 +26,9 @@ BARS = "▁▂▃▄▅▆▇█"
 DRAWN = (".svg", ".pdf", ".png")
 WIDTH = 40  # characters of a drawn curve
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
+]
 Curve = dict[int, float]  # tokens → value
 
 
@@ -34,7 +36,13 @@ def compare(
     first: RunName,
     second: RunName,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw their losses: .svg, .pdf or .png.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw their losses: .svg, .pdf or .png.",
+            show_default=False,
+        ),
     ] = None,
     db: Db = None,
 ) -> None:
@@ -48,41 +56,65 @@ def compare(
     with store.open(db) as database, database.read() as connection:
         runs = [find(connection, name) for name in (first, second)]
         if runs[0]["id"] == runs[1]["id"]:
-            raise AblateError(f"{first} and {second} are the same run; `ablate show {first}` shows it")
+            raise AblateError(
+                f"{first} and {second} are the same run; `ablate show {first}` shows it"
+            )
         curves = [_curves(connection, run) for run in runs]
         for part in _parts(connection, runs, curves):
-            out.print(part, markup=False, soft_wrap=True) if isinstance(part, str) else out.print(part)
+            (
+                out.print(part, markup=False, soft_wrap=True)
+                if isinstance(part, str)
+                else out.print(part)
+            )
     if plot:
         with writing(plot):
             _plot(runs, curves, plot)
 
 
-def _parts(connection: Connection, runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]]) -> Iterator[RenderableType]:
+def _parts(
+    connection: Connection, runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]]
+) -> Iterator[RenderableType]:
     names = [f"run {run['id']}" for run in runs]
     for run in runs:
         cells = select(
             connection,
-            "SELECT study.name AS study, cell.label AS cell FROM member JOIN cell ON cell.id = cell_id "
-            "JOIN study ON study.id = study_id WHERE run_id = :id AND active ORDER BY study.id, cell.id",
+            "SELECT study.name AS study, cell.label AS cell FROM member JOIN cell ON cell.id ="
+            " cell_id JOIN study ON study.id = study_id WHERE run_id = :id AND active ORDER BY"
+            " study.id, cell.id",
             id=run["id"],
         )
-        places = "; ".join(f"{printable(cell['cell'])} in {printable(cell['study'])}" for cell in cells) or "in no study"
+        places = (
+            "; ".join(f"{printable(cell['cell'])} in {printable(cell['study'])}" for cell in cells)
+            or "in no study"
+        )
         yield f"Run {run['id']}: {run['status']}. {places}, seed {run['seed']}"
     configs = [json.loads(run["config"]) | {name: run[name] for name in SIZES} for run in runs]
-    differing = [name for name in dict.fromkeys([*configs[0], *configs[1]]) if configs[0].get(name) != configs[1].get(name)]
-    yield table(["differing field", *names], [(name, *(_field(config.get(name)) for config in configs)) for name in differing])
+    differing = [
+        name
+        for name in dict.fromkeys([*configs[0], *configs[1]])
+        if configs[0].get(name) != configs[1].get(name)
+    ]
+    yield table(
+        ["differing field", *names],
+        [(name, *(_field(config.get(name)) for config in configs)) for name in differing],
+    )
     finals = [_finals(connection, run["id"]) for run in runs]
     keys = sorted(finals[0] | finals[1])
     several = {name for name, at in keys if at}
     if rows := [
-        (f"{shown(name)} at {at:g}" if name in several else shown(name), *_beside(*(each.get((name, at)) for each in finals)))
+        (
+            f"{shown(name)} at {at:g}" if name in several else shown(name),
+            *_beside(*(each.get((name, at)) for each in finals)),
+        )
         for name, at in keys
     ]:
         yield table(["final", *names, "difference"], rows, right=[*names, "difference"])
     both = [name for name in sorted(curves[0], key=_order) if name in curves[1]]
     if both:
         yield table(
-            ["series", "", "from first to last point", "first", "last"], _drawn(both, names, curves), right=["first", "last"]
+            ["series", "", "from first to last point", "first", "last"],
+            _drawn(both, names, curves),
+            right=["first", "last"],
         )
     if losses := [name for name in LOSSES if name in both]:
         yield _points(losses, names, curves)
@@ -100,9 +132,14 @@ def _curves(connection: Connection, run: RowMapping) -> dict[str, Curve]:
     from ablate.store.schema import from_db
 
     curves: dict[str, Curve] = {}
-    sql = "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id = :id ORDER BY series_id, step"
+    sql = (
+        "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id ="
+        " :id ORDER BY series_id, step"
+    )
     for row in select(connection, sql, id=run["id"]):
-        curves.setdefault(row["name"], {})[row["step"] * run["batch_tokens"]] = from_db(row["value"])
+        curves.setdefault(row["name"], {})[row["step"] * run["batch_tokens"]] = from_db(
+            row["value"]
+        )
     return curves
 
 
@@ -114,12 +151,18 @@ def _order(series: str) -> tuple[int, str]:
 def _field(value: Any) -> str:
     if isinstance(value, list):
         return json.dumps(value)
-    return "–" if value is None else shown(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return (
+        "–"
+        if value is None
+        else shown(int(value) if isinstance(value, float) and value.is_integer() else value)
+    )
 
 
 def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
     """Two values and how much larger the second is; "–" for what was not measured."""
-    known = first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
+    known = (
+        first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
+    )
     return _number(first), _number(second), f"{second - first:+.4g}" if known else "–"  # type: ignore[operator]
 
 
@@ -127,7 +170,9 @@ def _number(value: float | None) -> str:
     return "–" if value is None else digits(value)
 
 
-def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]) -> Iterator[tuple[str, ...]]:
+def _drawn(
+    series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]
+) -> Iterator[tuple[str, ...]]:
     """Two lines a series, drawn on one scale of tokens and of values."""
     for name in series:
         pair = [each[name] for each in curves]
@@ -137,12 +182,19 @@ def _drawn(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[st
         for place, curve in enumerate(pair):
             values = list(curve.values())
             drawn = sparkline(curve, end, *scale)
-            yield "" if place else shown(name), names[place], drawn, _number(values[0]), _number(values[-1])
+            yield (
+                "" if place else shown(name),
+                names[place],
+                drawn,
+                _number(values[0]),
+                _number(values[-1]),
+            )
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
-    """The curve from 0 to `end` tokens in `WIDTH` characters, of each its newest value: a bar from `low` to `high`, "×" where it
-    is not finite, nothing before the first point and behind the last one.
+    """The curve from 0 to `end` tokens in `WIDTH` characters, of each its newest value: a bar from
+    `low` to `high`, "×" where it is not finite, nothing before the first point and behind the last
+    one.
     """
     newest: dict[int, float] = {}
     for tokens, value in curve.items():
@@ -160,15 +212,26 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
     return drawn
 
 
-def _points(series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]) -> RenderableType:
+def _points(
+    series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]
+) -> RenderableType:
     """The values of the first loss that both have at the same tokens."""
     for name in series:
         first, second = (each[name] for each in curves)
         common = sorted(first.keys() & second.keys())
         if common:
-            places = sorted({round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)})
-            rows = [(count(common[place]), *_beside(first[common[place]], second[common[place]])) for place in places]
-            return table([f"{name} at tokens", *names, "difference"], rows, right=[f"{name} at tokens", *names, "difference"])
+            places = sorted(
+                {round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)}
+            )
+            rows = [
+                (count(common[place]), *_beside(first[common[place]], second[common[place]]))
+                for place in places
+            ]
+            return table(
+                [f"{name} at tokens", *names, "difference"],
+                rows,
+                right=[f"{name} at tokens", *names, "difference"],
+            )
     return "The runs have no point of a loss at the same number of tokens."
 
 
@@ -184,11 +247,19 @@ def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: 
     if series is None:
         raise AblateError("--plot: the two runs have no loss curve in common")
     rows: list[dict[str, Any]] = [
-        {"arm": f"run {run['id']}", "run": run["id"], "step": tokens, "tokens": tokens, "value": value}
+        {
+            "arm": f"run {run['id']}",
+            "run": run["id"],
+            "step": tokens,
+            "tokens": tokens,
+            "value": value,
+        }
         for run, each in zip(runs, curves, strict=True)
         for tokens, value in each[series].items()
     ]
-    figure = figures.curves(pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)").get_figure(root=True)
+    figure = figures.curves(
+        pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)"
+    ).get_figure(root=True)
     assert figure
     print(f"Drawn: {figures.save(figure, path.with_suffix(''), [path.suffix[1:]])[0]}")
     plt.close(figure)

@@ -14,7 +14,9 @@ from ablate.launch.devices import KINDS
 
 @contextlib.contextmanager
 def words_of_bash() -> Iterator[None]:
-    """Bash breaks words at "=". Typer gets "topology=serial" whole, and what follows the "=" is offered."""
+    """Bash breaks words at "=". Typer gets "topology=serial" whole, and what follows the "=" is
+    offered.
+    """
     if os.environ.get("_ABLATE_COMPLETE") != "complete_bash":
         yield
         return
@@ -40,7 +42,11 @@ def words_of_bash() -> Iterator[None]:
 def studies(incomplete: str) -> list[str]:
     """Study files below the folder, and the names of those in studies/."""
     names = [path.stem for path in Path("studies").glob("*.toml")]
-    files = [str(path) for path in (*Path().glob("*.toml"), *Path("studies").glob("*.toml")) if path.name != "pyproject.toml"]
+    files = [
+        str(path)
+        for path in (*Path().glob("*.toml"), *Path("studies").glob("*.toml"))
+        if path.name != "pyproject.toml"
+    ]
     return [name for name in sorted({*names, *files}) if name.startswith(incomplete)]
 
 
@@ -52,7 +58,11 @@ def stored(incomplete: str) -> list[str]:
 
     try:
         with store.open() as database:
-            return [name for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1] if name.startswith(incomplete)]
+            return [
+                name
+                for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1]
+                if name.startswith(incomplete)
+            ]
     except AblateError:
         return []
 

@@ -15,7 +15,11 @@ from ablate.units import listed, memory
 if TYPE_CHECKING:
     from ablate.store import Database
 
-app = typer.Typer(cls=Group, help="The results database: where it is, upgrade, check, merge, thin, forget.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group,
+    help="The results database: where it is, upgrade, check, merge, thin, forget.",
+    no_args_is_help=True,
+)
 
 
 def existing(db: str | None) -> Database | None:
@@ -49,10 +53,14 @@ def upgrade(db: Db = None) -> None:
 
 @app.command(cls=Command)
 def check(
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")
+    ] = False,
     db: Db = None,
 ) -> None:
-    """Look for damage, contradictions and stray journals. Exit code 1 where something is left that is wrong."""
+    """Look for damage, contradictions and stray journals. Exit code 1 where something is left that
+    is wrong.
+    """
     from ablate import store
     from ablate.store.check import check as find
     from ablate.store.check import cure
@@ -77,9 +85,14 @@ def check(
 
 @app.command(cls=Command)
 def merge(
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")], db: Db = None
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")
+    ],
+    db: Db = None,
 ) -> None:
-    """Take over another database's results; what both hold is kept once, and effects are worked out anew."""
+    """Take over another database's results; what both hold is kept once, and effects are worked out
+    anew.
+    """
     from ablate import store
     from ablate.analysis import analyse
     from ablate.store.merge import merge as join
@@ -89,49 +102,77 @@ def merge(
         brought = join(ours, theirs)
         for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
             analyse(ours, study)
-        print(f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs}, renewed: {brought.renewed}")
+        print(
+            f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs},"
+            f" renewed: {brought.renewed}"
+        )
 
 
 @app.command(cls=Command)
 def thin(
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=2, help="Points that stay of each training series of a run.")
+        int,
+        typer.Option(
+            "--keep", metavar="N", min=2, help="Points that stay of each training series of a run."
+        ),
     ] = 50,
     db: Db = None,
 ) -> None:
-    """Make the file small: training curves lose points, evaluations and finals stay whole. Journals are not touched."""
+    """Make the file small: training curves lose points, evaluations and finals stay whole. Journals
+    are not touched.
+    """
     from ablate import store
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
 
     require(db)
     file = store.locate(db)
-    before = sum(part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists())
+    before = sum(
+        part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists()
+    )
     with store.open(db, create=True) as database:
         done = reduce(database, keep)
-    print(f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,} kept")
+    print(
+        f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
+        " kept"
+    )
     if sqlite.at_rest(file):
         print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
     else:
-        print("another process has it open; do this again when that has ended, for one file that can be committed")
+        print(
+            "another process has it open; do this again when that has ended, for one file that can"
+            " be committed"
+        )
     if done.waiting:
         print(f"runs without a result, left as they are: {done.waiting:,}")
 
 
 @app.command(cls=Command)
 def forget(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, what would go is named.")] = False,
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
+        ),
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without, what would go is named.")
+    ] = False,
     db: Db = None,
 ) -> None:
-    """Take a study out for ever: its results, and the runs that no other study has, with their journals and checkpoints."""
+    """Take a study out for ever: its results, and the runs that no other study has, with their
+    journals and checkpoints.
+    """
     from ablate import store
     from ablate.store import forget as forgetting
 
     require(db)
     with store.open(db, create=yes) as database:
         gone = forgetting.forget(database, study) if yes else forgetting.part(database, study)
-    what = listed([f"{number:,} {kind}" for kind, number in gone.rows.items() if number] + [f"{len(gone.files):,} files"])
+    what = listed(
+        [f"{number:,} {kind}" for kind, number in gone.rows.items() if number]
+        + [f"{len(gone.files):,} files"]
+    )
     stay = f"; {gone.shared:,} runs that other studies share stay" if gone.shared else ""
     print(f"study {study}: {what} {'are gone' if yes else 'would go'}{stay}")
     if not yes:
@@ -144,4 +185,7 @@ def require(db: str | None) -> None:
     from ablate.errors import AblateError
 
     if not exists(locate(db)):
-        raise AblateError(f"database {locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
+        raise AblateError(
+            f"database {locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names"
+            " another"
+        )

@@ -27,8 +27,18 @@ SUFFIXES = ("csv", "json", "parquet")
 
 
 def export(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="A study in the database.", autocompletion=complete.stored)],
-    out: Annotated[Path, typer.Argument(metavar="FILE", help=f"Where to; its ending says how: {', '.join(SUFFIXES)}.")],
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help=f"Where to; its ending says how: {', '.join(SUFFIXES)}."
+        ),
+    ],
     what: Annotated[
         str,
         typer.Option(
@@ -40,7 +50,9 @@ def export(
     ] = "runs",
     db: Db = None,
 ) -> None:
-    """Write a study's runs, curves, finals, pairs or effects to a file; every number comes back exactly."""
+    """Write a study's runs, curves, finals, pairs or effects to a file; every number comes back
+    exactly.
+    """
     from ablate import store
     from ablate.errors import unknown
 
@@ -70,7 +82,9 @@ def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
 
 
 def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
-    """Write beside the file, then put it in its place: what stood there is whole until the new one is."""
+    """Write beside the file, then put it in its place: what stood there is whole until the new one
+    is.
+    """
     from ablate import formats
 
     part = out.with_name(f"{out.name}.part")
@@ -79,7 +93,9 @@ def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
             _parquet(frame, part)
         else:
             rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
-            part.write_text(formats.render(list(map(str, frame)), rows, suffix), encoding="utf-8", newline="")
+            part.write_text(
+                formats.render(list(map(str, frame)), rows, suffix), encoding="utf-8", newline=""
+            )
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""Commands whose help names no type where none is to be given: `--force`, not `--force <bool>`; STUDY, not STUDY `<str>`."""
+"""Commands whose help names no type where none is to be given: `--force`, not `--force <bool>`;
+STUDY, not STUDY `<str>`.
+"""
 
 from __future__ import annotations
 

@@ -29,39 +29,74 @@ START = {
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The study's name; the file is studies/NAME.toml.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The study's name; the file is studies/NAME.toml.")
+    ],
     factor: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME=LEVEL,LEVEL", help="What varies, the baseline first. May be repeated.", autocompletion=complete.levels
+            metavar="NAME=LEVEL,LEVEL",
+            help="What varies, the baseline first. May be repeated.",
+            autocompletion=complete.levels,
         ),
     ] = [],  # noqa: B006
     within: Annotated[
         list[str],
-        typer.Option(metavar="NAME", help="A factor whose levels form strata. May be repeated.", autocompletion=complete.factors),
+        typer.Option(
+            metavar="NAME",
+            help="A factor whose levels form strata. May be repeated.",
+            autocompletion=complete.factors,
+        ),
     ] = [],  # noqa: B006
     base: Annotated[
         list[str],
-        typer.Option(metavar="NAME=VALUE", help="What every run starts from. May be repeated.", autocompletion=complete.levels),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What every run starts from. May be repeated.",
+            autocompletion=complete.levels,
+        ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="Runs of each cell; by default 5.", show_default=False)] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Runs of each cell; by default 5.", show_default=False),
+    ] = None,
     question: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The question that the report answers.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="The question that the report answers.", show_default=False
+        ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="The number that decides it; by default loss.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="The number that decides it; by default loss.",
+            show_default=False,
+        ),
     ] = None,
     design: Annotated[
-        str | None, typer.Option(metavar="DESIGN", help="grid, one-factor, …; by default grid.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="DESIGN", help="grid, one-factor, …; by default grid.", show_default=False
+        ),
     ] = None,
     origin: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="STUDY", help="A study to start from.", show_default=False, autocompletion=complete.studies
+            "--from",
+            metavar="STUDY",
+            help="A study to start from.",
+            show_default=False,
+            autocompletion=complete.studies,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to write it.", show_default=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write it.", show_default=False),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over a file that is there.")
+    ] = False,
 ) -> None:
     """Write a commented study file, checked before it is written.
 
@@ -74,10 +109,16 @@ def new(
 
     path = out or Path("studies") / f"{name}.toml"
     if path.exists() and not force:
-        raise AblateError(f"{path} is there already; --force writes over it, --out FILE writes elsewhere")
+        raise AblateError(
+            f"{path} is there already; --force writes over it, --out FILE writes elsewhere"
+        )
     raw = _start(origin)
     raw["name"] = name
-    raw |= {key: given for key, given in zip(PLAIN, (question, metric, design), strict=True) if given is not None}
+    raw |= {
+        key: given
+        for key, given in zip(PLAIN, (question, metric, design), strict=True)
+        if given is not None
+    }
     if seeds is not None:
         raw["seeds"] = seeds
     varied, started = _vary(raw, factor), _begin(raw, base)
@@ -85,8 +126,8 @@ def new(
         raise AblateError(f"{both[0]} stands both in --factor and in --base; keep one of them")
     if not raw["factors"]:
         raise AblateError(
-            f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline first; `ablate factors` lists "
-            "what can vary"
+            f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline"
+            " first; `ablate factors` lists what can vary"
         )
     if strange := next((one for one in within if one not in raw["factors"]), None):
         raise unknown("factor", strange, raw["factors"], f"--within {strange}")
@@ -101,7 +142,8 @@ def new(
         path.write_text(text, encoding="utf-8")
     seeds = len(made.study.seeds)
     console().print(
-        f"{path}: {len(made.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next: ablate plan {quote(str(path))}",
+        f"{path}: {len(made.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next: ablate"
+        f" plan {quote(str(path))}",
         markup=False,
         soft_wrap=True,
     )
@@ -121,7 +163,9 @@ def _start(origin: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _by_option(path: Path, text: str) -> Iterator[None]:
-    """Complaints about `text`, which is not written to `path` yet: options and keys in the place of its lines."""
+    """Complaints about `text`, which is not written to `path` yet: options and keys in the place of
+    its lines.
+    """
     from ablate.errors import AblateError
 
     lines = text.splitlines()
@@ -138,7 +182,9 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
         yield
     except AblateError as error:
         place = re.escape(str(path))
-        raise AblateError(re.sub(rf"^{place}: ", "", re.sub(rf"{place}, line (\d+)", said, str(error)))) from None
+        raise AblateError(
+            re.sub(rf"^{place}: ", "", re.sub(rf"{place}, line (\d+)", said, str(error)))
+        ) from None
 
 
 def _vary(raw: dict[str, Any], given: Sequence[str]) -> set[str]:

@@ -1,4 +1,6 @@
-"""What becomes of a command whose output cannot be written: a full disk, a reader that has gone, a terminal that was closed."""
+"""What becomes of a command whose output cannot be written: a full disk, a reader that has gone, a
+terminal that was closed.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,29 @@ class Output:
 
 
 class Dispensable(Output):
-    """A file that falls silent, with a line on standard error, once it cannot be written: what it shows stops no work."""
+    """A file that falls silent, with a line on standard error, once it cannot be written: what it
+    shows stops no work.
+    """
 
     def fail(self, error: OSError) -> None:
         silence(self.file)
-        complain(f"standard output cannot be written ({error.strerror}): the study goes on, and is shown no more")
+        complain(
+            f"standard output cannot be written ({error.strerror}): the study goes on, and is shown"
+            " no more"
+        )
 
 
 @contextlib.contextmanager
 def written() -> Iterator[None]:
-    """Around a command: `AblateError` where its output cannot be written; where nobody reads it, it ends silently with 1."""
+    """Around a command: `AblateError` where its output cannot be written; where nobody reads it, it
+    ends silently with 1.
+    """
     output, errors = Output(sys.stdout), Dispensable(sys.stderr)
     try:
-        with contextlib.redirect_stdout(cast(IO[str], output)), contextlib.redirect_stderr(cast(IO[str], errors)):
+        with (
+            contextlib.redirect_stdout(cast(IO[str], output)),
+            contextlib.redirect_stderr(cast(IO[str], errors)),
+        ):
             try:
                 yield
             finally:
@@ -77,6 +89,8 @@ def complain(text: str) -> None:
 
 
 def silence(file: IO[str]) -> None:
-    """Let a file lead nowhere, with what it has not written yet; else Python would try, and fail, again as it ends."""
+    """Let a file lead nowhere, with what it has not written yet; else Python would try, and fail,
+    again as it ends.
+    """
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (it is no path of ours)
         os.dup2(nowhere.fileno(), file.fileno())

@@ -27,18 +27,28 @@ if TYPE_CHECKING:
 SLOW = 0.75  # of the baseline's speed; a cell below it is named
 
 StudyName = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A study file, or its name in studies/.", autocompletion=complete.studies)
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A study file, or its name in studies/.",
+        autocompletion=complete.studies,
+    ),
 ]
 Size = Annotated[
     str | None,
     typer.Option(
-        metavar="tiny", help="tiny: the study shrunk to minutes on a CPU.", show_default=False, autocompletion=complete.sizes
+        metavar="tiny",
+        help="tiny: the study shrunk to minutes on a CPU.",
+        show_default=False,
+        autocompletion=complete.sizes,
     ),
 ]
 
 
 def open_study(study: str, size: str | None) -> tuple[Study, Plan]:
-    """The study in a file, shrunk where that is asked for, and its plan: what means nothing is refused here."""
+    """The study in a file, shrunk where that is asked for, and its plan: what means nothing is
+    refused here.
+    """
     from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
@@ -56,11 +66,19 @@ def plan(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(KINDS), help="Time every model on a device.", show_default=False, autocompletion=complete.devices
+            metavar="|".join(KINDS),
+            help="Time every model on a device.",
+            show_default=False,
+            autocompletion=complete.devices,
         ),
     ] = None,
     flops: Annotated[
-        str | None, typer.Option(metavar="N", help="Reckon times with this speed instead, in FLOP/s: 5e12.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Reckon times with this speed instead, in FLOP/s: 5e12.",
+            show_default=False,
+        ),
     ] = None,
     db: Db = None,
 ) -> None:
@@ -69,7 +87,9 @@ def plan(
     from ablate.plan.price import price
 
     if device and flops:
-        raise AblateError("--device times the models, --flops reckons with a given speed; give one of them")
+        raise AblateError(
+            "--device times the models, --flops reckons with a given speed; give one of them"
+        )
     speed = _given_speed(flops) if flops else None
     made, done = _stage(open_study(study, size)[0], db)
     times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
@@ -89,12 +109,18 @@ def plan(
     ):
         out.print(line, markup=False)
     finished = not made.later and done >= {run.config.key for run in made.runs}
-    following = f"report {quote(made.study.name)}" if finished else f"run {quote(study)}" + (f" --size {size}" if size else "")
+    following = (
+        f"report {quote(made.study.name)}"
+        if finished
+        else f"run {quote(study)}" + (f" --size {size}" if size else "")
+    )
     out.print(f"\nNext: ablate {following}", markup=False)
 
 
 def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
-    """The plan with what the database holds of decisions, and the keys of its runs that have their result."""
+    """The plan with what the database holds of decisions, and the keys of its runs that have their
+    result.
+    """
     from ablate.cli.database import existing
     from ablate.plan import plan
 
@@ -105,7 +131,9 @@ def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
 
     with database:
         made = tune.learn(study, database).plan
-        return made, frozenset(decisions.values(database, [run.config.key for run in made.runs], study.metric))
+        return made, frozenset(
+            decisions.values(database, [run.config.key for run in made.runs], study.metric)
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +145,9 @@ class Times:
     how: str  # "on cuda:0, timed"
 
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
-        """Of one run of a cell. A token that is evaluated takes a third of one that is learnt from: no backward pass."""
+        """Of one run of a cell. A token that is evaluated takes a third of one that is learnt from:
+        no backward pass.
+        """
         read = min(evaluation.tokens, cell.held_out) * evaluation.passes(cell.config)
         return (cell.config.tokens + read / 3) / self.speed[cell.label]
 
@@ -135,7 +165,10 @@ def _given_speed(text: str) -> float:
 def _reckoned(plan: Plan, speed: float) -> Times:
     from ablate import sizes
 
-    speeds = {cell.label: speed * cell.config.tokens / sizes.train_flops(cell.config) for cell in plan.cells}
+    speeds = {
+        cell.label: speed * cell.config.tokens / sizes.train_flops(cell.config)
+        for cell in plan.cells
+    }
     return Times(speeds, 1, f"at {speed:.3g} FLOP/s")
 
 
@@ -146,14 +179,18 @@ def _timed(plan: Plan, kind: str) -> Times:
     from ablate.launch import devices, packs, speed
 
     found = packs.seats(plan, devices.find(kind))
-    side_by_side = len(found) if found[0].name == "cpu" else len({seat.name for seat in found})  # workers of a GPU take turns
+    side_by_side = (
+        len(found) if found[0].name == "cpu" else len({seat.name for seat in found})
+    )  # workers of a GPU take turns
     doing = f"timing {len(plan.cells)} models on {found[0].name}"
     with Console(stderr=True).status(doing) as status:
         speeds = speed.measure(plan, found[0], lambda done: status.update(f"{doing}: {done} done"))
     of = "workers on" if found[0].name == "cpu" else "devices such as"
     many = f"{side_by_side} {of} " if side_by_side > 1 else ""
     start = f", after about {duration(speeds.start)} of start" if speeds.start else ""
-    return Times(speeds.tokens_per_second, side_by_side, f"on {many}{found[0].name}, as timed now{start}")
+    return Times(
+        speeds.tokens_per_second, side_by_side, f"on {many}{found[0].name}, as timed now{start}"
+    )
 
 
 def _cells(plan: Plan, times: Times | None) -> Table:
@@ -162,14 +199,31 @@ def _cells(plan: Plan, times: Times | None) -> Table:
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
-        row = [cell.label, f"{cell.sizes.params:,}", f"{cell.sizes.body:,}", count(cell.config.tokens)]
-        row += [f"{cell.config.steps:,}", f"{cell.epochs:.2g}", f"{sizes.train_flops(cell.config):.2e}"]
+        row = [
+            cell.label,
+            f"{cell.sizes.params:,}",
+            f"{cell.sizes.body:,}",
+            count(cell.config.tokens),
+        ]
+        row += [
+            f"{cell.config.steps:,}",
+            f"{cell.epochs:.2g}",
+            f"{sizes.train_flops(cell.config):.2e}",
+        ]
         row += [memory(sizes.memory_bytes(cell.config, 1))]
         if times:
-            row += [count(times.speed[cell.label]), duration(times.seconds(cell, plan.study.evaluation))]
+            row += [
+                count(times.speed[cell.label]),
+                duration(times.seconds(cell, plan.study.evaluation)),
+            ]
         rows.append(row)
     headings += ["tokens/s", "time a run"] if times else []
-    return table(headings, rows, right=headings[1:], spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"))
+    return table(
+        headings,
+        rows,
+        right=headings[1:],
+        spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"),
+    )
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
@@ -179,14 +233,21 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
     families = {contrast.family for contrast in plan.contrasts}
     configs = {cell.label: cell.config for cell in plan.cells}
-    where = f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines" if plan.study.within else "Baseline"
+    where = (
+        f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines"
+        if plan.study.within
+        else "Baseline"
+    )
     yield f"{where}: {'; '.join(baselines)}"
     grouped = f"{len(families)} {'family' if len(families) == 1 else 'families'}"
     better = "lower" if plan.study.goal == "min" else "higher"
     compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
     yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
-        worst = max(abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity)) for c in plan.contrasts)
+        worst = max(
+            abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity))
+            for c in plan.contrasts
+        )
         what = {"flops": "FLOPs", "body": "body parameters", "total": "parameters"}[match.quantity]
         yield f"Matched: {what} by {match.by}, within {worst:.2%} of the baseline"
     if plan.excluded:
@@ -199,8 +260,9 @@ def too_long(plan: Plan) -> Iterator[str]:
     if plan.too_long:
         places = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
         yield (
-            f"Left out, as they would read their text more than max_epochs = {plan.study.max_epochs:g} times: "
-            f"{len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(places)}"
+            "Left out, as they would read their text more than max_epochs ="
+            f" {plan.study.max_epochs:g} times: {len(plan.too_long)} of"
+            f" {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(places)}"
         )
 
 
@@ -208,11 +270,14 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
     """What is found out on the way, what of it is known, and which runs come next."""
     tune, two_stage = plan.study.tune, plan.study.two_stage
     if tune:
-        number = f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
+        number = (
+            f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
+        )
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         yield (
-            f"Learning rates are to be tuned for {number}, each on its first cell, on seeds of its own: {tune.points} rates from "
-            f"{tune.low:g} to {tune.high:g}{each}, then two around the best"
+            f"Learning rates are to be tuned for {number}, each on its first cell, on seeds of its"
+            f" own: {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two around"
+            " the best"
         )
         configs = {cell.label: cell.config for cell in plan.cells}
         for group in plan.groups:
@@ -220,14 +285,19 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
                 yield f"  {group.label}: {configs[group.representative].lr:g}"
     if two_stage:
         yield (
-            f"Seeds: a pilot of {len(plan.study.seeds)}, then as many in each stratum as bring its 95% intervals within "
-            f"±{two_stage.resolution:g}, at most {two_stage.most}"
+            f"Seeds: a pilot of {len(plan.study.seeds)}, then as many in each stratum as bring its"
+            f" 95% intervals within ±{two_stage.resolution:g}, at most {two_stage.most}"
         )
     if tune or two_stage:
-        missing = {role: len({r.config.key for r in plan.runs if r.role == role} - done) for role in ("tune", "compare")}
+        missing = {
+            role: len({r.config.key for r in plan.runs if r.role == role} - done)
+            for role in ("tune", "compare")
+        }
         what = [f"{number} runs that {role}" for role, number in missing.items() if number]
         then = ", then those at the rates found" if plan.undecided else ""
-        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace("runs that compare", "runs to compare")
+        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace(
+            "runs that compare", "runs to compare"
+        )
     elif done:
         yield f"Done: {len(done)} of {len({run.config.key for run in plan.runs})} runs"
 
@@ -237,7 +307,11 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
     cells = {run.config.key: run.cell for run in planned}.values()
     compared = sum(run.role == "compare" for run in planned)
     shared = len(planned) - price.runs
-    each_takes = {cell.label: times.seconds(cell, plan.study.evaluation) for cell in plan.cells} if times else {}
+    each_takes = (
+        {cell.label: times.seconds(cell, plan.study.evaluation) for cell in plan.cells}
+        if times
+        else {}
+    )
     total = sum(each_takes[cell] for cell in cells) / times.side_by_side if times else 0.0
     each = (
         f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
@@ -248,8 +322,13 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         f"In all: {each}{compared} runs"
         + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
-        + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)} a run"
-        + (f", {duration(total)} {times.how}" if times else ". How long: --device auto times the models here")
+        + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)}"
+        " a run"
+        + (
+            f", {duration(total)} {times.how}"
+            if times
+            else ". How long: --device auto times the models here"
+        )
     )
 
 
@@ -258,7 +337,10 @@ def _slow(plan: Plan, times: Times | None) -> Iterator[str]:
     if times is None:
         return
     speed = times.speed
-    shares = {contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline]) for contrast in plan.contrasts}
+    shares = {
+        contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline])
+        for contrast in plan.contrasts
+    }
     for cell, (baseline, share) in shares.items():
         if share < SLOW:
             yield f"Slow: {cell} trains at {share:.2f} of the tokens a second of {baseline}"
@@ -269,9 +351,15 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     from ablate import metrics, stats
 
     if price.pairs < 2:
-        yield "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or more"
+        yield (
+            "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or"
+            " more"
+        )
         return
-    single, corrected = stats.resolvable(price.pairs), stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family))
+    single, corrected = (
+        stats.resolvable(price.pairs),
+        stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family)),
+    )
     noise = existing_noise(plan, db)
     unit = metrics.parse(plan.study.metric)[0].unit
 
@@ -279,8 +367,13 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
 
     yield (
-        f"{price.pairs} seeds resolve {amount(single, ' standard deviations of the paired difference')} at 80% power"
-        + (f", {amount(corrected)} after correction for {price.largest_family} contrasts" if price.largest_family > 1 else "")
+        f"{price.pairs} seeds resolve"
+        f" {amount(single, ' standard deviations of the paired difference')} at 80% power"
+        + (
+            f", {amount(corrected)} after correction for {price.largest_family} contrasts"
+            if price.largest_family > 1
+            else ""
+        )
         + (f" (noise: {noise.whence})" if noise else "")
     )
 
@@ -303,7 +396,10 @@ def _confounds(plan: Plan) -> Iterator[str]:
 
 def factors(
     name: Annotated[
-        str | None, typer.Argument(help="One factor, in full.", show_default=False, autocompletion=complete.factors)
+        str | None,
+        typer.Argument(
+            help="One factor, in full.", show_default=False, autocompletion=complete.factors
+        ),
     ] = None,
 ) -> None:
     """List what can vary, or the levels of one factor with their sources."""
@@ -322,11 +418,16 @@ def _catalogue() -> None:
     out = console()
     for group in dict.fromkeys(row.group for row in CATALOGUE.values()):
         rows = [row for row in CATALOGUE.values() if row.group == group and row.name not in FOLLOWS]
-        lines = [(row.name, ", ".join(row.names) or _default(row.name), row.meaning) for row in rows]
+        lines = [
+            (row.name, ", ".join(row.names) or _default(row.name), row.meaning) for row in rows
+        ]
         if group == "training":
             lines += [(name, "", f"Budget: {meaning}.") for name, meaning in BUDGETS.items()]
         out.print(table([group, "levels or default", "meaning"], lines, widths=(20, 44, None)))
-    out.print("`ablate factors NAME` shows the levels of one factor, with equations and sources.", markup=False)
+    out.print(
+        "`ablate factors NAME` shows the levels of one factor, with equations and sources.",
+        markup=False,
+    )
 
 
 def _one(row: Factor) -> None:
@@ -339,13 +440,22 @@ def _one(row: Factor) -> None:
     if row.source:
         out.print(f"Source: {row.source}", markup=False)
     if row.needs:
-        out.print(f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False)
+        out.print(
+            f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False
+        )
     if row.levels:
         lines = [
-            (level.name, ", ".join(sorted({str(alias) for alias in level.aliases})), level.meaning, level.source)
+            (
+                level.name,
+                ", ".join(sorted({str(alias) for alias in level.aliases})),
+                level.meaning,
+                level.source,
+            )
             for level in row.levels
         ]
-        columns = dict(zip(("level", "or", "meaning", "source"), zip(*lines, strict=True), strict=True))
+        columns = dict(
+            zip(("level", "or", "meaning", "source"), zip(*lines, strict=True), strict=True)
+        )
         told = {heading: cells for heading, cells in columns.items() if any(cells)}
         out.print(table(list(told), zip(*told.values(), strict=True)))
     out.print(f"Default: {_default(row.name)}", markup=False)

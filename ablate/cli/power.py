@@ -26,7 +26,9 @@ SHARES = (0.5, 1.0, 2.0)  # of the noise: the effects that are shown when none i
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes a difference in a metric comparable with another one: what is learnt, from which text, and about how much."""
+    """What makes a difference in a metric comparable with another one: what is learnt, from which
+    text, and about how much.
+    """
 
     objective: str
     corpus_hash: str
@@ -54,9 +56,11 @@ class Noise:
 
 
 def noise_of(study: str, metric: str, kinds: Iterable[Kind], db: Database) -> Noise | None:
-    """The median noise of this study's contrasts, else of all others in this metric, among runs like those of one of `kinds`.
+    """The median noise of this study's contrasts, else of all others in this metric, among runs
+    like those of one of `kinds`.
 
-    None where the database holds none: noise of another text, tokenizer, objective or budget says nothing about these runs.
+    None where the database holds none: noise of another text, tokenizer, objective or budget says
+    nothing about these runs.
     """
     from sqlalchemy import text
 
@@ -65,8 +69,8 @@ def noise_of(study: str, metric: str, kinds: Iterable[Kind], db: Database) -> No
     with db.read() as connection:
         rows = connection.execute(
             text(
-                "SELECT study, cell, difference FROM pairs WHERE metric = :metric AND difference IS NOT NULL "
-                "AND status = 'complete' AND baseline_status = 'complete'"
+                "SELECT study, cell, difference FROM pairs WHERE metric = :metric AND difference IS"
+                " NOT NULL AND status = 'complete' AND baseline_status = 'complete'"
             ),
             {"metric": metric},
         ).all()
@@ -74,7 +78,11 @@ def noise_of(study: str, metric: str, kinds: Iterable[Kind], db: Database) -> No
     for name, cell, difference in rows:
         if (name, cell) in like and math.isfinite(difference):
             by_cell.setdefault((name, cell), []).append(difference)
-    spreads = {key: spread for key, found in by_cell.items() if len(found) > 2 and (spread := statistics.stdev(found)) > 0}
+    spreads = {
+        key: spread
+        for key, found in by_cell.items()
+        if len(found) > 2 and (spread := statistics.stdev(found)) > 0
+    }
     used = {key: spread for key, spread in spreads.items() if key[0] == study} or spreads
     if not used:
         return None
@@ -89,9 +97,10 @@ def _kinds(db: Database) -> list[tuple[tuple[str, str], Kind]]:
     """(study, cell) and the kind of its runs that compare."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT DISTINCT study.name, cell.label, objective, corpus_hash, tokenizer_hash, run.tokens, coalesce(n_params, 0) "
-            "FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id "
-            "JOIN run ON run.id = member.run_id WHERE cell.active AND role = 'compare'"
+            "SELECT DISTINCT study.name, cell.label, objective, corpus_hash, tokenizer_hash,"
+            " run.tokens, coalesce(n_params, 0) FROM study JOIN cell ON cell.study_id = study.id"
+            " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id WHERE"
+            " cell.active AND role = 'compare'"
         )
         return [((study, cell), Kind(*kind)) for study, cell, *kind in rows]
 
@@ -99,20 +108,37 @@ def _kinds(db: Database) -> list[tuple[tuple[str, str], Kind]]:
 def planned_kinds(plan: Plan) -> set[Kind]:
     """The kinds of the plan's cells."""
     return {
-        Kind(c.config.objective, c.config.corpus_hash, c.config.tokenizer_hash, c.config.tokens, c.sizes.params)
+        Kind(
+            c.config.objective,
+            c.config.corpus_hash,
+            c.config.tokenizer_hash,
+            c.config.tokens,
+            c.sizes.params,
+        )
         for c in plan.cells
     }
 
 
 def power(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="A study in the database, or a study file.", autocompletion=complete.studies)
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A study in the database, or a study file.",
+            autocompletion=complete.studies,
+        ),
     ],
     effect: Annotated[
         list[float],
-        typer.Option(metavar="X", help="An effect to be found, in the metric's unit. May be repeated.", show_default=False),
+        typer.Option(
+            metavar="X",
+            help="An effect to be found, in the metric's unit. May be repeated.",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006
-    chance: Annotated[float, typer.Option("--power", metavar="P", help="The chance of finding it.")] = 0.8,
+    chance: Annotated[
+        float, typer.Option("--power", metavar="P", help="The chance of finding it.")
+    ] = 0.8,
     db: Db = None,
 ) -> None:
     """Say how many seeds an effect needs, from the noise that the database holds."""
@@ -120,7 +146,10 @@ def power(
     from ablate.errors import AblateError
 
     if not all(x > 0 for x in effect):
-        raise AblateError(f"--effect {next(x for x in effect if not x > 0):g}: an effect lies above 0; its sign does not matter")
+        raise AblateError(
+            f"--effect {next(x for x in effect if not x > 0):g}: an effect lies above 0; its sign"
+            " does not matter"
+        )
     if not 0.05 < chance < 1:
         raise AblateError(f"--power {chance:g}: a chance between 0.05 and 1 is wanted")
     require(db)
@@ -130,8 +159,9 @@ def power(
         contrasts = _contrasts(name, database)
     if noise is None:
         raise AblateError(
-            f"the database holds no noise in {metric} for such runs: three complete pairs of a contrast are needed, of any study "
-            f"with this objective, corpus and tokenizer, and tokens and parameters within a factor of {NEAR}"
+            f"the database holds no noise in {metric} for such runs: three complete pairs of a"
+            " contrast are needed, of any study with this objective, corpus and tokenizer, and"
+            f" tokens and parameters within a factor of {NEAR}"
         )
     effects = sorted(effect) or [float(f"{share * noise.sd:.1g}") for share in SHARES]
     unit = metrics.parse(metric)[0].unit
@@ -145,9 +175,15 @@ def power(
     headings = ["contrast", "pairs", "sd", *(f"±{x:g}" for x in effects)]
 
     def needed(sd: float, family: int) -> list[str]:
-        return [f"{stats.seeds_needed(x, sd, power=chance, alpha=ALPHA / family):,}" for x in effects]
+        return [
+            f"{stats.seeds_needed(x, sd, power=chance, alpha=ALPHA / family):,}" for x in effects
+        ]
 
-    rows = [[label, str(n), f"{sd:.2g}", *needed(sd, size)] for label, n, sd, size in contrasts if sd > 0]
+    rows = [
+        [label, str(n), f"{sd:.2g}", *needed(sd, size)]
+        for label, n, sd, size in contrasts
+        if sd > 0
+    ]
     corrected = max((size for *_, size in contrasts), default=largest)
     rows.append(["any, at the median noise", "", f"{noise.sd:.2g}", *needed(noise.sd, corrected)])
     out.print(table(headings, rows, right=headings[1:]))
@@ -156,7 +192,9 @@ def power(
 
 
 def _named(study: str, database: Database) -> tuple[str, str, set[Kind], int]:
-    """Name, metric, kinds of runs and size of the largest planned family of a study in the database (1 there) or a file."""
+    """Name, metric, kinds of runs and size of the largest planned family of a study in the database
+    (1 there) or a file.
+    """
     from ablate.plan import plan
     from ablate.plan.price import price
     from ablate.store.query import run
@@ -164,9 +202,19 @@ def _named(study: str, database: Database) -> tuple[str, str, set[Kind], int]:
 
     known = dict(run(database, "SELECT name, metric FROM study")[1])
     if study in known:
-        return study, known[study], {kind for (name, _), kind in _kinds(database) if name == study}, 1
+        return (
+            study,
+            known[study],
+            {kind for (name, _), kind in _kinds(database) if name == study},
+            1,
+        )
     made = plan(load(study))
-    return made.study.name, made.study.metric, planned_kinds(made), max(1, price(made).largest_family)
+    return (
+        made.study.name,
+        made.study.metric,
+        planned_kinds(made),
+        max(1, price(made).largest_family),
+    )
 
 
 def _contrast(row: Mapping[Any, Any]) -> str:
@@ -175,7 +223,9 @@ def _contrast(row: Mapping[Any, Any]) -> str:
 
 
 def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, int]]:
-    """(what is compared, whole pairs, their standard deviation, contrasts in its family) of a study with pairs."""
+    """(what is compared, whole pairs, their standard deviation, contrasts in its family) of a study
+    with pairs.
+    """
     from ablate import analysis
     from ablate.store.query import run
 
@@ -183,7 +233,10 @@ def _contrasts(study: str, database: Database) -> list[tuple[str, int, float, in
         return []
     frame = analysis.effects(study, database)
     size = frame.groupby("family")["cell"].size()
-    return [(_contrast(row), row["n"], row["sd"], int(size[row["family"]])) for row in frame.to_dict("records")]
+    return [
+        (_contrast(row), row["n"], row["sd"], int(size[row["family"]]))
+        for row in frame.to_dict("records")
+    ]
 
 
 def existing_noise(plan: Plan, db: str | None) -> Noise | None:

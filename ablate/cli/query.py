@@ -1,4 +1,6 @@
-"""`ablate query` and `ablate browse`: the database asked in SQL, or by the name of a query, here or in a browser."""
+"""`ablate query` and `ablate browse`: the database asked in SQL, or by the name of a query, here or
+in a browser.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 Format = Annotated[
-    str, typer.Option("--format", metavar="table|csv|json|md", help="How to print.", autocompletion=complete.formats)
+    str,
+    typer.Option(
+        "--format",
+        metavar="table|csv|json|md",
+        help="How to print.",
+        autocompletion=complete.formats,
+    ),
 ]
 
 
@@ -26,7 +34,10 @@ def query(
     asked: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME|SQL", help="A named query, or one SELECT.", show_default=False, autocompletion=complete.questions
+            metavar="NAME|SQL",
+            help="A named query, or one SELECT.",
+            show_default=False,
+            autocompletion=complete.questions,
         ),
     ] = None,
     words: Annotated[
@@ -39,8 +50,12 @@ def query(
         ),
     ] = None,
     format: Format = "table",
-    listed: Annotated[bool, typer.Option("--list", help="List the named queries, what each answers and needs.")] = False,
-    tables: Annotated[bool, typer.Option("--tables", help="List tables and views with their columns.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the named queries, what each answers and needs.")
+    ] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="List tables and views with their columns.")
+    ] = False,
     db: Db = None,
 ) -> None:
     """Ask the database, by a named query or in SQL; it can only be read.
@@ -54,7 +69,8 @@ def query(
 
     if (asked is not None) + listed + tables != 1:
         raise AblateError(
-            'give a named query of --list, or one SELECT, such as "SELECT cell, avg(loss) FROM runs GROUP BY cell", or --tables'
+            'give a named query of --list, or one SELECT, such as "SELECT cell, avg(loss) FROM runs'
+            ' GROUP BY cell", or --tables'
         )
     if listed:
         _list(format)
@@ -75,7 +91,9 @@ def query(
 
 
 def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The SQL of a named query, or the SQL itself, and the values of its parameters: numbers where they read as such."""
+    """The SQL of a named query, or the SQL itself, and the values of its parameters: numbers where
+    they read as such.
+    """
     from ablate.errors import AblateError
     from ablate.store import questions
 
@@ -89,14 +107,17 @@ def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         name, equals, value = word.partition("=")
         if not equals:
             raise AblateError(
-                f"{word!r} stands behind SQL, whose parameters are given as NAME=VALUE; put the whole SELECT in quotes"
+                f"{word!r} stands behind SQL, whose parameters are given as NAME=VALUE; put the"
+                " whole SELECT in quotes"
             )
         values[name] = _literal(value)
     return asked, values
 
 
 def _literal(text: str) -> int | float | str:
-    """A number as SQL would write it, else the text: SQLite takes every number for less than any text."""
+    """A number as SQL would write it, else the text: SQLite takes every number for less than any
+    text.
+    """
     number = re.fullmatch(r"[+-]?(?:\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text)
     return text if not number else float(text) if "." in text or number[2] else int(text)
 
@@ -118,11 +139,19 @@ def _list(format: str) -> None:
     if format == "md":
         print(page(), end="")
     elif format == "table":
-        rows = [(question.name, question.usage, question.answers) for question in QUESTIONS.values()]
+        rows = [
+            (question.name, question.usage, question.answers) for question in QUESTIONS.values()
+        ]
         console().print(table(["named query", "values", "what it answers"], rows))
-        console().print("Ask one: ablate query means STUDY. Their SQL: ablate query --list --format md", markup=False)
+        console().print(
+            "Ask one: ablate query means STUDY. Their SQL: ablate query --list --format md",
+            markup=False,
+        )
     else:
-        every = [(question.name, question.usage, question.answers, question.sql) for question in QUESTIONS.values()]
+        every = [
+            (question.name, question.usage, question.answers, question.sql)
+            for question in QUESTIONS.values()
+        ]
         print(formats.render(["name", "values", "answers", "sql"], every, format), end="")
 
 
@@ -135,16 +164,29 @@ def _tables(database: Database, format: str) -> None:
         print(formats.render(["name", "kind", "columns"], rows, format), end="")
         return
     for name, kind, columns in rows:  # columns are too many for one line
-        print(f"{name} ({kind})", *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "), sep="\n")
+        print(
+            f"{name} ({kind})",
+            *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "),
+            sep="\n",
+        )
 
 
 def browse(
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Where it listens, on this machine alone.")
+        int,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Where it listens, on this machine alone.",
+        ),
     ] = 8001,
     db: Db = None,
 ) -> None:
-    """Look through the database in a browser: Datasette, with the named queries; it can only be read. Ctrl-C ends it."""
+    """Look through the database in a browser: Datasette, with the named queries; it can only be
+    read. Ctrl-C ends it.
+    """
     import json
     import os
     from importlib.util import find_spec
@@ -155,8 +197,21 @@ def browse(
     with store.open(db) as database:
         path = database.path
     if find_spec("datasette") is None:
-        raise AblateError("browsing needs Datasette: pip install 'ablate-studies[browse]', or pip install 'datasette<1'")
-    command = [sys.executable, "-m", "datasette", "serve", str(path), "--metadata", "-", "--port", str(port)]
+        raise AblateError(
+            "browsing needs Datasette: pip install 'ablate-studies[browse]', or pip install"
+            " 'datasette<1'"
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "datasette",
+        "serve",
+        str(path),
+        "--metadata",
+        "-",
+        "--port",
+        str(port),
+    ]
     read, write = os.pipe()
     os.write(write, json.dumps(_metadata(path)).encode())  # a pipe holds 64 KiB
     os.close(write)
@@ -165,12 +220,18 @@ def browse(
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """What Datasette is told about the database: the named queries, and what is no table for people."""
+    """What Datasette is told about the database: the named queries, and what is no table for
+    people.
+    """
     from ablate.store.questions import QUESTIONS
     from ablate.store.schema import VERSION_TABLE
 
     queries = {
-        question.name: {"sql": question.sql, "title": question.name, "description": question.answers}
+        question.name: {
+            "sql": question.sql,
+            "title": question.name,
+            "description": question.answers,
+        }
         for question in QUESTIONS.values()
     }
     about = {"queries": queries, "tables": {VERSION_TABLE: {"hidden": True}}}

@@ -21,13 +21,18 @@ PIPED_WIDTH = 160  # columns where the output is no terminal
 Db = Annotated[
     str | None,
     typer.Option(
-        "--db", help="Database file; by default $ABLATE_DB, else results/ablate.db.", show_default=False, metavar="FILE"
+        "--db",
+        help="Database file; by default $ABLATE_DB, else results/ablate.db.",
+        show_default=False,
+        metavar="FILE",
     ),
 ]
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Standard output, by way of `file` where one is given: as wide as the terminal, or wide enough for tables in a pipe."""
+    """Standard output, by way of `file` where one is given: as wide as the terminal, or wide enough
+    for tables in a pipe.
+    """
     from rich.console import Console
 
     return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
@@ -52,8 +57,9 @@ def table(
     widths: Sequence[int | None] | None = None,
     spare: Sequence[str] = (),
 ) -> Table:
-    """A plain table; columns named in `right` hold numbers, which are not broken. Where the terminal is too narrow, columns are
-    left out in the order of `spare`. Text is never read as markup, and controls in it are escaped.
+    """A plain table; columns named in `right` hold numbers, which are not broken. Where the
+    terminal is too narrow, columns are left out in the order of `spare`. Text is never read as
+    markup, and controls in it are escaped.
     """
     from rich import box
     from rich.table import Table
@@ -71,9 +77,17 @@ def table(
     for heading, width in zip(headings, widths or [None] * len(headings), strict=True):
         if heading in needed:
             justify: Literal["right", "left"] = "right" if heading in numeric else "left"
-            made.add_column(Text(heading), justify=justify, overflow="fold", width=width, no_wrap=whole and heading in numeric)
+            made.add_column(
+                Text(heading),
+                justify=justify,
+                overflow="fold",
+                width=width,
+                no_wrap=whole and heading in numeric,
+            )
     for row in cells:
-        made.add_row(*(Text(cell) for heading, cell in zip(headings, row, strict=True) if heading in needed))
+        made.add_row(
+            *(Text(cell) for heading, cell in zip(headings, row, strict=True) if heading in needed)
+        )
     return made
 
 
@@ -82,7 +96,10 @@ def _needed(headings: Sequence[str], rows: list[list[str]], numeric: set[str]) -
     from rich.cells import cell_len
 
     columns = zip(headings, zip(headings, *rows, strict=True), strict=True)
-    parts = {heading: cells if heading in numeric else " ".join(cells).split() for heading, cells in columns}
+    parts = {
+        heading: cells if heading in numeric else " ".join(cells).split()
+        for heading, cells in columns
+    }
     return {heading: max(map(cell_len, words), default=0) for heading, words in parts.items()}
 
 

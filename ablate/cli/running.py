@@ -34,40 +34,61 @@ def run(
     study: StudyName,
     size: Size = None,
     device: Annotated[
-        str, typer.Option(metavar="|".join(KINDS), help="Where to train.", autocompletion=complete.devices)
+        str,
+        typer.Option(
+            metavar="|".join(KINDS), help="Where to train.", autocompletion=complete.devices
+        ),
     ] = "auto",
     gpu_numbers: Annotated[
-        str, typer.Option("--devices", metavar="0,2,…", help="Which GPUs, by number; all by default.", show_default=False)
+        str,
+        typer.Option(
+            "--devices",
+            metavar="0,2,…",
+            help="Which GPUs, by number; all by default.",
+            show_default=False,
+        ),
     ] = "",
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")
+    ] = False,
     db: Db = None,
 ) -> None:
-    """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to go on."""
+    """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to
+    go on.
+    """
     from ablate import store, tune
     from ablate.launch import devices
     from ablate.launch.status import UNFINISHED
 
     given, made = open_study(study, size)
-    places = devices.find(device, gpus(gpu_numbers))  # refuses a device that is not there before a database is made
+    places = devices.find(
+        device, gpus(gpu_numbers)
+    )  # refuses a device that is not there before a database is made
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(made)):
             out.print(note, markup=False)
         rest = partial(_load_the_rest, given)
-        outcome = tune.run_study(given, database, places=places, fail_fast=fail_fast, console=out, meanwhile=rest)
+        outcome = tune.run_study(
+            given, database, places=places, fail_fast=fail_fast, console=out, meanwhile=rest
+        )
         from ablate.analysis import analyse
 
         analyse(database, given.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
-    out.print(f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}", markup=False)
+    out.print(
+        f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}",
+        markup=False,
+    )
     raise typer.Exit(outcome.exit_code)
 
 
 def _load_the_rest(study: Study) -> None:
-    """Import what decides and analyses: a second of work, many from a cold disk, and none of it is wanted before runs end.
+    """Import what decides and analyses: a second of work, many from a cold disk, and none of it is
+    wanted before runs end.
 
-    What fails here fails again, aloud, where it is used. Nothing that is imported here imports what uses it, so an import there
-    waits for the one here, and never both for each other.
+    What fails here fails again, aloud, where it is used. Nothing that is imported here imports what
+    uses it, so an import there waits for the one here, and never both for each other.
     """
     import ablate.analysis  # noqa: F401
 
@@ -82,12 +103,19 @@ def gpus(numbers: str) -> list[int]:
     try:
         return [int(number) for number in numbers.split(",") if numbers]
     except ValueError:
-        raise AblateError(f"devices = {numbers!r}: numbers of GPUs are wanted, such as 0,2") from None
+        raise AblateError(
+            f"devices = {numbers!r}: numbers of GPUs are wanted, such as 0,2"
+        ) from None
 
 
 def status(
-    study: Annotated[str | None, typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False)] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")] = False,
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")
+    ] = False,
     db: Db = None,
 ) -> None:
     """Show how far studies are: runs by status, and what is running now."""
@@ -134,20 +162,30 @@ def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
 
     counts: dict[str, dict[str, int]] = {}
     with database.read() as connection:
-        sql = "SELECT cell, status, count(*) FROM runs WHERE study = :study GROUP BY cell, status ORDER BY min(run)"
+        sql = (
+            "SELECT cell, status, count(*) FROM runs WHERE study = :study GROUP BY cell, status"
+            " ORDER BY min(run)"
+        )
         for cell, state, number in connection.execute(text(sql), {"study": study}):
             counts.setdefault(cell, {})[state] = number
     return counts
 
 
 def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
-    """One line a study or cell: how many of its runs have each status, and the time that is left."""
+    """One line a study or cell: how many of its runs have each status, and the time that is
+    left.
+    """
     from ablate.store.schema import RUN_STATUS
 
     shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
     rows = [
-        [name, str(sum(counts.values())), *(str(counts.get(state, "")) for state in shown), *left[n : n + len(more)]]
+        [
+            name,
+            str(sum(counts.values())),
+            *(str(counts.get(state, "")) for state in shown),
+            *left[n : n + len(more)],
+        ]
         for n, (name, counts) in enumerate(lines.items())
     ]
     return table([heading, "runs", *shown, *more], rows, right=["runs", *shown, "left"])

@@ -20,7 +20,10 @@ CANDIDATES = 5  # runs that an ambiguous key names at most
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")], db: Db = None
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
+    ],
+    db: Db = None,
 ) -> None:
     """Show one run: what it is, how it went, what it reached."""
     from ablate import store
@@ -49,17 +52,31 @@ def find(connection: Connection, name: str) -> RowMapping:
     """The row of `run` that a number or the start of a key means."""
     from ablate.errors import AblateError
 
-    if name.isascii() and name.isdigit() and (found := select(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18]))):
+    if (
+        name.isascii()
+        and name.isdigit()
+        and (found := select(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18])))
+    ):
         return found[0]
     may_be_key = bool(name) and set(name.lower()) <= set("0123456789abcdef")
-    found = select(connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()) if may_be_key else []
+    found = (
+        select(
+            connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()
+        )
+        if may_be_key
+        else []
+    )
     if len(found) == 1:
         return found[0]
     if found:
         keys = ", ".join(row["key"][:12] for row in found[:CANDIDATES])
-        raise AblateError(f"run {name!r} may be {keys}{' or more' if len(found) > CANDIDATES else ''}; give more of the key")
+        raise AblateError(
+            f"run {name!r} may be {keys}{' or more' if len(found) > CANDIDATES else ''}; give more"
+            " of the key"
+        )
     raise AblateError(
-        f'no run {name!r} in the database; `ablate query "SELECT run, key, cell, seed, status FROM runs"` lists them'
+        f'no run {name!r} in the database; `ablate query "SELECT run, key, cell, seed, status FROM'
+        ' runs"` lists them'
     )
 
 
@@ -70,22 +87,37 @@ def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
     yield f"Run {run['id']}: {run['status']}{diverged}. Key {run['key']}"
     members = select(
         connection,
-        "SELECT study.name AS study, cell.label AS cell, role, active FROM member JOIN cell ON cell.id = cell_id "
-        "JOIN study ON study.id = study_id WHERE run_id = :id ORDER BY study.id, cell.id",
+        "SELECT study.name AS study, cell.label AS cell, role, active FROM member JOIN cell ON"
+        " cell.id = cell_id JOIN study ON study.id = study_id WHERE run_id = :id ORDER BY study.id,"
+        " cell.id",
         id=run["id"],
     )
     for member in members:
         gone = "" if member["active"] else ", no longer in the study"
-        yield f"In {printable(member['study'])}: {printable(member['cell'])} ({member['role']}{gone})"
-    sizes = f"{run['n_params']:,} parameters, {run['n_params_body']:,} in the body" if run["n_params"] else "size unknown"
+        yield (
+            f"In {printable(member['study'])}: {printable(member['cell'])} ({member['role']}{gone})"
+        )
+    sizes = (
+        f"{run['n_params']:,} parameters, {run['n_params_body']:,} in the body"
+        if run["n_params"]
+        else "size unknown"
+    )
     yield f"{sizes}; {run['tokens']:,} tokens, {run['flops'] or 0:.3g} FLOPs"
     yield _configuration(run)
-    attempts = select(connection, "SELECT * FROM attempt WHERE run_id = :id ORDER BY n", id=run["id"])
+    attempts = select(
+        connection, "SELECT * FROM attempt WHERE run_id = :id ORDER BY n", id=run["id"]
+    )
     if attempts:
         yield _attempts(attempts)
-    finals = select(connection, "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at", id=run["id"])
+    finals = select(
+        connection,
+        "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at",
+        id=run["id"],
+    )
     if finals:
-        rows = [(shown(row["name"]), f"{row['at']:g}", digits(from_db(row["value"]))) for row in finals]
+        rows = [
+            (shown(row["name"]), f"{row['at']:g}", digits(from_db(row["value"]))) for row in finals
+        ]
         yield table(["final", "at", "value"], rows, right=["at", "value"])
     for attempt in attempts:
         if attempt["error"]:
@@ -108,7 +140,15 @@ def _configuration(run: RowMapping) -> RenderableType:
 
 
 def _attempts(attempts: list[RowMapping]) -> RenderableType:
-    headings = ["attempt", "status", "host", "device", "started (UTC)", "device seconds", "from step"]
+    headings = [
+        "attempt",
+        "status",
+        "host",
+        "device",
+        "started (UTC)",
+        "device seconds",
+        "from step",
+    ]
     rows = [
         (
             str(attempt["n"]),

@@ -1,1 +1,3 @@
-"""From tokens to what a model sees: batches in their order, objectives, and passages for linear probes."""
+"""From tokens to what a model sees: batches in their order, objectives, and passages for linear
+probes.
+"""

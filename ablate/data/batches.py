@@ -1,6 +1,8 @@
-"""Which windows of the text a step trains on, and which are held out: pure functions of seed and length.
+"""Which windows of the text a step trains on, and which are held out: pure functions of seed and
+length.
 
-A window is n_ctx + 1 tokens, whatever the objective, so that every arm of a seed reads the same text in the same order.
+A window is n_ctx + 1 tokens, whatever the objective, so that every arm of a seed reads the same
+text in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from ablate.config import HELD_OUT_BLOCK, n_scored
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
-    """Windows an epoch reads: as many as fit behind each other, whatever the epoch's offset; they share only end tokens."""
+    """Windows an epoch reads: as many as fit behind each other, whatever the epoch's offset; they
+    share only end tokens.
+    """
     assert n_tokens > n_ctx
     return max(1, (n_tokens - n_ctx) // n_ctx)
 
@@ -30,11 +34,13 @@ def epochs(tokens: int, n_tokens: int, n_ctx: int) -> float:
 def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> np.ndarray:
     """The start of every window that a run reads, [steps, B] int64.
 
-    Each epoch reads every window once, in an order and from an offset in [0, n_ctx) of its own, both drawn from
-    (seed, epoch). A longer run's order begins with a shorter one's.
+    Each epoch reads every window once, in an order and from an offset in [0, n_ctx) of its own,
+    both drawn from (seed, epoch). A longer run's order begins with a shorter one's.
     """
     per_epoch = windows_per_epoch(n_tokens, n_ctx)
-    slack = min(n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx)  # offsets that leave room for the last window
+    slack = min(
+        n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx
+    )  # offsets that leave room for the last window
     starts = np.empty(steps * batch_size, np.int64)
     for epoch, first in enumerate(range(0, len(starts), per_epoch)):
         words = _words(seed, epoch, per_epoch + 1)
@@ -44,7 +50,9 @@ def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> 
 
 
 def _words(seed: int, epoch: int, n: int) -> np.ndarray:
-    """n random 64-bit words; numpy promises that a bit generator's raw words stay the same from version to version."""
+    """n random 64-bit words; numpy promises that a bit generator's raw words stay the same from
+    version to version.
+    """
     key = np.frombuffer(hashlib.sha256(f"order:{seed}:{epoch}".encode()).digest()[:16], "<u8")
     return np.random.Philox(key=key).random_raw(n)
 
@@ -52,11 +60,18 @@ def _words(seed: int, epoch: int, n: int) -> np.ndarray:
 class Batches:
     """The training text on a device, and the windows that K seeds read of it.
 
-    Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only what they read is moved.
+    Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only what they
+    read is moved.
     """
 
     def __init__(
-        self, train: np.ndarray, seeds: Sequence[int], n_ctx: int, batch_size: int, steps: int, device: torch.device | str
+        self,
+        train: np.ndarray,
+        seeds: Sequence[int],
+        n_ctx: int,
+        batch_size: int,
+        steps: int,
+        device: torch.device | str,
     ):
         starts = np.stack([order(seed, len(train), n_ctx, batch_size, steps) for seed in seeds])
         self.windows_per_epoch = windows_per_epoch(len(train), n_ctx)
@@ -81,11 +96,16 @@ class Batches:
 def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
     """Only the windows of `span` tokens at `starts`, end to end, and where each is now."""
     used, where = np.unique(starts, return_inverse=True)
-    return np.concatenate([tokens[start : start + span] for start in used]), where.reshape(starts.shape) * span
+    return (
+        np.concatenate([tokens[start : start + span] for start in used]),
+        where.reshape(starts.shape) * span,
+    )
 
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
-    """Tokens on a device, on the CPU in place; those of 16 and 32 bits as signed integers, which every device can index."""
+    """Tokens on a device, on the CPU in place; those of 16 and 32 bits as signed integers, which
+    every device can index.
+    """
     signed = tokens if tokens.itemsize == 1 else tokens.view(f"i{tokens.itemsize}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
@@ -93,9 +113,11 @@ def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
 
 
 def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
-    """Windows that every arm is tested on, [W, n_ctx + 1] int64 on the CPU, W = tokens / n_ctx as far as the text reaches.
+    """Windows that every arm is tested on, [W, n_ctx + 1] int64 on the CPU, W = tokens / n_ctx as
+    far as the text reaches.
 
-    They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window, if that is longer).
+    They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window,
+    if that is longer).
     """
     per_block = max(1, HELD_OUT_BLOCK // n_ctx)
     fit = (len(held_out) - 1) // n_ctx
@@ -108,16 +130,26 @@ def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
     return gather(held_out, chosen * n_ctx, n_ctx + 1)
 
 
-def length_windows(held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int) -> Tensor:
-    """Windows for contexts of several lengths, [W, longest + 1] int64 on the CPU, longest = the largest factor × n_ctx.
+def length_windows(
+    held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int
+) -> Tensor:
+    """Windows for contexts of several lengths, [W, longest + 1] int64 on the CPU, longest = the
+    largest factor × n_ctx.
 
-    A shorter context is the end of a longer one (`Example.last`), and of each the last `n_scored(n_ctx)` tokens are
-    scored, so that the same tokens are scored at every length. W = tokens / n_ctx as far as the text reaches.
+    A shorter context is the end of a longer one (`Example.last`), and of each the last
+    `n_scored(n_ctx)` tokens are scored, so that the same tokens are scored at every length. W =
+    tokens / n_ctx as far as the text reaches.
     """
     longest = round(max(factors) * n_ctx)
-    assert round(min(factors) * n_ctx) >= n_scored(n_ctx) and len(held_out) > longest, "the plan refuses this"
-    apart = (len(held_out) - longest - 1) // n_scored(n_ctx) + 1  # windows that score tokens of their own
-    starts = np.linspace(0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))).astype(np.int64)
+    assert round(min(factors) * n_ctx) >= n_scored(n_ctx) and len(held_out) > longest, (
+        "the plan refuses this"
+    )
+    apart = (len(held_out) - longest - 1) // n_scored(
+        n_ctx
+    ) + 1  # windows that score tokens of their own
+    starts = np.linspace(
+        0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))
+    ).astype(np.int64)
     return gather(held_out, starts, longest + 1)
 
 

@@ -1,7 +1,8 @@
 """Objectives: from windows of text to inputs, targets, and which of them are scored.
 
-All draws are pure functions of (seed, stream, step, index), made by tensor operations without a wait for the device,
-so that a step can be captured in one CUDA graph. A mask at one ratio is part of the mask at every larger ratio.
+All draws are pure functions of (seed, stream, step, index), made by tensor operations without a
+wait for the device, so that a step can be captured in one CUDA graph. A mask at one ratio is part
+of the mask at every larger ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ablate.errors import AblateError
 from ablate.factors import CATALOGUE
 from ablate.text import Tokens
 
-_TRAIN, _TEST, _ALONE = (draws.stream(name) for name in ("mask", "mask held-out text", "mask one token"))
+_TRAIN, _TEST, _ALONE = (
+    draws.stream(name) for name in ("mask", "mask held-out text", "mask one token")
+)
 _TEST_SEED = 0  # of every mask on held-out text, whatever the run's seed
 _SPAN_MEAN = 3
 _LONGEST_WORD = 16  # tokens; longer runs of letters (scripts without spaces, base64) are cut
@@ -42,13 +45,19 @@ class Objective(Protocol):
     """What a pack of K runs is trained to predict."""
 
     def load(self, configs: Sequence[RunConfig]) -> None:
-        """Serve K other runs of the same shape; what differs between them stays at its address on the device."""
+        """Serve K other runs of the same shape; what differs between them stays at its address on
+        the device.
+        """
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
-        """[K, B, T] of each from windows [K, B, T + 1], which are rows `row` and on of the step's batch."""
+        """[K, B, T] of each from windows [K, B, T + 1], which are rows `row` and on of the step's
+        batch.
+        """
 
     def test(self, windows: Tensor) -> Example:
-        """[K, W, T] of each from held-out windows [W, T + 1]: what is scored depends on no seed and no step."""
+        """[K, W, T] of each from held-out windows [W, T + 1]: what is scored depends on no seed and
+        no step.
+        """
 
 
 class Causal:
@@ -69,15 +78,18 @@ class Causal:
 
 
 class Masked:
-    """Tokens hidden from the input: `mask_ratio` of a sequence, of which `mask_mix` says how they are shown.
+    """Tokens hidden from the input: `mask_ratio` of a sequence, of which `mask_mix` says how they
+    are shown.
 
-    Reads the first T tokens of a window, so that it sees the text that `Causal` sees. Source: Devlin et al. 2019,
-    arXiv:1810.04805.
+    Reads the first T tokens of a window, so that it sees the text that `Causal` sees. Source:
+    Devlin et al. 2019, arXiv:1810.04805.
     """
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
         first = configs[0]
-        assert first.n_vocab == tokens.n_vocab + 1, "the last token of a masked model's vocabulary is [MASK]"
+        assert first.n_vocab == tokens.n_vocab + 1, (
+            "the last token of a masked model's vocabulary is [MASK]"
+        )
         self._n_vocab, self._mix = first.n_vocab, first.mask_mix
         self._tokens, self._device = tokens, device
         self._kind = self._mask(first.mask_kind)
@@ -98,22 +110,27 @@ class Masked:
         return self._test(windows, self._kind, self._ratios, self._mix)
 
     def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
-        """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was trained."""
+        """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was
+        trained.
+        """
         ratios = torch.tensor([ratio], device=self._device)
         return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
 
     def alone(self, windows: Tensor, count: int) -> Example:
-        """[1, P, T] of each from held-out windows [W, T + 1]: P = `count` or fewer tokens, each the only one hidden.
+        """[1, P, T] of each from held-out windows [W, T + 1]: P = `count` or fewer tokens, each the
+        only one hidden.
 
-        exp of the mean loss over them is the pseudo-perplexity. Every window gets as many, drawn without replacement.
-        Source: Salazar et al. 2020, arXiv:1910.14659.
+        exp of the mean loss over them is the pseudo-perplexity. Every window gets as many, drawn
+        without replacement. Source: Salazar et al. 2020, arXiv:1910.14659.
         """
         texts = windows[:, :-1].to(self._device)
         each = max(1, min(count // len(texts), texts.shape[1]))
         texts = texts[: max(1, count)]
         seed = torch.tensor([_TEST_SEED], device=self._device)
         chosen = draws.uniforms(seed, _ALONE, 0, texts.shape)[0].argsort(stable=True)[:, :each]
-        hidden = torch.zeros(len(texts), each, texts.shape[1], dtype=torch.bool, device=self._device)
+        hidden = torch.zeros(
+            len(texts), each, texts.shape[1], dtype=torch.bool, device=self._device
+        )
         hidden = hidden.scatter(2, chosen[..., None], True).flatten(0, 1)[None]
         targets = texts.repeat_interleave(each, 0)[None]
         return Example(targets.masked_fill(hidden, self._n_vocab - 1), targets, hidden.float())
@@ -122,14 +139,20 @@ class Masked:
         made: MaskKind = CATALOGUE["mask_kind"].load(kind)(self._tokens, self._device)
         return made
 
-    def _test(self, windows: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]) -> Example:
+    def _test(
+        self, windows: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
+    ) -> Example:
         texts = windows[None, :, :-1].to(self._device)
         seed = torch.tensor([_TEST_SEED], device=self._device)
         uniforms = draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], 4))
         return self._hide(texts.expand(len(ratios), *texts.shape[1:]), uniforms, kind, ratios, mix)
 
-    def _hide(self, texts: Tensor, uniforms: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]) -> Example:
-        """Score a share of `texts` [K, B, T] by `uniforms` [K or 1, B, T, 4]: order, groups, mix, random token."""
+    def _hide(
+        self, texts: Tensor, uniforms: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
+    ) -> Example:
+        """Score a share of `texts` [K, B, T] by `uniforms` [K or 1, B, T, 4]: order, groups, mix,
+        random token.
+        """
         order, groups, mixed, random = uniforms.unbind(-1)
         scored = choose(order, kind.starts(texts, groups), ratios)
         as_mask, as_random, _ = mix
@@ -142,9 +165,10 @@ class Masked:
 def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
     """Which positions of each sequence are masked, [K, B, T] bool.
 
-    `order` [K or 1, B, T] ranks what is masked first, by the number at a group's start; `starts` [K, B, T] says where
-    groups start, None that each position is one; `ratios` [K]. A group is masked whole or not at all; groups are taken
-    in order while half of the next one still fits, and at least one is. A larger ratio takes the same and more.
+    `order` [K or 1, B, T] ranks what is masked first, by the number at a group's start; `starts`
+    [K, B, T] says where groups start, None that each position is one; `ratios` [K]. A group is
+    masked whole or not at all; groups are taken in order while half of the next one still fits, and
+    at least one is. A larger ratio takes the same and more.
     """
     length = order.shape[-1]
     counts = (ratios * length).round().clamp(1, length).long()[:, None, None]
@@ -160,7 +184,9 @@ def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
 
 
 def _rank(values: Tensor) -> Tensor:
-    """Each value's place in ascending order along the last axis; of equal values the first comes first."""
+    """Each value's place in ascending order along the last axis; of equal values the first comes
+    first.
+    """
     return values.argsort(stable=True).argsort(-1)
 
 
@@ -168,7 +194,9 @@ class MaskKind(Protocol):
     """What is masked together."""
 
     def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor | None:
-        """Where groups start, bool, from texts [K, B, T] and uniforms [K or 1, B, T]; None: everywhere."""
+        """Where groups start, bool, from texts [K, B, T] and uniforms [K or 1, B, T]; None:
+        everywhere.
+        """
 
 
 class TokenMask:
@@ -182,7 +210,9 @@ class TokenMask:
 
 
 class SpanMask:
-    """Runs of tokens whose length is geometric with mean 3. Source: SpanBERT, Joshi et al. 2020, arXiv:1907.10529 (mean 3.8)."""
+    """Runs of tokens whose length is geometric with mean 3. Source: SpanBERT, Joshi et al. 2020,
+    arXiv:1907.10529 (mean 3.8).
+    """
 
     def __init__(self, tokens: Tokens, device: torch.device | str):
         pass
@@ -197,10 +227,15 @@ class WordMask:
     def __init__(self, tokens: Tokens, device: torch.device | str):
         edges = tokens.word_edges
         if edges is None:
-            raise AblateError("mask_kind = 'whole-word' needs a tokenizer whose tokens spell text; 'tokens' does not")
+            raise AblateError(
+                "mask_kind = 'whole-word' needs a tokenizer whose tokens spell text; 'tokens'"
+                " does not"
+            )
         at, behind = (torch.from_numpy(edge) for edge in edges)
         one = torch.ones(1, dtype=torch.bool)
-        self._at, self._behind = (torch.cat([edge, one]).to(device) for edge in (at, behind))  # [MASK] is a word
+        self._at, self._behind = (
+            torch.cat([edge, one]).to(device) for edge in (at, behind)
+        )  # [MASK] is a word
 
     def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor:
         behind = self._behind[texts]

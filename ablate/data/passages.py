@@ -1,7 +1,9 @@
-"""The downstream probe: can a linear map tell from frozen features which novel or era a passage comes from?
+"""The downstream probe: can a linear map tell from frozen features which novel or era a passage
+comes from?
 
-A passage is 128 tokens (n_ctx, where that is less) of one document. The probe is fitted on passages of the training
-part and tested on passages of the held-out part, as many of each class; so a guess is right once in as many classes.
+A passage is 128 tokens (n_ctx, where that is less) of one document. The probe is fitted on passages
+of the training part and tested on passages of the held-out part, as many of each class; so a guess
+is right once in as many classes.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ _EACH = 200  # passages of a class, at most, to fit on, and again to test on
 
 @dataclass(frozen=True)
 class Passages:
-    """`inputs` [P, T] int64 on the CPU, their classes [P], and whether a probe is fitted on them [P] or tested."""
+    """`inputs` [P, T] int64 on the CPU, their classes [P], and whether a probe is fitted on them
+    [P] or tested.
+    """
 
     inputs: Tensor
     classes: np.ndarray
     fitted: np.ndarray
 
     def accuracy(self, features: Tensor) -> float:
-        """Share of test passages whose class the probe names, from features [P, C] averaged over a passage's tokens.
+        """Share of test passages whose class the probe names, from features [P, C] averaged over a
+        passage's tokens.
 
         NaN where a feature is not finite.
         """
@@ -50,12 +55,23 @@ def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
     length = min(PASSAGE, config.n_ctx)
     fit_on = _choose(rule, tokens.train_bounds, tokens.train_documents, length, metric)
     test_on = _choose(rule, tokens.held_out_bounds, tokens.held_out_documents, length, metric)
-    inputs = [gather(tokens.train, fit_on.ravel(), length), gather(tokens.held_out, test_on.ravel(), length)]
-    classes = [np.repeat(np.arange(len(rule.names)), chosen.shape[1]) for chosen in (fit_on, test_on)]
-    return Passages(torch.cat(inputs), np.concatenate(classes), np.arange(fit_on.size + test_on.size) < fit_on.size)
+    inputs = [
+        gather(tokens.train, fit_on.ravel(), length),
+        gather(tokens.held_out, test_on.ravel(), length),
+    ]
+    classes = [
+        np.repeat(np.arange(len(rule.names)), chosen.shape[1]) for chosen in (fit_on, test_on)
+    ]
+    return Passages(
+        torch.cat(inputs),
+        np.concatenate(classes),
+        np.arange(fit_on.size + test_on.size) < fit_on.size,
+    )
 
 
-def _choose(rule: Labels, bounds: np.ndarray, documents: np.ndarray, length: int, metric: str) -> np.ndarray:
+def _choose(
+    rule: Labels, bounds: np.ndarray, documents: np.ndarray, length: int, metric: str
+) -> np.ndarray:
     """Starts of passages, [classes, N], evenly spread over the class's text."""
     found: list[list[np.ndarray]] = [[] for _ in rule.names]
     for start, end, label in zip(bounds[:-1], bounds[1:], rule.of(documents), strict=True):
@@ -77,12 +93,15 @@ class Linear:
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """The likeliest class of each row of features [P, C], [P]."""
-        logits: np.ndarray = ((features - self.mean) / self.scale) @ self.weights[:-1] + self.weights[-1]
+        logits: np.ndarray = ((features - self.mean) / self.scale) @ self.weights[
+            :-1
+        ] + self.weights[-1]
         return logits.argmax(1)
 
 
 def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
-    """Multinomial logistic regression of features [P, C] by L-BFGS: Σ cross-entropy + ½ ‖weights without bias‖².
+    """Multinomial logistic regression of features [P, C] by L-BFGS: Σ cross-entropy + ½ ‖weights
+    without bias‖².
 
     Features are standardised first; those that never vary stay at 0.
     """
@@ -99,9 +118,20 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
         log_total = np.log(np.exp(logits).sum(1, keepdims=True))
         penalised = np.vstack([weights[:-1], np.zeros((1, n_classes))])
         gradient = known.T @ (np.exp(logits - log_total) - truth) + penalised
-        return float((log_total[:, 0] - (logits * truth).sum(1)).sum() + (penalised**2).sum() / 2), gradient.ravel()
+        return (
+            float((log_total[:, 0] - (logits * truth).sum(1)).sum() + (penalised**2).sum() / 2),
+            gradient.ravel(),
+        )
 
-    from scipy.optimize import minimize  # as heavy as a sixth of torch, and most studies probe nothing
+    from scipy.optimize import (
+        minimize,
+    )  # as heavy as a sixth of torch, and most studies probe nothing
 
-    found = minimize(loss, np.zeros(known.shape[1] * n_classes), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = minimize(
+        loss,
+        np.zeros(known.shape[1] * n_classes),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 500},
+    )
     return Linear(mean, scale, found.x.reshape(-1, n_classes))

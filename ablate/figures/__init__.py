@@ -1,4 +1,5 @@
-"""Frames → matplotlib Axes: one function a figure. Colour-blind-safe, at the width of a paper's column, units on the axes.
+"""Frames → matplotlib Axes: one function a figure. Colour-blind-safe, at the width of a paper's
+column, units on the axes.
 
 Every function takes a tidy frame, draws on `ax` or on a figure of its own, and returns the Axes.
 """

@@ -1,4 +1,6 @@
-"""Figures that compare levels: effects by stratum, the metric over an ordered factor, a heat map of two factors."""
+"""Figures that compare levels: effects by stratum, the metric over an ordered factor, a heat map of
+two factors.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ MOST_APART = 40.0  # points between the first and the last of many
 
 
 def effects(
-    effects: pd.DataFrame, pairs: pd.DataFrame, *, label: str = "difference", goal: str = "min", ax: Axes | None = None
+    effects: pd.DataFrame,
+    pairs: pd.DataFrame,
+    *,
+    label: str = "difference",
+    goal: str = "min",
+    ax: Axes | None = None,
 ) -> Axes:
     """Every level against its baseline, one row each, under the heading of its family.
 
-    effects: `ablate.effects(study)`.
-    pairs: `ablate.results.pairs(study)`, columns family, cell, seed, difference; each pair is a faint point.
-    A thick line is the 95% t-interval; a filled mark is told from zero after Holm's correction, a hollow one is not.
+    effects: `ablate.effects(study)`. pairs: `ablate.results.pairs(study)`, columns family, cell,
+    seed, difference; each pair is a faint point. A thick line is the 95% t-interval; a filled mark
+    is told from zero after Holm's correction, a hollow one is not.
     """
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
@@ -54,7 +61,11 @@ def effects(
         style.ticks(ax, "x", style.signed)
         ax.grid(axis="x")
         ax.spines["left"].set_visible(False)
-        better = "←\u00a0better\u2003\u2003worse\u00a0→" if goal == "min" else "←\u00a0worse\u2003\u2003better\u00a0→"
+        better = (
+            "←\u00a0better\u2003\u2003worse\u00a0→"
+            if goal == "min"
+            else "←\u00a0worse\u2003\u2003better\u00a0→"
+        )
         ax.set_xlabel(style.plain(label).replace(" (", "\n(", 1) + f"\n{better}")
         return ax
 
@@ -79,7 +90,9 @@ def _height(text: str) -> float:
 
 def _group(heading: str, rows: Iterable[tuple[str, pd.Series]]) -> _Group:
     """On lines that the figure has room for."""
-    return _Group(style.wrapped(heading, 54), [(style.wrapped(name, 22), row) for name, row in rows])
+    return _Group(
+        style.wrapped(heading, 54), [(style.wrapped(name, 22), row) for name, row in rows]
+    )
 
 
 def _groups(effects: pd.DataFrame) -> list[_Group]:
@@ -96,7 +109,9 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
             named = [(f"{row['factor']}={row['level']}", row) for _, row in part.iterrows()]
             groups.append(_group(f"{heading}: against the baseline", named))
             continue
-        where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [first["stratum"]] * bool(first["stratum"])
+        where = [first["factor"]] * (factors > 1 or not first["stratum"]) + [
+            first["stratum"]
+        ] * bool(first["stratum"])
         heading = f"{', '.join(where)}: against {first['baseline_level']}"
         groups.append(_group(heading, [(row["level"], row) for _, row in part.iterrows()]))
     return groups
@@ -105,24 +120,38 @@ def _groups(effects: pd.DataFrame) -> list[_Group]:
 def _together(effects: pd.DataFrame, strata: int, factors: int) -> list[_Group]:
     def label(row: pd.Series) -> str:
         level = f"{row['factor']}={row['level']}" if factors > 1 else row["level"]
-        return ", ".join([level] * (factors > 1 or not row["stratum"]) + [row["stratum"]] * (strata > 1))
+        return ", ".join(
+            [level] * (factors > 1 or not row["stratum"]) + [row["stratum"]] * (strata > 1)
+        )
 
     same = factors == 1 and effects["level"].nunique() == effects["baseline_level"].nunique() == 1
     first = effects.iloc[0]
-    heading = f"{first['level']} against {first['baseline_level']}" if same else "against the baseline"
+    heading = (
+        f"{first['level']} against {first['baseline_level']}" if same else "against the baseline"
+    )
     return [_group(heading, [(label(row), row) for _, row in effects.iterrows()])]
 
 
 def _heading(ax: Axes, y: float, text: str) -> None:
     heading = ax.annotate(
-        text, (0, y), xycoords=("figure fraction", "data"), xytext=(2, 0), textcoords="offset points",
-        va="center", ha="left", fontweight="bold", fontsize=7.5, annotation_clip=False,
-    )  # fmt: skip
+        text,
+        (0, y),
+        xycoords=("figure fraction", "data"),
+        xytext=(2, 0),
+        textcoords="offset points",
+        va="center",
+        ha="left",
+        fontweight="bold",
+        fontsize=7.5,
+        annotation_clip=False,
+    )
     heading.set_in_layout(False)  # it stands in the margin that the names below it need
 
 
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
-    """The range of the axis: everything, but for levels so far out that the others could not be told apart."""
+    """The range of the axis: everything, but for levels so far out that the others could not be
+    told apart.
+    """
     reach = effects[["lo", "hi", "mean"]].abs().max(axis=1)
     keep = effects[style.near(list(reach))]
     if keep.empty:
@@ -136,35 +165,76 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 
 
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
-    """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond the axis."""
+    """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond
+    the axis.
+    """
     shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
     beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
-        ax.annotate("no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside)
+        ax.annotate(
+            "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside
+        )
     elif mean > high:
-        style.tip(ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **beside), f"{name}: mean {mean:+.4g}")
+        style.tip(
+            ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **beside),
+            f"{name}: mean {mean:+.4g}",
+        )
     elif mean < low:
-        style.tip(ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **beside), f"{name}: mean {mean:+.4g}")
+        style.tip(
+            ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **beside),
+            f"{name}: mean {mean:+.4g}",
+        )
     else:
         for _, pair in pairs[np.isfinite(pairs["difference"])].iterrows():
-            dot = ax.plot(pair["difference"], y, "o", color=shade, alpha=0.35, markersize=2.6, markeredgewidth=0)[0]
+            dot = ax.plot(
+                pair["difference"],
+                y,
+                "o",
+                color=shade,
+                alpha=0.35,
+                markersize=2.6,
+                markeredgewidth=0,
+            )[0]
             style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
         if math.isfinite(row["lo"]):
-            line = ax.plot([row["lo"], row["hi"]], [y, y], color=shade, linewidth=1.8, solid_capstyle="butt", zorder=3)[0]
+            line = ax.plot(
+                [row["lo"], row["hi"]],
+                [y, y],
+                color=shade,
+                linewidth=1.8,
+                solid_capstyle="butt",
+                zorder=3,
+            )[0]
             style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
         face = shade if row["resolved"] else style.PAPER
-        mark = ax.plot(mean, y, style.marker(row["place"]), color=shade, markerfacecolor=face, markersize=4.5, zorder=4)[0]
+        mark = ax.plot(
+            mean,
+            y,
+            style.marker(row["place"]),
+            color=shade,
+            markerfacecolor=face,
+            markersize=4.5,
+            zorder=4,
+        )[0]
         style.tip(mark, f"{name}: mean {mean:+.4g} over {row['n']} pairs")
 
 
 def ordered(
-    frame: pd.DataFrame, *, x: str, y: str = "metric", hue: str | None = None, label: str = "metric", ax: Axes | None = None
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str = "metric",
+    hue: str | None = None,
+    label: str = "metric",
+    ax: Axes | None = None,
 ) -> Axes:
-    """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value of `hue`.
+    """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value
+    of `hue`.
 
-    frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95% t-interval from three seeds on; a
-    faint point is a run. Lines stand a little apart, so that intervals at one x do not hide each other. The y axis fits
-    runs and intervals: that of three runs, the widest, is not three times as wide as they lie apart.
+    frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95%
+    t-interval from three seeds on; a faint point is a run. Lines stand a little apart, so that
+    intervals at one x do not hide each other. The y axis fits runs and intervals: that of three
+    runs, the widest, is not three times as wide as they lie apart.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
@@ -176,9 +246,13 @@ def ordered(
         apart = min(APART, MOST_APART / len(groups))
         _widen(ax, whole[x].to_numpy(float), log, room=0.08 + 0.003 * apart * len(groups))
         for place, (name, index, part) in enumerate(groups):
-            aside = ScaledTranslation((place - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans)
+            aside = ScaledTranslation(
+                (place - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
+            )
             levels = _levels(part, x, y)
-            heights += [np.array([found.lo, found.hi]) for found in levels.values() if _has_interval(found)]
+            heights += [
+                np.array([found.lo, found.hi]) for found in levels.values() if _has_interval(found)
+            ]
             lines.append(_ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside))
         style.fit(ax, np.concatenate(heights))
         style.ticks(ax, "x", log=log)
@@ -195,8 +269,8 @@ def ordered(
 
 
 def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
-    """An x axis about `x`, with `room` as a share of its range at both ends, set before anything is drawn: what stands aside of
-    its place does not stretch it well.
+    """An x axis about `x`, with `room` as a share of its range at both ends, set before anything is
+    drawn: what stands aside of its place does not stretch it well.
     """
     if log:
         ax.set_xscale("log")
@@ -216,47 +290,109 @@ def _has_interval(found: stats.Effect) -> bool:
 
 
 def _ordered_line(
-    ax: Axes, part: pd.DataFrame, levels: dict[float, stats.Effect], x: str, y: str, name: str, index: int, where: Transform
+    ax: Axes,
+    part: pd.DataFrame,
+    levels: dict[float, stats.Effect],
+    x: str,
+    y: str,
+    name: str,
+    index: int,
+    where: Transform,
 ) -> Line2D:
-    look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 4.0, "transform": where}
-    faint = {"color": look["color"], "alpha": 0.3, "markersize": 2.6, "markeredgewidth": 0, "transform": where}
+    look: dict[str, Any] = {
+        "color": style.color(index),
+        "marker": style.marker(index),
+        "markersize": 4.0,
+        "transform": where,
+    }
+    faint = {
+        "color": look["color"],
+        "alpha": 0.3,
+        "markersize": 2.6,
+        "markeredgewidth": 0,
+        "transform": where,
+    }
     ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
     for value, found in levels.items():
         if _has_interval(found):
-            interval = {"color": look["color"], "linewidth": 1.2, "solid_capstyle": "butt", "transform": where}
+            interval = {
+                "color": look["color"],
+                "linewidth": 1.2,
+                "solid_capstyle": "butt",
+                "transform": where,
+            }
             ax.plot([value, value], [found.lo, found.hi], **interval)
         mark = ax.plot([value], [found.mean], **look)[0]
-        style.tip(mark, f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over {found.n} runs")
+        style.tip(
+            mark,
+            f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over"
+            f" {found.n} runs",
+        )
     means = [found.mean for found in levels.values()]
-    return ax.plot(list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look)[0]
+    return ax.plot(
+        list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
+    )[0]
 
 
 def _spans_decades(values: pd.Series) -> bool:
     return bool(len(values)) and values.min() > 0 and values.max() / values.min() >= 8
 
 
-def heat(frame: pd.DataFrame, *, x: str, y: str, value: str = "metric", label: str = "metric", ax: Axes | None = None) -> Axes:
+def heat(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    value: str = "metric",
+    label: str = "metric",
+    ax: Axes | None = None,
+) -> Axes:
     """The mean of `value` in every combination of two factors; empty where no run counts.
 
-    frame: one row a run. The colours tell apart the cells near each other; one far out has the colour of the end, and its number.
+    frame: one row a run. The colours tell apart the cells near each other; one far out has the
+    colour of the end, and its number.
     """
     with style.theme():
-        table = frame.pivot_table(index=y, columns=x, values=value, aggfunc="mean", observed=False, dropna=False)
+        table = frame.pivot_table(
+            index=y, columns=x, values=value, aggfunc="mean", observed=False, dropna=False
+        )
         ax = style.canvas(ax, 1.55 + 0.26 * len(table))
         numbers = table.to_numpy(float)
-        written = table.map(lambda number: f"{number:.{_digits(numbers)}f}".replace("-", "−") if math.isfinite(number) else "")
+        written = table.map(
+            lambda number: (
+                f"{number:.{_digits(numbers)}f}".replace("-", "−") if math.isfinite(number) else ""
+            )
+        )
         low, high = _middle(numbers)
         sns.heatmap(
-            table, ax=ax, cmap="cividis", vmin=low, vmax=high, annot=written, fmt="", annot_kws={"size": 6.5}, linewidths=0.6,
+            table,
+            ax=ax,
+            cmap="cividis",
+            vmin=low,
+            vmax=high,
+            annot=written,
+            fmt="",
+            annot_kws={"size": 6.5},
+            linewidths=0.6,
             linecolor=style.PAPER,
-            cbar_kws={"label": style.plain(label), "location": "bottom", "aspect": 40, "format": style.Even(style.decimal)},
-        )  # fmt: skip
+            cbar_kws={
+                "label": style.plain(label),
+                "location": "bottom",
+                "aspect": 40,
+                "format": style.Even(style.decimal),
+            },
+        )
         bar = ax.collections[0].colorbar.ax  # type: ignore[union-attr]
         bar.tick_params(width=0.7)
         bar.xaxis.label.set_wrap(True)
         for spine in ax.spines.values():
             spine.set_visible(False)
-        ax.set_xticklabels([style.plain(name, 18) for name in table.columns], rotation=30, ha="left", rotation_mode="anchor")
+        ax.set_xticklabels(
+            [style.plain(name, 18) for name in table.columns],
+            rotation=30,
+            ha="left",
+            rotation_mode="anchor",
+        )
         ax.set_yticklabels([style.plain(name, 20) for name in table.index], rotation=0)
         ax.tick_params(length=0, labeltop=True, labelbottom=False)
         ax.set_xlabel("")
@@ -274,6 +410,8 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
 
 
 def _digits(values: np.ndarray) -> int:
-    """Decimals that tell the cells near each other apart: two digits of their range, at most five decimals."""
+    """Decimals that tell the cells near each other apart: two digits of their range, at most five
+    decimals.
+    """
     low, high = _middle(values)
     return min(5, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3

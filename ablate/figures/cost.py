@@ -10,37 +10,72 @@ from ablate.figures import style
 
 
 def pareto(
-    frame: pd.DataFrame, *, x: str = "seconds", y: str = "metric", hue: str = "arm", goal: str = "min", label: str = "metric",
+    frame: pd.DataFrame,
+    *,
+    x: str = "seconds",
+    y: str = "metric",
+    hue: str = "arm",
+    goal: str = "min",
+    label: str = "metric",
     ax: Axes | None = None,
-) -> Axes:  # fmt: skip
+) -> Axes:
     """Each arm's mean metric against its mean seconds a run; the line joins those of `front`.
 
-    frame: one row a run, columns x, y, `hue`. A thin line is from an arm's fastest to its slowest run. The y axis fits the
-    arms near each other; the legend gives the value of another.
+    frame: one row a run, columns x, y, `hue`. A thin line is from an arm's fastest to its slowest
+    run. The y axis fits the arms near each other; the legend gives the value of another.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
         found = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
         runs = whole.groupby(hue, observed=True)[y]
-        near = style.near(list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median())
+        near = style.near(
+            list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median()
+        )
         names = [
             name + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
-            for name, mean, inside in zip(style.entries(name for name, *_ in found), means[y], near, strict=True)
+            for name, mean, inside in zip(
+                style.entries(name for name, *_ in found), means[y], near, strict=True
+            )
         ]
         ax = style.canvas(ax, 2.2, names)
-        best = means[near & means.index.isin(front(whole, x=x, y=y, hue=hue, goal=goal))].sort_values(x)
-        ax.plot(best[x], best[y], color=style.RULE, linewidth=1.5, drawstyle="steps-post", zorder=1, gid="front")
+        best = means[
+            near & means.index.isin(front(whole, x=x, y=y, hue=hue, goal=goal))
+        ].sort_values(x)
+        ax.plot(
+            best[x],
+            best[y],
+            color=style.RULE,
+            linewidth=1.5,
+            drawstyle="steps-post",
+            zorder=1,
+            gid="front",
+        )
         handles = []
         for name, index, part in found:
             ax.plot(
-                part[x], part[y], style.marker(index), color=style.color(index), alpha=0.25, markersize=2.6, markeredgewidth=0
+                part[x],
+                part[y],
+                style.marker(index),
+                color=style.color(index),
+                alpha=0.25,
+                markersize=2.6,
+                markeredgewidth=0,
             )
             at = part[[x, y]].mean()
             low, high = part[x].min(), part[x].max()
-            spread = ax.plot([low, high], [at[y], at[y]], color=style.color(index), linewidth=0.8)[0]
+            spread = ax.plot([low, high], [at[y], at[y]], color=style.color(index), linewidth=0.8)[
+                0
+            ]
             style.tip(spread, f"{name}: fastest {low:.3g} s, slowest {high:.3g} s")
-            mark = ax.plot([at[x]], [at[y]], style.marker(index), color=style.color(index), markersize=5.5, zorder=3)[0]
+            mark = ax.plot(
+                [at[x]],
+                [at[y]],
+                style.marker(index),
+                color=style.color(index),
+                markersize=5.5,
+                zorder=3,
+            )[0]
             style.tip(mark, f"{name}: {at[y]:.4g} in {at[x]:.3g} s")
             handles.append(mark)
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
@@ -52,19 +87,36 @@ def pareto(
         return ax
 
 
-def front(frame: pd.DataFrame, *, x: str = "seconds", y: str = "metric", hue: str = "arm", goal: str = "min") -> list[str]:
-    """The arms that no other beats in both means; none where the runs of one of them overlap in x with those of another arm."""
+def front(
+    frame: pd.DataFrame,
+    *,
+    x: str = "seconds",
+    y: str = "metric",
+    hue: str = "arm",
+    goal: str = "min",
+) -> list[str]:
+    """The arms that no other beats in both means; none where the runs of one of them overlap in x
+    with those of another arm.
+    """
     arms = frame.groupby(hue, observed=True)
-    means, low, high = arms[[x, y]].mean(), arms[x].min().to_numpy(float), arms[x].max().to_numpy(float)
+    means, low, high = (
+        arms[[x, y]].mean(),
+        arms[x].min().to_numpy(float),
+        arms[x].max().to_numpy(float),
+    )
     best = undominated(means[x].to_numpy(float), means[y].to_numpy(float), goal)
     overlap = (low[:, None] <= high) & (low <= high[:, None]) & ~np.eye(len(means), dtype=bool)
     return [] if overlap[best].any() else [str(name) for name in means.index[best]]
 
 
 def undominated(cost: np.ndarray, metric: np.ndarray, goal: str) -> np.ndarray:
-    """Which points [n] no other beats in one of cost and metric while being as good in the other."""
+    """Which points [n] no other beats in one of cost and metric while being as good in the
+    other.
+    """
     value = metric if goal == "min" else -metric
-    no_worse = (cost[:, None] <= cost) & (value[:, None] <= value)  # [i, j]: i is at least as good as j in both
+    no_worse = (cost[:, None] <= cost) & (
+        value[:, None] <= value
+    )  # [i, j]: i is at least as good as j in both
     better = (cost[:, None] < cost) | (value[:, None] < value)
     beaten: np.ndarray = np.any(no_worse & better, axis=0)
     return ~beaten

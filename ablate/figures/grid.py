@@ -1,4 +1,6 @@
-"""Along which lines L(N, D) is drawn over one resource: those of the grid that runs stand on, or a few where there is none."""
+"""Along which lines L(N, D) is drawn over one resource: those of the grid that runs stand on, or a
+few where there is none.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def called(line: Line, part: pd.DataFrame, x: str) -> str:
 
 
 def _grouping(part: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
-    """What tells the lines over x apart, and its value for every run: over N whatever of the grid has the fewest values."""
+    """What tells the lines over x apart, and its value for every run: over N whatever of the grid
+    has the fewest values.
+    """
     n, d, c = (part[name].to_numpy(float) for name in ("n", "d", "c"))
     if x != "n":
         return "size", n
@@ -70,11 +74,16 @@ def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
         if known[-1] - known[0] < 0.05:
             continue
         at = np.linspace(known[0], known[-1], POINTS)
-        yield {name: np.exp(np.interp(at, known, np.log(values[mine][order]))) for name, values in columns.items()}
+        yield {
+            name: np.exp(np.interp(at, known, np.log(values[mine][order])))
+            for name, values in columns.items()
+        }
 
 
 def _among(fitted: Fit, columns: Line, x: str) -> Iterator[Line]:
-    """A line among each sixth of the runs, by size, or over N by tokens: at the middle of these, as far as the runs reach."""
+    """A line among each sixth of the runs, by size, or over N by tokens: at the middle of these, as
+    far as the runs reach.
+    """
     other, k, gamma = "d" if x == "n" else "n", fitted.cost.k, fitted.cost.gamma
     for mine in np.array_split(np.argsort(columns[other]), FEW):
         at = np.geomspace(columns[x][mine].min(), columns[x][mine].max(), POINTS)

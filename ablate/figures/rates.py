@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,21 @@ from ablate.figures import style
 
 
 def rates(
-    frame: pd.DataFrame, chosen: Mapping[str, float], *, y: str = "metric", hue: str = "arm", label: str = "metric",
-    goal: str = "min", ax: Axes | None = None,
-) -> Axes:  # fmt: skip
-    """A metric over the learning rates that were tried, a line for each value of `hue`, with a ring about the chosen rate.
+    frame: pd.DataFrame,
+    chosen: Mapping[str, float],
+    *,
+    y: str = "metric",
+    hue: str = "arm",
+    label: str = "metric",
+    goal: str = "min",
+    ax: Axes | None = None,
+) -> Axes:
+    """A metric over the learning rates that were tried, a line for each value of `hue`, with a ring
+    about the chosen rate.
 
-    frame: one row a run that ended, columns lr, status, y, `hue`. A mark is the mean over seeds; a cross at the edge of the axis
-    is a rate at which a run diverged. The y axis fits the better half of the values.
+    frame: one row a run that ended, columns lr, status, y, `hue`. A mark is the mean over seeds; a
+    cross at the edge of the axis is a rate at which a run diverged. The y axis fits the better half
+    of the values.
     """
     with style.theme():
         groups = list(style.arms(frame, hue))
@@ -26,19 +35,35 @@ def rates(
         ax = style.canvas(ax, 2.2, names)
         lines, shown = [], []
         for name, index, part in groups:
-            means = part.groupby("lr")[y].agg(lambda values: values.astype(float).mean(skipna=False))
+            means = part.groupby("lr")[y].agg(
+                lambda values: values.astype(float).mean(skipna=False)
+            )
             lost = sorted(set(part.loc[part["status"] == "diverged", "lr"]))
             good = means[~means.index.isin(lost) & means.notna()]
-            look = {"color": style.color(index), "marker": style.marker(index), "markersize": 3.5}
-            lines.append(ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)[0])  # type: ignore[arg-type]
+            look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 3.5}
+            (line,) = ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)
+            lines.append(line)
             for rate in lost:
                 edge = 0.97 - 0.05 * (index % 3) if goal == "min" else 0.03 + 0.05 * (index % 3)
-                cross = ax.plot([rate], [edge], "x", color=look["color"], markersize=4, transform=ax.get_xaxis_transform())[0]
+                cross = ax.plot(
+                    [rate],
+                    [edge],
+                    "x",
+                    color=look["color"],
+                    markersize=4,
+                    transform=ax.get_xaxis_transform(),
+                )[0]
                 style.tip(cross, f"{name}: diverged at {style.decimal(rate)}")
             if chosen.get(name) in good.index:
                 rate = chosen[name]
                 ring = ax.plot(
-                    [rate], [good[rate]], "o", color=look["color"], markersize=9, markerfacecolor="none", gid="chosen"
+                    [rate],
+                    [good[rate]],
+                    "o",
+                    color=look["color"],
+                    markersize=9,
+                    markerfacecolor="none",
+                    gid="chosen",
                 )[0]
                 style.tip(ring, f"{name}: chosen {style.decimal(rate)}, {good[rate]:.4g}")
             shown += list(good)

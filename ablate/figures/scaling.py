@@ -1,4 +1,6 @@
-"""Figures of scaling curves: the loss over size, tokens and FLOPs, isoFLOP minima, the best split of a budget, residuals."""
+"""Figures of scaling curves: the loss over size, tokens and FLOPs, isoFLOP minima, the best split
+of a budget, residuals.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,28 @@ AXES = {  # resource → label of the axis, how its ticks are written
     "c": ("training FLOPs C", units.power),
 }
 CROWD = 80  # points whose marks are drawn smaller
-OPEN: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9}  # marks of runs that were held out
+OPEN: dict[str, Any] = {
+    "markerfacecolor": style.PAPER,
+    "markeredgewidth": 0.9,
+}  # marks of runs that were held out
 
 
 def scaling(
-    frame: pd.DataFrame, *, x: str = "n", label: str = "loss", fits: Mapping[str, Fit] | None = None, ax: Axes | None = None
+    frame: pd.DataFrame,
+    *,
+    x: str = "n",
+    label: str = "loss",
+    fits: Mapping[str, Fit] | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
-    """The loss over one resource on two log axes, with the fitted curves, and what was held out from a check of them.
+    """The loss over one resource on two log axes, with the fitted curves, and what was held out
+    from a check of them.
 
-    frame: one row a run: n, d, c, loss, curve, held_out. fits: curve → its fit. L(N, D) is drawn along the lines of the grid:
-    over N at each budget, ratio or token count, whichever is the fewest; over D and over C at each size; where runs stand on no
-    grid, at a few token counts or sizes. Over C also, thick, the lowest loss of a budget. Dotted: a fit without the runs that
-    were held out, which are hollow.
+    frame: one row a run: n, d, c, loss, curve, held_out. fits: curve → its fit. L(N, D) is drawn
+    along the lines of the grid: over N at each budget, ratio or token count, whichever is the
+    fewest; over D and over C at each size; where runs stand on no grid, at a few token counts or
+    sizes. Over C also, thick, the lowest loss of a budget. Dotted: a fit without the runs that were
+    held out, which are hollow.
     """
     fits = fits or {}
     with style.theme():
@@ -60,8 +72,11 @@ def scaling(
         return ax
 
 
-def isoflop(found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axes | None = None) -> Axes:
-    """The loss over size in each budget, its Akima interpolation, and the minimum with its interval.
+def isoflop(
+    found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axes | None = None
+) -> Axes:
+    """The loss over size in each budget, its Akima interpolation, and the minimum with its
+    interval.
 
     frame: the runs of one curve: n, c, loss.
     """
@@ -73,20 +88,44 @@ def isoflop(found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axe
         handles = []
         for place, (minimum, shade) in enumerate(zip(found.minima, shades, strict=True)):
             runs = frame[budget == place]
-            ax.plot(runs["n"], runs["loss"], "o", color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
+            ax.plot(
+                runs["n"],
+                runs["loss"],
+                "o",
+                color=shade,
+                alpha=0.3,
+                markersize=2.6,
+                markeredgewidth=0,
+            )
             if len(minimum.sizes) > 1:
                 ax.plot(
-                    *(minimum.curve() if not _few(minimum.sizes) else (minimum.sizes, minimum.losses)), color=shade, linewidth=1.1
+                    *(
+                        minimum.curve()
+                        if not _few(minimum.sizes)
+                        else (minimum.sizes, minimum.losses)
+                    ),
+                    color=shade,
+                    linewidth=1.1,
                 )
-            mark = ax.plot(minimum.sizes, minimum.losses, style.marker(place), color=shade, markersize=4)[0]
+            mark = ax.plot(
+                minimum.sizes, minimum.losses, style.marker(place), color=shade, markersize=4
+            )[0]
             handles.append(mark)
             if not minimum.reason:
                 _interval(ax, minimum.n.value, minimum.loss, (minimum.n.lo, minimum.n.hi))
                 least = ax.plot(
-                    [minimum.n.value], [minimum.loss], "*", color=style.INK, markersize=7, zorder=5, markeredgewidth=0
+                    [minimum.n.value],
+                    [minimum.loss],
+                    "*",
+                    color=style.INK,
+                    markersize=7,
+                    zorder=5,
+                    markeredgewidth=0,
                 )[0]
                 style.tip(
-                    least, f"{units.power(minimum.c)} FLOPs: lowest loss {minimum.loss:.4g} at {units.count(minimum.n.value)}"
+                    least,
+                    f"{units.power(minimum.c)} FLOPs: lowest loss {minimum.loss:.4g} at"
+                    f" {units.count(minimum.n.value)}",
                 )
         style.ticks(ax, "x", AXES["n"][1], log=True)
         style.ticks(ax, "y", log=True)
@@ -97,13 +136,19 @@ def isoflop(found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axe
 
 
 def frontier(
-    isoflops: Mapping[str, IsoFlop], fits: Mapping[str, Fit], order: list[str], ranges: Mapping[str, tuple[float, float]], *,
-    which: str = "n", ax: Axes | None = None,
-) -> Axes:  # fmt: skip
+    isoflops: Mapping[str, IsoFlop],
+    fits: Mapping[str, Fit],
+    order: list[str],
+    ranges: Mapping[str, tuple[float, float]],
+    *,
+    which: str = "n",
+    ax: Axes | None = None,
+) -> Axes:
     """The compute-optimal size (which = "n") or number of tokens ("d") over the budget.
 
-    Marks and solid line: isoFLOP minima and their power law. Dashed line and band: the best split of L(N, D). order: all curves,
-    for their colours. ranges: curve → lowest and highest budget measured.
+    Marks and solid line: isoFLOP minima and their power law. Dashed line and band: the best split
+    of L(N, D). order: all curves, for their colours. ranges: curve → lowest and highest budget
+    measured.
     """
     with style.theme():
         shown = [name for name in order if name in isoflops or name in fits]
@@ -114,7 +159,11 @@ def frontier(
             index = order.index(name)
             shade = style.color(index)
             c = np.geomspace(*ranges[name], POINTS)
-            handles.append(Line2D([], [], color=shade, marker=style.marker(index), markersize=4.5, linewidth=1.2))
+            handles.append(
+                Line2D(
+                    [], [], color=shade, marker=style.marker(index), markersize=4.5, linewidth=1.2
+                )
+            )
             if name in fits and fits[name].form.columns == ("n", "d"):
                 band = fits[name].best_split(c)[0 if which == "n" else 1]
                 ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
@@ -131,7 +180,9 @@ def frontier(
 
 
 def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> Axes:
-    """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with a column residual."""
+    """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with
+    a column residual.
+    """
     with style.theme():
         shown = list(style.arms(frame, "curve"))
         names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
@@ -139,13 +190,29 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
         for place, (_, index, part) in enumerate(shown):
-            aside = 1.03 ** (place - (len(shown) - 1) / 2)  # curves of the same sizes stand beside each other
+            aside = 1.03 ** (
+                place - (len(shown) - 1) / 2
+            )  # curves of the same sizes stand beside each other
             for held_out, runs in part.groupby("held_out"):
                 ax.plot(
-                    runs[x] * aside, 100 * runs["residual"], style.marker(index), color=style.color(index), markersize=3.2,
-                    alpha=0.75, **(OPEN if held_out else {"markeredgewidth": 0}),
-                )  # fmt: skip
-            handles.append(Line2D([], [], color=style.color(index), marker=style.marker(index), linestyle="", markersize=4))
+                    runs[x] * aside,
+                    100 * runs["residual"],
+                    style.marker(index),
+                    color=style.color(index),
+                    markersize=3.2,
+                    alpha=0.75,
+                    **(OPEN if held_out else {"markeredgewidth": 0}),
+                )
+            handles.append(
+                Line2D(
+                    [],
+                    [],
+                    color=style.color(index),
+                    marker=style.marker(index),
+                    linestyle="",
+                    markersize=4,
+                )
+            )
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", style.signed)
@@ -156,20 +223,34 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         return ax
 
 
-# -- parts ---------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line2D:
     """Single runs, faint, and their means; hollow where they were held out."""
     shade, mark = style.color(index), style.marker(index)
     ax.plot(part[x], part["loss"], mark, color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
-    levels = [level_of(part[column].to_numpy(float)) for column in ("n", "d", "c") if column in part]
+    levels = [
+        level_of(part[column].to_numpy(float)) for column in ("n", "d", "c") if column in part
+    ]
     means = part.groupby([*levels])[[x, "loss", "held_out"]].mean()
     size = 4.0 if len(means) < CROWD else 2.6
     for held_out, group in means.groupby(means["held_out"] > 0.5):
-        drawn = ax.plot(group[x], group["loss"], mark, color=shade, markersize=size, **(OPEN if held_out else {}), zorder=3)[0]
+        drawn = ax.plot(
+            group[x],
+            group["loss"],
+            mark,
+            color=shade,
+            markersize=size,
+            **(OPEN if held_out else {}),
+            zorder=3,
+        )[0]
         _, write = AXES[x]
-        style.tip(drawn, f"{name}: " + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in group[[x, "loss"]].to_numpy()))
+        style.tip(
+            drawn,
+            f"{name}: "
+            + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in group[[x, "loss"]].to_numpy()),
+        )
     return Line2D([], [], color=shade, marker=mark, markersize=4, linewidth=1.2)
 
 
@@ -187,13 +268,23 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> lis
         thin = x == "c" and len(fitted.form.columns) == 2
         if not thin:
             ax.fill_between(line[x], band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
-        ax.plot(line[x], band.value, color=shade, linewidth=0.5 if thin else 1.1, alpha=0.5 if thin else 1)
+        ax.plot(
+            line[x],
+            band.value,
+            color=shade,
+            linewidth=0.5 if thin else 1.1,
+            alpha=0.5 if thin else 1,
+        )
         if index == 0 and len(lines) > 1 and (x != "c" or place in (0, len(lines) - 1)):
             words.append(_label(ax, line, band.value, part, x))
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
-            without = fitted.form.loss(fitted.held_out.values, {name: line[name] for name in fitted.form.columns})
-            ax.plot(line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1)))
+            without = fitted.form.loss(
+                fitted.held_out.values, {name: line[name] for name in fitted.form.columns}
+            )
+            ax.plot(
+                line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1))
+            )
     return words
 
 
@@ -204,12 +295,23 @@ def _last_fitted(fitted: Fit) -> float:
     return float(column[column < fitted.held_out.from_].max())
 
 
-def _label(ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str) -> Annotation:
-    """The value that a line is at, where there is room: over D lines fall to the right, and leave it at their start."""
+def _label(
+    ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str
+) -> Annotation:
+    """The value that a line is at, where there is room: over D lines fall to the right, and leave
+    it at their start.
+    """
     at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
     place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
     return ax.annotate(
-        called(line, part, x), place, offset, textcoords="offset points", fontsize=6, va="center", path_effects=halo, zorder=5
+        called(line, part, x),
+        place,
+        offset,
+        textcoords="offset points",
+        fontsize=6,
+        va="center",
+        path_effects=halo,
+        zorder=5,
     )
 
 
@@ -230,7 +332,9 @@ def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> 
             zorder=4,
         )[0]
         style.tip(
-            mark, f"{units.power(minimum.c)} FLOPs: {units.count(minimum.n.value)} parameters, {units.count(minimum.d)} tokens"
+            mark,
+            f"{units.power(minimum.c)} FLOPs: {units.count(minimum.n.value)} parameters,"
+            f" {units.count(minimum.d)} tokens",
         )
 
 

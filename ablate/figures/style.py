@@ -1,4 +1,6 @@
-"""What every figure shares: size, colours, fonts, ways to write numbers and names, and saving without a date."""
+"""What every figure shares: size, colours, fonts, ways to write numbers and names, and saving
+without a date.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ def theme() -> Iterator[None]:
 
 
 def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
-    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a legend below takes.
+    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a
+    legend below takes.
 
     The names of its axes are wrapped where they would not fit the figure.
     """
@@ -95,9 +98,15 @@ def color(index: int) -> str:
 
 
 def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """The arms that have rows: name, index of colour and dash (the same in every figure of an ordered categorical), rows."""
+    """The arms that have rows: name, index of colour and dash (the same in every figure of an
+    ordered categorical), rows.
+    """
     column = frame[hue]
-    order = list(column.cat.categories) if isinstance(column.dtype, pd.CategoricalDtype) else list(pd.unique(column))
+    order = (
+        list(column.cat.categories)
+        if isinstance(column.dtype, pd.CategoricalDtype)
+        else list(pd.unique(column))
+    )
     for index, name in enumerate(order):
         part = frame[column == name]
         if len(part):
@@ -113,7 +122,7 @@ def dash(index: int) -> object:
     return DASHES[0] if index == 0 else DASHES[((index - 1) // 2) % len(DASHES)]
 
 
-# -- words and numbers ---------------------------------------------------------------------------------------------
+# -- words and numbers -----------------------------------------------------------------------------
 
 _FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -131,29 +140,47 @@ def plain(text: object, width: int | None = None) -> str:
     shown = visible(text)
     if width and len(shown) > width:
         shown = f"{shown[: width // 2]}…{shown[len(shown) - (width - width // 2 - 1) :]}"
-    return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")  # a legend drops names that begin with _
+    return ("\u2009" if shown.startswith("_") else "") + shown.replace(
+        "$", r"\$"
+    )  # a legend drops names that begin with _
 
 
 _FACTORS = re.compile(r"(^|, )[^,=]*=")
 
 
 def entries(names: Iterable[str], width: int = 30) -> list[str]:
-    """Names of arms as matplotlib prints them, each of at most two lines of `width`, and told from the others.
+    """Names of arms as matplotlib prints them, each of at most two lines of `width`, and told from
+    the others.
 
-    Of "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors go first where a line is too short, as long as
-    the levels say which arm is meant; what two lines cannot hold is cut in its middle.
+    Of "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors go first where a line
+    is too short, as long as the levels say which arm is meant; what two lines cannot hold is cut in
+    its middle.
     """
     whole = [visible(name) for name in names]
     levels = [_FACTORS.sub(r"\1", name) for name in whole]
     unique = [levels.count(level) == 1 and level not in whole for level in levels]
-    chosen = [level if len(name) > width and own else name for name, level, own in zip(whole, levels, unique, strict=True)]
+    chosen = [
+        level if len(name) > width and own else name
+        for name, level, own in zip(whole, levels, unique, strict=True)
+    ]
     return [wrapped(name, width) for name in chosen]
 
 
 def wrapped(text: object, width: int) -> str:
-    """`text` as `plain` gives it, on one line or two of `width`; cut in its middle where these do not hold it."""
+    """`text` as `plain` gives it, on one line or two of `width`; cut in its middle where these do
+    not hold it.
+    """
     lines = textwrap.wrap(visible(text), width)
-    return "\n".join(map(plain, lines if len(lines) <= 2 else (f"{visible(text)[: width - 1]}…", visible(text)[-width:])))
+    return "\n".join(
+        map(
+            plain,
+            (
+                lines
+                if len(lines) <= 2
+                else (f"{visible(text)[: width - 1]}…", visible(text)[-width:])
+            ),
+        )
+    )
 
 
 def decimal(value: float, places: int | None = None) -> str:
@@ -166,11 +193,19 @@ def signed(value: float, places: int | None = None) -> str:
     return "0" if not value else ("+" if value > 0 else "") + decimal(value, places)
 
 
-def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: bool = False, whole: bool = False) -> None:
-    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at powers of ten, with 3, or 2 and 5 between
-    them, or on a short one at even steps: the first of these that gives some.
+def ticks(
+    ax: Axes,
+    which: str,
+    write: Callable[..., str] = decimal,
+    *,
+    log: bool = False,
+    whole: bool = False,
+) -> None:
+    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at powers of ten, with
+    3, or 2 and 5 between them, or on a short one at even steps: the first of these that gives some.
 
-    Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole: at whole numbers only.
+    Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole:
+    at whole numbers only.
     """
     axis = ax.xaxis if which == "x" else ax.yaxis
     even = write in (decimal, signed) and not log
@@ -178,7 +213,9 @@ def ticks(ax: Axes, which: str, write: Callable[..., str] = decimal, *, log: boo
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
-        wanted, most = (3, 4) if which == "x" else (4, 6)  # words beside each other take more room than words above each other
+        wanted, most = (
+            (3, 4) if which == "x" else (4, 6)
+        )  # words beside each other take more room than words above each other
         found = (_steps(subs, low, high, wanted) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)))
         axis.set_major_locator(next(filter(None, found), MaxNLocator(most)))
         axis.set_minor_formatter(NullFormatter())
@@ -206,20 +243,26 @@ class Even(Formatter):
         return self.write(value)
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        exact = [round(value, 9) + 0.0 for value in values]  # a locator's sums err, and would give a zero a sign
+        exact = [
+            round(value, 9) + 0.0 for value in values
+        ]  # a locator's sums err, and would give a zero a sign
         return [self.write(value, _places(exact)) for value in exact]
 
 
 def _places(values: Sequence[float]) -> int:
     """The fewest decimals that show every tick."""
-    return next((n for n in range(6) if all(abs(round(value, n) - value) < 1e-9 for value in values)), 6)
+    return next(
+        (n for n in range(6) if all(abs(round(value, n) - value) < 1e-9 for value in values)), 6
+    )
 
 
-FAR = 6.0  # an arm this many times as far out as three quarters of them would flatten what the others show
+# an arm this many times as far out as three quarters of them would flatten what the others show
+FAR = 6.0
 
 
 def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
-    """Which of several distances from a common point are not far beyond the others. All, where there are only two.
+    """Which of several distances from a common point are not far beyond the others. All, where
+    there are only two.
 
     spread: how far single seeds of an arm lie apart; what is not twice as far is near.
     """
@@ -249,7 +292,9 @@ def labels(ax: Axes, x: str, y: str) -> None:
 
 
 def apart(ax: Axes, words: Sequence[Annotation]) -> None:
-    """Move words of a finished figure up from those that they would cover, by a line at most; one without room there goes."""
+    """Move words of a finished figure up from those that they would cover, by a line at most; one
+    without room there goes.
+    """
     ax.figure.figure.draw_without_rendering()
     placed: list[Bbox] = []
     for word in sorted(words, key=lambda word: word.get_window_extent().y0):
@@ -267,9 +312,14 @@ def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> N
     """A legend under the axes, in as many columns as the longest name allows."""
     if ax.figure.axes == [ax]:
         ax.figure.legend(
-            handles, names, loc="outside lower center", ncols=_columns(names),
-            handlelength=2.2, columnspacing=1.2, handletextpad=0.5,
-        )  # fmt: skip
+            handles,
+            names,
+            loc="outside lower center",
+            ncols=_columns(names),
+            handlelength=2.2,
+            columnspacing=1.2,
+            handletextpad=0.5,
+        )
     else:
         ax.legend(handles, names)
 
@@ -279,16 +329,22 @@ def _columns(names: Sequence[str]) -> int:
     return max(1, min(len(names), 4, 54 // (longest + 8)))
 
 
-# -- saving --------------------------------------------------------------------------------------------------------
+# -- saving ----------------------------------------------------------------------------------------
 
 
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
-    """`stem`.svg, .pdf and .png, or some of them; the same frame gives the same bytes. Returns the paths."""
+    """`stem`.svg, .pdf and .png, or some of them; the same frame gives the same bytes. Returns the
+    paths.
+    """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in scripts that the font lacks; an SVG shows them still
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing"
+        )  # names in scripts that the font lacks; an SVG shows them still
         figure.draw_without_rendering()  # once; the files share the layout
-        figure.set_layout_engine(None)  # beside any engine, "none" too, savefig would draw each file twice
+        figure.set_layout_engine(
+            None
+        )  # beside any engine, "none" too, savefig would draw each file twice
         for kind, file in files.items():
             part = file.with_name(f".{file.name}.part")  # a figure that has its name is whole
             if kind == "svg":
@@ -310,19 +366,27 @@ _TIP = re.compile(r'<g id="tip:([^"]*)">')
 
 
 def _titled(svg: str) -> str:
-    """Artists with a `tip` get a `<title>`: browsers show it under the pointer without any script."""
+    """Artists with a `tip` get a `<title>`: browsers show it under the pointer without any
+    script.
+    """
     return _TIP.sub(lambda match: f'<g class="tip"><title>{match[1]}</title>', svg)
 
 
 def inline(svg: str, prefix: str, label: str) -> str:
-    """The text of an SVG file made fit to stand inside HTML, where colours follow the page and ids are its own.
+    """The text of an SVG file made fit to stand inside HTML, where colours follow the page and ids
+    are its own.
 
-    prefix: put before every id, so that two figures of a page share none. label: escaped text, for screen readers.
+    prefix: put before every id, so that two figures of a page share none. label: escaped text, for
+    screen readers.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'href="#', f'href="#{prefix}-', body)
     body = re.sub(r"url\(#", f"url(#{prefix}-", body)
-    body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)").replace(PAPER, "var(--paper)")
+    body = (
+        body.replace(INK, "currentColor")
+        .replace(RULE, "var(--rule)")
+        .replace(PAPER, "var(--paper)")
+    )
     return body.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

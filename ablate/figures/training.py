@@ -22,13 +22,22 @@ AXES = {  # column of the frame → label of the axis, how its ticks are written
 EARLY = 0.2  # the share of a run whose steep fall may leave the picture
 
 
-def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
-    """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest seed.
+def curves(
+    frame: pd.DataFrame,
+    *,
+    x: str = "tokens",
+    hue: str = "arm",
+    label: str = "loss",
+    ax: Axes | None = None,
+) -> Axes:
+    """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest
+    seed.
 
-    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at where a run diverged. Mean and
-    band are of the runs that went furthest; one that ended earlier is a thin line, with a cross where it diverged. The y axis
-    fits the last four fifths of the arms near each other, and no arm all of whose furthest runs diverged while another has whole
-    runs; the legend says which those are, and gives the last value of one that is not in the picture.
+    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at
+    where a run diverged. Mean and band are of the runs that went furthest; one that ended earlier
+    is a thin line, with a cross where it diverged. The y axis fits the last four fifths of the arms
+    near each other, and no arm all of whose furthest runs diverged while another has whole runs;
+    the legend says which those are, and gives the last value of one that is not in the picture.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -48,10 +57,19 @@ def curves(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: s
         return ax
 
 
-def gaps(frame: pd.DataFrame, *, x: str = "tokens", hue: str = "arm", label: str = "difference", ax: Axes | None = None) -> Axes:
-    """How far each arm is from its baseline over training: the mean of the paired differences, in a band from lowest to highest.
+def gaps(
+    frame: pd.DataFrame,
+    *,
+    x: str = "tokens",
+    hue: str = "arm",
+    label: str = "difference",
+    ax: Axes | None = None,
+) -> Axes:
+    """How far each arm is from its baseline over training: the mean of the paired differences, in a
+    band from lowest to highest.
 
-    frame: columns as for `curves`, where value is the run's minus that of the baseline's run of the same seed.
+    frame: columns as for `curves`, where value is the run's minus that of the baseline's run of the
+    same seed.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -78,25 +96,34 @@ def blocks(
     share: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """A final value along the residual stream, the mean over seeds, in a band from the lowest to the highest seed.
+    """A final value along the residual stream, the mean over seeds, in a band from the lowest to
+    the highest seed.
 
-    frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis is logarithmic where it spans
-    decades, as that of `stream_rms` may, unless the value is a `share`.
+    frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis
+    is logarithmic where it spans decades, as that of `stream_rms` may, unless the value is a
+    `share`.
     """
     with style.theme():
         ax = _profile(frame, "block", hue, ax)
         values = frame["value"][np.isfinite(frame["value"].astype(float))]
-        decades = np.log10(values.max() / values.min()) if not share and len(values) and values.min() > 0 else 0.0
+        decades = (
+            np.log10(values.max() / values.min())
+            if not share and len(values) and values.min() > 0
+            else 0.0
+        )
         style.ticks(ax, "y", units.power if decades > 3 else style.decimal, log=decades > 1.3)
         style.ticks(ax, "x", whole=True)
         style.labels(ax, "after block (0: the embeddings)", label)
         return ax
 
 
-def positions(frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None) -> Axes:
+def positions(
+    frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None
+) -> Axes:
     """The loss over the place of the predicted token in its context, drawn as `blocks`.
 
-    frame: columns position, value, run, `hue`. A value is the mean over its position and those up to the next.
+    frame: columns position, value, run, `hue`. A value is the mean over its position and those up
+    to the next.
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
@@ -132,12 +159,16 @@ class _Arm:
 
 
 def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
-    whole = frame[np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))].sort_values("step")
+    whole = frame[
+        np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
+    ].sort_values("step")
     found = []
     for name, index, part in style.arms(whole, hue):
         last = part.groupby("run")["step"].transform("max")
         furthest = part[last == last.max()]
-        points = furthest.groupby("step").agg(x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"))
+        points = furthest.groupby("step").agg(
+            x=(x, "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max")
+        )
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
         found.append(_Arm(name, index, points, short, diverged))
@@ -145,7 +176,9 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
 
 
 def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
-    """Which arms the axis fits: those near each other of the arms that did not diverge; of all where each did."""
+    """Which arms the axis fits: those near each other of the arms that did not diverge; of all
+    where each did.
+    """
     healthy = [arm for arm in arms if not arm.diverged] or arms
     kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
     near = iter(style.near(kept, _spread(healthy)))
@@ -154,22 +187,38 @@ def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
 
 def _spread(arms: list[_Arm]) -> float:
     """How far the seeds of an arm lie apart at the end: the middle of the arms."""
-    return float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms])) if arms else 0.0
+    return (
+        float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms]))
+        if arms
+        else 0.0
+    )
 
 
 def _names(arms: list[_Arm], shown: list[bool]) -> list[str]:
     """Entries of the legend, with what the picture does not show of an arm."""
     ends = [
-        " (diverged)" if arm.diverged else "" if inside else f" (ends at {style.decimal(round(arm.end, 3))})"
+        (
+            " (diverged)"
+            if arm.diverged
+            else ""
+            if inside
+            else f" (ends at {style.decimal(round(arm.end, 3))})"
+        )
         for arm, inside in zip(arms, shown, strict=True)
     ]
-    return [name + end for name, end in zip(style.entries(arm.name for arm in arms), ends, strict=True)]
+    return [
+        name + end for name, end in zip(style.entries(arm.name for arm in arms), ends, strict=True)
+    ]
 
 
 def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
     shade, points = style.color(arm.index), arm.points
-    ax.fill_between(points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0)
-    line = ax.plot(points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3)[0]
+    ax.fill_between(
+        points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0
+    )
+    line = ax.plot(
+        points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3
+    )[0]
     if len(points) <= 16:
         line.set(marker=style.marker(arm.index), markersize=3.5)
     style.tip(line, f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last")
@@ -177,8 +226,18 @@ def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
         ax.plot(run[x], run["value"], color=shade, linewidth=0.7, alpha=0.8)
         last = run.iloc[-1]
         if pd.notna(last.get("diverged_at")):
-            cross = ax.plot([last[x]], [last["value"]], "x", color=shade, markersize=5, markeredgewidth=1.4, zorder=5)[0]
-            style.tip(cross, f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}")
+            cross = ax.plot(
+                [last[x]],
+                [last["value"]],
+                "x",
+                color=shade,
+                markersize=5,
+                markeredgewidth=1.4,
+                zorder=5,
+            )[0]
+            style.tip(
+                cross, f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}"
+            )
     return line
 
 
@@ -186,5 +245,9 @@ def _fit(ax: Axes, arms: list[_Arm], x: str, also: float | None = None) -> None:
     """Fit the y axis to what `arms` do after their first fifth."""
     late = [arm.points[arm.points["x"] >= EARLY * arm.points["x"].max()] for arm in arms]
     style.fit(
-        ax, np.array([value for part in late for value in (*part["low"], *part["high"])] + ([] if also is None else [also]))
+        ax,
+        np.array(
+            [value for part in late for value in (*part["low"], *part["high"])]
+            + ([] if also is None else [also])
+        ),
     )

@@ -1,4 +1,6 @@
-"""Places a study's runs on devices, follows them, and keeps what they write: the way from a plan to a database."""
+"""Places a study's runs on devices, follows them, and keeps what they write: the way from a plan to
+a database.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ __all__ = ["Outcome", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """`run` and `Outcome`, imported when first asked for: a worker, which is in this package too, knows no database."""
+    """`run` and `Outcome`, imported when first asked for: a worker, which is in this package too,
+    knows no database.
+    """
     if name in __all__:
         from ablate.launch import launcher
 

@@ -1,4 +1,6 @@
-"""What a worker needs of torch: set a device up, train a job on it, and tell what kind of failure came back."""
+"""What a worker needs of torch: set a device up, train a job on it, and tell what kind of failure
+came back.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,25 @@ from ablate import text
 from ablate.config import Evaluation, RunConfig
 from ablate.train import engine
 
-# What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, where memory has run out.
-NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+# What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, where memory has
+# run out.
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 def setup(device: str, threads: int, memory: int) -> dict[str, Any]:
-    """Set the thread count and take hold of the device, a GPU's by `memory` bytes at most. What an attempt records of both."""
+    """Set the thread count and take hold of the device, a GPU's by `memory` bytes at most. What an
+    attempt records of both.
+    """
     torch.set_num_threads(threads)
     if device.startswith("cuda"):
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory / torch.cuda.mem_get_info(device)[1]), device)
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, memory / torch.cuda.mem_get_info(device)[1]), device
+        )
     torch.zeros(1, device=device)
     return {
         "device_name": _name(device),
@@ -45,7 +57,9 @@ def train(
     recompute: bool,
     turn: AbstractContextManager[None] | None,
 ) -> None:
-    """Train a pack. `emit[k]` takes the journal events of member k; see `ablate.train.engine.train`."""
+    """Train a pack. `emit[k]` takes the journal events of member k; see
+    `ablate.train.engine.train`.
+    """
     tokens = text.load(configs[0], sources)
     engine.train(
         configs,
@@ -69,7 +83,9 @@ def status(error: Exception) -> str:
 
 
 def usable(device: str) -> bool:
-    """Whether the device still computes. After a device error no call of the same process succeeds."""
+    """Whether the device still computes. After a device error no call of the same process
+    succeeds.
+    """
     try:
         return torch.ones(1, device=device).add_(1).item() == 2
     except RuntimeError:

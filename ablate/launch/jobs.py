@@ -27,8 +27,12 @@ class Job:
         """How much of it is in memory at once."""
         if not (sequences := self.message["micro_batch"]):
             return f"{len(self.claims)} run{'s' if len(self.claims) > 1 else ''} at a time"
-        again = ", and blocks computed again in the backward pass" if self.message["recompute"] else ""
-        return f"{sequences} of {self.claims[0].config.batch_size} sequences in memory at once{again}"
+        again = (
+            ", and blocks computed again in the backward pass" if self.message["recompute"] else ""
+        )
+        return (
+            f"{sequences} of {self.claims[0].config.batch_size} sequences in memory at once{again}"
+        )
 
 
 class Jobs:
@@ -46,14 +50,22 @@ class Jobs:
         """
 
         @functools.cache
-        def checkpoints() -> dict[str, str]:  # not before `claim` asks: by then it has read what the dead wrote
+        def checkpoints() -> dict[
+            str, str
+        ]:  # not before `claim` asks: by then it has read what the dead wrote
             return status.checkpoints(self._db, self._study_id)
 
         def checkpoint(config: RunConfig) -> str | None:
-            return checkpoints().get(config.key) if packs.shape(config) not in self._squeezed else None
+            return (
+                checkpoints().get(config.key) if packs.shape(config) not in self._squeezed else None
+            )
 
         def limit(first: RunConfig, waiting: int) -> int:
-            return waiting if checkpoint(first) else packs.share(waiting, self._size(first, device)[0], idle)
+            return (
+                waiting
+                if checkpoint(first)
+                else packs.share(waiting, self._size(first, device)[0], idle)
+            )
 
         claims = claim(
             self._db,
@@ -70,7 +82,10 @@ class Jobs:
         old = checkpoint(first)
         message = {
             "job": claims[0].attempt_id,
-            "runs": [{"config": claim.config.model_dump(mode="json"), "journal": str(claim.journal)} for claim in claims],
+            "runs": [
+                {"config": claim.config.model_dump(mode="json"), "journal": str(claim.journal)}
+                for claim in claims
+            ],
             "evaluation": claims[0].evaluation.model_dump(mode="json"),
             "sources": self._plan.sources,
             "checkpoint": old or str(self._db.checkpoints / f"{first.key[:12]}-{claims[0].n}.pt"),

@@ -1,4 +1,6 @@
-"""Runs a study: claims its runs, feeds them to warm workers, reads what they write into the database."""
+"""Runs a study: claims its runs, feeds them to warm workers, reads what they write into the
+database.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, 
 from ablate.store.schema import ACCEPTED
 
 GRACE = 10.0  # seconds that running jobs have to checkpoint when the launcher stops
-ECHO = 1.0  # seconds in which a second signal is the first one's echo: `timeout` sends to its child and to the group
+# seconds in which a second signal is the first one's echo: `timeout` sends to its child and to the
+# group
+ECHO = 1.0
 LISTEN = 0.2  # seconds between two looks at signals and the display
 INGEST = 1.0  # seconds between two readings of the journals
 BEAT = 5.0  # seconds between two heartbeats
@@ -72,18 +76,33 @@ def run(
     then: Callable[[], Plan] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Do what is missing of a plan on some devices, and show progress. Several processes may run the same study at once.
+    """Do what is missing of a plan on some devices, and show progress. Several processes may run
+    the same study at once.
 
-    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends it. meanwhile: done beside
-    it, once workers have been started; an error in it is not raised, and has to show where its work is missed. With `fail_fast`
-    the first run that fails ends it. `AblateError` where no worker starts.
+    then: asked, when nothing is left to do, for the plan to go on with; one with the same runs ends
+    it. meanwhile: done beside it, once workers have been started; an error in it is not raised, and
+    has to show where its work is missed. With `fail_fast` the first run that fails ends it.
+    `AblateError` where no worker starts.
     """
     seats = packs.seats(plan, places)
     study_id = register(db, plan)
-    beside = ThreadPoolExecutor(1)  # its thread is waited for by Python's end alone, so that a Ctrl-C need not wait for it
+    beside = ThreadPoolExecutor(
+        1
+    )  # its thread is waited for by Python's end alone, so that a Ctrl-C need not wait for it
     besides = partial(beside.submit, meanwhile) if meanwhile else None
     with Owner.here(db) as owner, Signals() as signals:
-        return Launcher(plan, db, study_id, owner, seats, fail_fast, console or Console(), signals, then, besides).run()
+        return Launcher(
+            plan,
+            db,
+            study_id,
+            owner,
+            seats,
+            fail_fast,
+            console or Console(),
+            signals,
+            then,
+            besides,
+        ).run()
 
 
 class Launcher:
@@ -104,7 +123,9 @@ class Launcher:
     ):
         self._plan, self._then, self._meanwhile = plan, then, meanwhile
         self._db, self._study_id, self._owner = db, study_id, owner
-        several = len({device.name for device in places}) > 1  # then none is left at work long after the others
+        several = (
+            len({device.name for device in places}) > 1
+        )  # then none is left at work long after the others
         self._jobs = Jobs(plan, db, study_id, owner, longest_first=several)
         gpus = Counter(device.name for device in places if device.name.startswith("cuda"))
         turns = {name: tempfile.TemporaryFile() for name, workers in gpus.items() if workers > 1}  # noqa: SIM115 (kept open)
@@ -115,8 +136,11 @@ class Launcher:
         self._display = Display(console, self._name, self._tally)
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals, selectors.EVENT_READ)
-        self._in_vain: dict[int, int] = {}  # run → attempts whose worker died or had too little memory
-        self._deadline: float | None = None  # by which everything must have ended, once it is to stop
+        self._in_vain: dict[
+            int, int
+        ] = {}  # run → attempts whose worker died or had too little memory
+        # by which everything must have ended, once it is to stop
+        self._deadline: float | None = None
         self._heeded = 0  # signals
         self._first_signal = 0.0
         self._next: dict[str, float] = {}  # what is done every few seconds → when again
@@ -136,7 +160,10 @@ class Launcher:
                         seat.process.release(max(0.0, deadline - time.monotonic()))
                 self._selector.close()
         after = counts(self._db, self._study_id)
-        self._display.say(f"{self._name}: {', '.join(f'{number} {status}' for status, number in sorted(after.items()))}")
+        self._display.say(
+            f"{self._name}:"
+            f" {', '.join(f'{number} {status}' for status, number in sorted(after.items()))}"
+        )
         if self._signals.received:
             return Outcome(after, 128 + self._signals.received[0])
         return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
@@ -167,7 +194,11 @@ class Launcher:
 
     def _go_on(self) -> bool:
         """Take up the plan that follows from what was done, where there is one."""
-        if self._then is None or self._deadline is not None or (plan := self._then()).runs == self._plan.runs:
+        if (
+            self._then is None
+            or self._deadline is not None
+            or (plan := self._then()).runs == self._plan.runs
+        ):
             return False
         self._plan = plan
         register(self._db, plan)
@@ -181,7 +212,7 @@ class Launcher:
         self._next[what] = now + every
         return True
 
-    # -- giving work ----------------------------------------------------------------------------------------------
+    # -- giving work -------------------------------------------------------------------------------
 
     def _feed(self) -> bool:
         """Give every idle worker a job. Whether, apart from the jobs at work, more may come."""
@@ -190,7 +221,9 @@ class Launcher:
             return True
         for seat in idle:
             job = self._jobs.next(seat.device, self._idle_devices())
-            study = status.survey(self._db, self._study_id)  # after the claim: a run that is tried again is not done
+            study = status.survey(
+                self._db, self._study_id
+            )  # after the claim: a run that is tried again is not done
             self._tally.update(study)
             if not job:
                 return study.running > 0
@@ -199,7 +232,13 @@ class Launcher:
 
     def _idle_devices(self) -> int:
         """How many devices have nothing to do at all, or 1 where only some worker has not."""
-        return max(1, len({seat.device.name for seat in self._seats} - {seat.device.name for seat in self._seats if seat.job}))
+        return max(
+            1,
+            len(
+                {seat.device.name for seat in self._seats}
+                - {seat.device.name for seat in self._seats if seat.job}
+            ),
+        )
 
     def _assign(self, seat: Seat, job: Job) -> None:
         if seat.process is None:
@@ -209,13 +248,17 @@ class Launcher:
         seat.job, seat.claims = job, list(job.claims)
         for claim in job.claims:
             config = claim.config
-            label = f"{claim.cell}, seed {config.seed}" + (f", lr {config.lr:g}" if claim.role == "tune" else "")
+            label = f"{claim.cell}, seed {config.seed}" + (
+                f", lr {config.lr:g}" if claim.role == "tune" else ""
+            )
             flops, metric = sizes.train_flops(config), self._plan.study.metric
-            self._tally.begin(config.key, Running(label, config.steps, config.batch_tokens, flops, metric))
+            self._tally.begin(
+                config.key, Running(label, config.steps, config.batch_tokens, flops, metric)
+            )
             if job.squeezed and claim.n > 1:
                 self._display.say(f"{self._name}: {label} is tried again with {job.within}")
 
-    # -- listening ------------------------------------------------------------------------------------------------
+    # -- listening ---------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         """Wait a moment for workers and signals, and take in what the workers say."""
@@ -225,12 +268,18 @@ class Launcher:
                 self._signals.drain()
             elif (finished := seat.process.finished()) is None:
                 self._bury(seat)
-            elif finished:  # not before it says so is it free, though its runs have ended in their journals
+            elif (
+                finished
+            ):  # not before it says so is it free, though its runs have ended in their journals
                 assert seat.job and finished == [seat.job.message["job"]]
-                self._settle(seat, "dead", "the worker said that it was done, and its journal does not")
+                self._settle(
+                    seat, "dead", "the worker said that it was done, and its journal does not"
+                )
 
     def _settle(self, seat: Seat, otherwise: str, why: str) -> None:
-        """The seat's job is over: read its journals to their end; runs that have not ended there end as `otherwise`."""
+        """The seat's job is over: read its journals to their end; runs that have not ended there
+        end as `otherwise`.
+        """
         self._ingest([seat])
         for claim in list(seat.claims):
             finish(self._db, claim.attempt_id, otherwise, why)
@@ -253,7 +302,10 @@ class Launcher:
         else:  # not the run's fault
             self._settle(seat, "stopped", why)
         if full:
-            raise AblateError(f"a worker cannot write its journal, its checkpoint or the cache: {why.splitlines()[-1]}")
+            raise AblateError(
+                "a worker cannot write its journal, its checkpoint or the cache:"
+                f" {why.splitlines()[-1]}"
+            )
         seat.failed_starts = 0 if ready else seat.failed_starts + 1
         if seat.failed_starts == FAILED_STARTS:
             self._seats.remove(seat)
@@ -261,8 +313,14 @@ class Launcher:
             if not self._seats:
                 raise AblateError(f"no worker gets ready on {seat.device.name}: {last}")
             left = sum(other.device.name == seat.device.name for other in self._seats)
-            told = f"goes on with {left} worker{'' if left == 1 else 's'}, as another" if left else "is given up, as its worker"
-            self._display.say(f"{seat.device.name} {told} ended {FAILED_STARTS} times before it was ready: {last}")
+            told = (
+                f"goes on with {left} worker{'' if left == 1 else 's'}, as another"
+                if left
+                else "is given up, as its worker"
+            )
+            self._display.say(
+                f"{seat.device.name} {told} ended {FAILED_STARTS} times before it was ready: {last}"
+            )
 
     def _ingest_all(self) -> None:
         begun = time.monotonic()
@@ -299,13 +357,15 @@ class Launcher:
             self._stop()
 
     def _beat(self) -> None:
-        """Show that this launcher lives. A worker whose run somebody else took over is of no more use."""
+        """Show that this launcher lives. A worker whose run somebody else took over is of no more
+        use.
+        """
         ours = heartbeat(self._db, self._owner)
         for seat in self._seats:
             if seat.process and any(claim.attempt_id not in ours for claim in seat.claims):
                 seat.process.kill()
 
-    # -- stopping -------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------
 
     def _heed_signals(self) -> None:
         new = len(self._signals.received) - self._heeded

@@ -1,4 +1,6 @@
-"""A worker process as the launcher holds it: jobs go in, the numbers of finished jobs come out, and its end is explained."""
+"""A worker process as the launcher holds it: jobs go in, the numbers of finished jobs come out, and
+its end is explained.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from ablate.launch.devices import Device
 
 
 class WorkerProcess:
-    """A running `ablate.launch.worker`. It ends by itself when its pipe closes, be it by the death of this process.
+    """A running `ablate.launch.worker`. It ends by itself when its pipe closes, be it by the death
+    of this process.
 
-    turns: the file by which the workers of its device take turns, where they do; see `ablate.launch.turns`.
+    turns: the file by which the workers of its device take turns, where they do; see
+    `ablate.launch.turns`.
     """
 
     def __init__(self, device: Device, turns: IO[bytes] | None = None):
@@ -29,7 +33,14 @@ class WorkerProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ablate.launch.worker"]
-            + ["--device", device.name, "--threads", str(device.threads), "--memory", str(device.memory)]
+            + [
+                "--device",
+                device.name,
+                "--threads",
+                str(device.threads),
+                "--memory",
+                str(device.memory),
+            ]
             + [f"--turns={number}" for number in given],
             pass_fds=given,
             stdin=subprocess.PIPE,
@@ -53,7 +64,9 @@ class WorkerProcess:
             self._stdin.flush()
 
     def finished(self) -> list[int] | None:
-        """The numbers of the jobs finished since the last call; None when the process has ended. To be called when readable."""
+        """The numbers of the jobs finished since the last call; None when the process has ended. To
+        be called when readable.
+        """
         data = os.read(self.fileno(), 1 << 16)
         if not data:
             return None
@@ -76,7 +89,9 @@ class WorkerProcess:
         return self._process.poll()
 
     def obituary(self) -> str:
-        """Why it ended, with the last that it wrote to stderr. For a process that has closed its side of the pipe."""
+        """Why it ended, with the last that it wrote to stderr. For a process that has closed its
+        side of the pipe.
+        """
         code = self._end(10.0)
         cause = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 4000))
@@ -84,7 +99,9 @@ class WorkerProcess:
         return f"the worker died ({cause})" + (f"\n{last_words}" if last_words else "")
 
     def release(self, seconds: float) -> None:
-        """Close it, wait for its end, kill it when that takes longer than `seconds`, and let go of its pipes."""
+        """Close it, wait for its end, kill it when that takes longer than `seconds`, and let go of
+        its pipes.
+        """
         self.close()
         self._end(seconds)
         self._stdout.close()

@@ -1,4 +1,6 @@
-"""What a study's progress looks like: bars on a terminal, elsewhere a line for each run that ends, and some between."""
+"""What a study's progress looks like: bars on a terminal, elsewhere a line for each run that ends,
+and some between.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Running:
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
         elif event["event"] == "final":
             wanted = metrics.final(self.metric)
-            self.result = next((value for name, at, value in event["values"] if (name, at) == wanted), None)
+            self.result = next(
+                (value for name, at, value in event["values"] if (name, at) == wanted), None
+            )
 
     @property
     def seconds_left(self) -> float | None:
@@ -67,7 +71,9 @@ class Running:
 
 @dataclass
 class Tally:
-    """The whole study: what is done, what is at work here, and how long the rest takes at the rate seen so far."""
+    """The whole study: what is done, what is at work here, and how long the rest takes at the rate
+    seen so far.
+    """
 
     total: int = 0  # runs
     done: int = 0  # runs that have a result, or failed
@@ -99,7 +105,9 @@ class Tally:
     @property
     def seconds_left(self) -> float | None:
         at_work = self.running.values()
-        here = self.flops_done + sum(run.flops * (run.step - run.began_at) / run.steps for run in at_work)
+        here = self.flops_done + sum(
+            run.flops * (run.step - run.began_at) / run.steps for run in at_work
+        )
         elapsed = 0.0 if self.since is None else self.clock() - self.since
         if not here or elapsed < SETTLED:
             return None
@@ -124,8 +132,15 @@ class Display:
         self._rows: dict[str, progress.TaskID] = {}
         self._last_ended = self._last_running = -math.inf
         if console.is_terminal:
-            columns = ("{task.description}", progress.BarColumn(20), progress.MofNCompleteColumn(), "{task.fields[facts]}")
-            self._bars = progress.Progress(*columns, console=console, auto_refresh=False, transient=True)
+            columns = (
+                "{task.description}",
+                progress.BarColumn(20),
+                progress.MofNCompleteColumn(),
+                "{task.fields[facts]}",
+            )
+            self._bars = progress.Progress(
+                *columns, console=console, auto_refresh=False, transient=True
+            )
             self._rows[""] = self._bars.add_task(escape(study), total=None, facts="")
 
     def __enter__(self) -> Self:
@@ -133,7 +148,12 @@ class Display:
             self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._bars:
             self._bars.stop()
 
@@ -142,15 +162,24 @@ class Display:
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
     def ended(self, run: Running, status: str, error: str = "") -> None:
-        """A run has ended. On a terminal only one that failed gets a line, with the last of its error."""
+        """A run has ended. On a terminal only one that failed gets a line, with the last of its
+        error.
+        """
         if self._bars and status in ("complete", "diverged"):
             return
         self._last_ended = time.monotonic()
         why = f": {error.strip().splitlines()[-1]}" if error.strip() else ""
         facts = f"; {self._tally}" if str(self._tally) and not self._bars else ""
         metric = "held-out loss" if run.metric == "loss" else run.metric
-        result = f", {metric} {run.result:.4g}" if status == "complete" and run.result is not None else ""
-        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {status}{result}{why}{facts}")
+        result = (
+            f", {metric} {run.result:.4g}"
+            if status == "complete" and run.result is not None
+            else ""
+        )
+        self.say(
+            f"{self._study} {self._tally.done}/{self._tally.total}: {run.label}"
+            f" {status}{result}{why}{facts}"
+        )
 
     def refresh(self) -> None:
         """Draw the present state; to be called a few times a second."""
@@ -159,7 +188,10 @@ class Display:
             if now - max(self._last_running, self._last_ended) >= PLAIN_RUNNING_EVERY:
                 for run in self._tally.running.values():
                     if run.step:
-                        self.say(f"{self._study} {self._tally.done}/{self._tally.total}: {run.label} {run}")
+                        self.say(
+                            f"{self._study} {self._tally.done}/{self._tally.total}: {run.label}"
+                            f" {run}"
+                        )
                 self._last_running = now
             return
         shown = dict(islice(self._tally.running.items(), ROWS))
@@ -167,9 +199,17 @@ class Display:
             self._bars.remove_task(self._rows.pop(key))
         for key, run in shown.items():
             if key not in self._rows:
-                self._rows[key] = self._bars.add_task(f"  {escape(run.label)}", total=run.steps, facts="")
+                self._rows[key] = self._bars.add_task(
+                    f"  {escape(run.label)}", total=run.steps, facts=""
+                )
             facts = str(run).split(", ", 1)
-            self._bars.update(self._rows[key], completed=run.step, facts=escape(facts[1] if len(facts) > 1 else ""))
+            self._bars.update(
+                self._rows[key],
+                completed=run.step,
+                facts=escape(facts[1] if len(facts) > 1 else ""),
+            )
         tally = self._tally
-        self._bars.update(self._rows[""], total=tally.total, completed=tally.done, facts=escape(str(tally)))
+        self._bars.update(
+            self._rows[""], total=tally.total, completed=tally.done, facts=escape(str(tally))
+        )
         self._bars.refresh()

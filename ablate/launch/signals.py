@@ -11,7 +11,9 @@ from typing import Any, Self
 
 
 class Signals:
-    """A context manager within which SIGINT, SIGTERM and SIGHUP end nothing. Readable (`fileno`) when one has come."""
+    """A context manager within which SIGINT, SIGTERM and SIGHUP end nothing. Readable (`fileno`)
+    when one has come.
+    """
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -21,13 +23,23 @@ class Signals:
         os.set_blocking(self._write, False)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody handle signals
-            self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # elsewhere Python lets nobody handle signals
+            self._before = {
+                number: signal.signal(number, self._receive)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
             if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which `nohup` asks for
                 self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._receive)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self._read)
@@ -44,5 +56,7 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
-        with contextlib.suppress(BlockingIOError):  # full of signals that nobody has read yet: one more says nothing new
+        with contextlib.suppress(
+            BlockingIOError
+        ):  # full of signals that nobody has read yet: one more says nothing new
             os.write(self._write, b"!")

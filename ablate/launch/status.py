@@ -12,8 +12,15 @@ from sqlalchemy import text
 from ablate.store import Database
 from ablate.store.runs import dead
 
-UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that have no result, and may get one
-_OF_STUDY = "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study AND active)"
+UNFINISHED = (
+    "planned",
+    "running",
+    "stopped",
+)  # statuses of runs that have no result, and may get one
+_OF_STUDY = (
+    "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
+    " AND active)"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,8 @@ class Working:
     loss: float | None  # training loss
     tokens_per_second: float | None
     seconds_left: float | None
-    dead: bool  # its launcher and its worker, on this host, are gone: the next `ablate run` does it again
+    # its launcher and its worker, on this host, are gone: the next `ablate run` does it again
+    dead: bool
 
 
 @dataclass(frozen=True)
@@ -69,29 +77,49 @@ def survey(db: Database, study_id: int) -> Survey:
     """Count the runs of a study."""
     rows = _rows(
         db,
-        f"SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE {_OF_STUDY} GROUP BY status",
+        "SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE"
+        f" {_OF_STUDY} GROUP BY status",
         study=study_id,
     )
-    return Survey({row.status: row.number for row in rows}, sum(row.flops for row in rows if row.status in UNFINISHED))
+    return Survey(
+        {row.status: row.number for row in rows},
+        sum(row.flops for row in rows if row.status in UNFINISHED),
+    )
 
 
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     """The study of that name, or all, in the order in which they came."""
-    found = _rows(db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name)
+    found = _rows(
+        db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name
+    )
     return [_status(db, row.id, row.name) for row in found]
 
 
 def waiting(db: Database, name: str) -> list[str]:
-    """What a study has not decided, though the runs that tell it have ended: a sentence on each, without its full stop.
+    """What a study has not decided, though the runs that tell it have ended: a sentence on each,
+    without its full stop.
 
-    The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells that they are missing.
+    The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells
+    that they are missing.
     """
-    rates = _undecided(db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id")
-    pilots = _undecided(db, name, by="cell.stratum", role="compare", decision="seeds", same="decided.stratum = cell.stratum")
-    two_stage = any(_two_stage(row.toml) for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name))
+    rates = _undecided(
+        db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"
+    )
+    pilots = _undecided(
+        db,
+        name,
+        by="cell.stratum",
+        role="compare",
+        decision="seeds",
+        same="decided.stratum = cell.stratum",
+    )
+    two_stage = any(
+        _two_stage(row.toml)
+        for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
+    )
     return [
-        f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it is not planned: "
-        f"{_why(row, 'tuning runs')}"
+        f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it"
+        f" is not planned: {_why(row, 'tuning runs')}"
         for row in rates
     ] + [
         f"how many seeds {row.place or 'the study'} gets is not decided: {_why(row, 'pilot runs')}"
@@ -103,7 +131,8 @@ _UNDECIDED = """
 SELECT {by} AS place, count(DISTINCT run.id) AS number,
        count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
        count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+       JOIN run ON run.id = member.run_id
 WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
     WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
@@ -131,11 +160,13 @@ def _two_stage(toml: str) -> bool:
 
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:
-    """Key → path of the newest checkpoint that is there, of the study's runs that have no result."""
+    """Key → path of the newest checkpoint that is there, of the study's runs that have no
+    result.
+    """
     rows = _rows(
         db,
-        "SELECT run.key, artifact.path FROM run JOIN artifact ON artifact.run_id = run.id AND artifact.kind = 'checkpoint' "
-        f"WHERE {_OF_STUDY} AND run.status <> 'complete'",
+        "SELECT run.key, artifact.path FROM run JOIN artifact ON artifact.run_id = run.id AND"
+        f" artifact.kind = 'checkpoint' WHERE {_OF_STUDY} AND run.status <> 'complete'",
         study=study_id,
     )
     there = []
@@ -162,13 +193,18 @@ def _status(db: Database, study_id: int, name: str) -> StudyStatus:
 
 def _last(series: str, what: str) -> str:
     """The newest point of a run's series, found through the primary key."""
-    points = f"metric WHERE run_id = run.id AND series_id = (SELECT id FROM series WHERE name = '{series}')"
+    points = (
+        "metric WHERE run_id = run.id AND series_id = (SELECT id FROM series WHERE name ="
+        f" '{series}')"
+    )
     return f"(SELECT metric.{what} FROM {points} ORDER BY step DESC LIMIT 1)"
 
 
 _WORKING = f"""
-SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.batch_tokens, run.tokens, run.flops,
-       attempt.n, attempt.owner, attempt.device, coalesce({_last("train_loss", "step")}, attempt.resumed_step, 0) AS step,
+SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.batch_tokens, run.tokens,
+       run.flops,
+       attempt.n, attempt.owner, attempt.device, coalesce({_last("train_loss", "step")},
+              attempt.resumed_step, 0) AS step,
        {_last("train_loss", "value")} AS loss, {_last("tokens_per_second", "value")} AS speed
 FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
      JOIN attempt ON attempt.run_id = run.id AND attempt.status = 'running'
@@ -179,7 +215,18 @@ WHERE cell.study_id = :study AND cell.active GROUP BY run.id ORDER BY min(member
 def _working(row: Any, gone: bool) -> Working:
     left = (row.steps - row.step) * row.batch_tokens / row.speed if row.speed and not gone else None
     return Working(
-        row.run, row.cell, row.seed, row.n, row.owner, row.device, row.step, row.steps, row.loss, row.speed, left, gone
+        row.run,
+        row.cell,
+        row.seed,
+        row.n,
+        row.owner,
+        row.device,
+        row.step,
+        row.steps,
+        row.loss,
+        row.speed,
+        left,
+        gone,
     )
 
 

@@ -1,4 +1,6 @@
-"""Workers that share a device train one at a time; meanwhile the others make their next job ready."""
+"""Workers that share a device train one at a time; meanwhile the others make their next job
+ready.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ POLL = 0.02  # seconds between two looks whether the device is free
 
 @contextmanager
 def turn(file: int, stop: Callable[[], bool]) -> Iterator[None]:
-    """Wait until no other process has its turn, or until `stop()`. A turn ends with its process, however that ends.
+    """Wait until no other process has its turn, or until `stop()`. A turn ends with its process,
+    however that ends.
 
     file: a descriptor, open for writing, of the file that the processes have in common.
     """
@@ -20,7 +23,10 @@ def turn(file: int, stop: Callable[[], bool]) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
-        except (BlockingIOError, PermissionError):  # what the two kinds of Unix say of a lock that another holds
+        except (
+            BlockingIOError,
+            PermissionError,
+        ):  # what the two kinds of Unix say of a lock that another holds
             time.sleep(POLL)
     try:
         yield

@@ -1,12 +1,14 @@
-"""A warm worker: trains the jobs that come in on stdin, one JSON line each, and journals every attempt.
+"""A warm worker: trains the jobs that come in on stdin, one JSON line each, and journals every
+attempt.
 
     python -m ablate.launch.worker --device cuda:0 --threads 2 --memory 85899345920 --turns 3
 
-A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint", "resume", "micro_batch",
-"recompute"}`. On stdout `{"ready": device}` says that the device is set up, `{"done": id}` that the worker is free for the
-next job. A run that fails is recorded and the worker goes on; after running out of memory, or when the device no longer
-answers, it ends, and the launcher starts another. When stdin closes, because the launcher wants it to or because it died,
-the worker checkpoints what it trains and ends.
+A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint",
+"resume", "micro_batch", "recompute"}`. On stdout `{"ready": device}` says that the device is set
+up, `{"done": id}` that the worker is free for the next job. A run that fails is recorded and the
+worker goes on; after running out of memory, or when the device no longer answers, it ends, and the
+launcher starts another. When stdin closes, because the launcher wants it to or because it died, the
+worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -36,20 +38,27 @@ from ablate.config import Evaluation, RunConfig
 from ablate.journal import Journal
 from ablate.launch.turns import turn
 
-GRACE = 8.0  # seconds in which a job must checkpoint once it is told to stop; the launcher kills after 10
-NO_ROOM = (
-    74  # exit code: a full disk or quota, or a read-only one. That is not the run's fault, and other runs would fare no better
-)
-ENGINE = os.environ.get("ABLATE_ENGINE", "ablate.launch.engine")  # another module with the same functions, for tests
+# seconds in which a job must checkpoint once it is told to stop; the launcher kills after 10
+GRACE = 8.0
+# exit code: a full disk or quota, or a read-only one. That is not the run's fault, and other runs
+# would fare no better
+NO_ROOM = 74
+ENGINE = os.environ.get(
+    "ABLATE_ENGINE", "ablate.launch.engine"
+)  # another module with the same functions, for tests
 
 Job = dict[str, Any]
 
 
 class Inbox:
-    """The jobs of stdin, read by a thread, so that a closing pipe is seen in the midst of training too."""
+    """The jobs of stdin, read by a thread, so that a closing pipe is seen in the midst of training
+    too.
+    """
 
     def __init__(self, file: BinaryIO):
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # its put may be called by a signal handler
+        self._jobs: queue.SimpleQueue[Job | None] = (
+            queue.SimpleQueue()
+        )  # its put may be called by a signal handler
         self._stop = threading.Event()
         self.ready = False  # the worker is set up, and may be at work
         threading.Thread(target=self._read, args=(file,), daemon=True).start()
@@ -62,7 +71,9 @@ class Inbox:
         os._exit(1)
 
     def close(self) -> None:
-        """No more jobs, and the one at work is to stop. While the worker is still being set up, that ends it at once."""
+        """No more jobs, and the one at work is to stop. While the worker is still being set up,
+        that ends it at once.
+        """
         if not self.ready:
             os._exit(0)
         self._stop.set()
@@ -78,7 +89,9 @@ class Inbox:
 
 
 class Attempt:
-    """One run of a job: takes the engine's events into its journal, with what the worker knows of itself."""
+    """One run of a job: takes the engine's events into its journal, with what the worker knows of
+    itself.
+    """
 
     def __init__(self, journal: Journal, provenance: dict[str, Any]):
         self._journal = journal
@@ -106,7 +119,11 @@ class Worker:
             source = beside.submit(checkout)  # waits for processes, while torch is imported
             self._engine = importlib.import_module(ENGINE)
             device_facts = self._engine.setup(device, threads, memory)
-        versions = {"ablate": ablate.__version__, "python": platform.python_version(), **device_facts.pop("versions")}
+        versions = {
+            "ablate": ablate.__version__,
+            "python": platform.python_version(),
+            **device_facts.pop("versions"),
+        }
         self._facts = {
             "host": platform.node(),
             "pid": os.getpid(),
@@ -136,7 +153,9 @@ class Worker:
                     recompute=job["recompute"],
                     turn=None if self._turns is None else turn(self._turns, inbox.closed),
                 )
-                assert all(attempt.ended for attempt in attempts), "the engine returned before every run had ended"
+                assert all(attempt.ended for attempt in attempts), (
+                    "the engine returned before every run had ended"
+                )
             except Exception as error:
                 if no_room(error):
                     raise
@@ -145,15 +164,26 @@ class Worker:
                     raise  # the run may be sound: it is tried again by another process
                 for attempt in attempts:
                     if not attempt.ended:
-                        attempt.emit("end", status=status, error=traceback.format_exc(), peak_bytes=peak)
+                        attempt.emit(
+                            "end", status=status, error=traceback.format_exc(), peak_bytes=peak
+                        )
                 return status != "oom"
         return True
 
 
 def no_room(error: BaseException | None) -> str:
-    """What the system says of a disk that takes no more, where that is behind an error; "" where it is not."""
+    """What the system says of a disk that takes no more, where that is behind an error; "" where it
+    is not.
+    """
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-    return next((os.strerror(one.errno) for one in _causes(error) if isinstance(one, OSError) and one.errno in codes), "")
+    return next(
+        (
+            os.strerror(one.errno)
+            for one in _causes(error)
+            if isinstance(one, OSError) and one.errno in codes
+        ),
+        "",
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -164,16 +194,25 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def checkout() -> dict[str, Any]:
-    """Git commit of the package's source, and whether the source was changed since; empty outside a checkout."""
+    """Git commit of the package's source, and whether the source was changed since; empty outside a
+    checkout.
+    """
     package = Path(ablate.__file__).parent
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+        ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # a package installed below some other repository is not of it
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--", "."))}
+        git(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # a package installed below some other repository is not of it
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--", ".")),
+        }
     except (OSError, subprocess.CalledProcessError):
         return {}
 
@@ -188,7 +227,10 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")  # out of reach of libraries and children:
+    jobs, answers = (
+        os.fdopen(os.dup(0), "rb"),
+        os.fdopen(os.dup(1), "w"),
+    )  # out of reach of libraries and children:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what they print goes to stderr
     inbox = Inbox(jobs)
@@ -210,7 +252,9 @@ def main() -> None:
         print(why, file=sys.stderr, flush=True)
         os._exit(NO_ROOM)
     sys.stdout.flush()
-    os._exit(0)  # journals and checkpoints are closed; Python would take a second to take CUDA's graphs down one by one
+    # journals and checkpoints are closed; Python would take a second to take CUDA's graphs down one
+    # by one
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Attention: how queries, keys and values are made, compared, and how heads become one output.
 
-Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value heads, D = d_head, N = K·B.
+Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value heads, D = d_head, N =
+K·B.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ class Attention(nn.Module):
         self.project = projection.together
         self.query_norm = norm(config.d_head, bias=bias, pack=pack)
         self.key_norm = norm(config.d_head, bias=bias, pack=pack)
-        self.rotate = position.rotate  # a bound method: the module, and its parameters, belong to the transformer
+        self.rotate = (
+            position.rotate
+        )  # a bound method: the module, and its parameters, belong to the transformer
         self.score = factor("score").load(config.score)(config, pack)
         self.output = factor("head_combine").load(config.head_combine)(config, pack)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        query, key, value = (self._heads(made) for made in self.project(x, (self.query, self.key, self.value)))
+        query, key, value = (
+            self._heads(made) for made in self.project(x, (self.query, self.key, self.value))
+        )
         query, key = self.query_norm(query), self.key_norm(key)
         mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
         return self.output(mixed.unflatten(0, x.shape[:2]).transpose(2, 3)).to(x.dtype)
@@ -78,23 +83,34 @@ class MlpProjection(nn.Module):
 
 
 TILES: Any = {
-    "FORCE_USE_FLEX_ATTENTION": True,  # for short contexts too: the kernel that is made for these has no gradient
+    "FORCE_USE_FLEX_ATTENTION": (
+        True
+    ),  # for short contexts too: the kernel that is made for these has no gradient
     **{f"fwd_BLOCK_{side}": 64 for side in ("M", "N")},
     **{f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")},
     "fwd_num_stages": 2,
     "bwd_num_stages": 1,
 }
-ROOM = 160 << 10  # bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than 100
+# bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than
+# 100
+ROOM = 160 << 10
 
 
 def flexible(config: RunConfig) -> bool:
-    """Whether FlexAttention (Dong et al. 2024), compiled for the current GPU, serves: it sums the gradient of a learned bias.
+    """Whether FlexAttention (Dong et al. 2024), compiled for the current GPU, serves: it sums the
+    gradient of a learned bias.
 
-    The one kernel of torch's own that knows such a bias writes its gradient for every sequence. Smaller heads than 16 have no
-    FlexAttention, larger ones than 64 no room beside the bias in shared memory, and in float32 it is slow.
+    The one kernel of torch's own that knows such a bias writes its gradient for every sequence.
+    Smaller heads than 16 have no FlexAttention, larger ones than 64 no room beside the bias in
+    shared memory, and in float32 it is slow.
     """
     learned = config.position == "t5" and config.score == "dot"
-    return learned and config.precision == "bfloat16" and 16 <= config.d_head <= 64 and _shared_memory() >= ROOM
+    return (
+        learned
+        and config.precision == "bfloat16"
+        and 16 <= config.d_head <= 64
+        and _shared_memory() >= ROOM
+    )
 
 
 @functools.cache
@@ -102,13 +118,18 @@ def _shared_memory() -> int:
     """Bytes that a block of threads of the current GPU shares at most; 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
-    return getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "shared_memory_per_block_optin", 0)
+    return getattr(
+        torch.cuda.get_device_properties(torch.cuda.current_device()),
+        "shared_memory_per_block_optin",
+        0,
+    )
 
 
 class DotScore(nn.Module):
     """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D].
 
-    A bias is cast before it is spread over sequences: what all share is then read with stride 0, never written N times.
+    A bias is cast before it is spread over sequences: what all share is then read with stride 0,
+    never written N times.
     """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
@@ -131,11 +152,15 @@ class DotScore(nn.Module):
             return flex_attention(query, key, value, biased, kernel_options=TILES, **self.shared)
         mask = None if bias is None else _each(bias.to(value.dtype), len(query))
         causal = self.causal and bias is None
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, **self.shared)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, **self.shared
+        )
 
 
 class AdditiveScore(nn.Module):
-    """softmax(vᵀ tanh(q + k) + bias) V with one v [K, H, D] a head; shapes as for `DotScore`, memory O(T²·D)."""
+    """softmax(vᵀ tanh(q + k) + bias) V with one v [K, H, D] a head; shapes as for `DotScore`,
+    memory O(T²·D).
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
@@ -146,8 +171,12 @@ class AdditiveScore(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         key, value = (x.repeat_interleave(self.group, 1) for x in (key, value))
-        compared = torch.tanh(query.contiguous()[:, :, :, None] + key.contiguous()[:, :, None])  # [N, H, T, T, D]
-        scores = (compared.flatten(2, 3) @ _each(self.vector, len(query))[..., None]).view(compared.shape[:-1])
+        compared = torch.tanh(
+            query.contiguous()[:, :, :, None] + key.contiguous()[:, :, None]
+        )  # [N, H, T, T, D]
+        scores = (compared.flatten(2, 3) @ _each(self.vector, len(query))[..., None]).view(
+            compared.shape[:-1]
+        )
         if bias is not None:
             scores = scores + _each(bias, len(query))
         elif self.causal:
@@ -160,14 +189,18 @@ class Concatenate(Linear):
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         width = config.n_head * config.d_head
-        super().__init__(width, config.d_model, bias=config.bias == "all", pack=pack, ends_branch=True)
+        super().__init__(
+            width, config.d_model, bias=config.bias == "all", pack=pack, ends_branch=True
+        )
 
     def forward(self, heads: Tensor) -> Tensor:
         return super().forward(heads.flatten(-2))
 
 
 class Sum(Linear):
-    """W_O Σ_h head_h with one W_O: D → C: [K, B, T, H, D] → [K, B, T, C]. Its fan-in counts every head."""
+    """W_O Σ_h head_h with one W_O: D → C: [K, B, T, H, D] → [K, B, T, C]. Its fan-in counts every
+    head.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(

@@ -1,7 +1,9 @@
-"""Block topologies: how attention, MLP and residual connections are wired. One class each, and nothing else.
+"""Block topologies: how attention, MLP and residual connections are wired. One class each, and
+nothing else.
 
-P1, P2 act on joins (norm = post), N1, N2 on the inputs of attention and MLP (pre, peri), O1, O2 on their outputs (peri);
-all others are the identity. A(x) = O1 Attn(N1 x) is `attend`, M(h) = O2 MLP(N2 h) is `feed`. x, h, y: [K, B, T, C].
+P1, P2 act on joins (norm = post), N1, N2 on the inputs of attention and MLP (pre, peri), O1, O2 on
+their outputs (peri); all others are the identity. A(x) = O1 Attn(N1 x) is `attend`, M(h) = O2
+MLP(N2 h) is `feed`. x, h, y: [K, B, T, C].
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Block(nn.Module):
     mlp_inputs = 1  # width of what the MLP reads, in units of d_model
     first_join = True  # whether there is a P1
 
-    def __init__(self, config: RunConfig, pack: int, position: NoPosition, dice: Dice, index: int) -> None:
+    def __init__(
+        self, config: RunConfig, pack: int, position: NoPosition, dice: Dice, index: int
+    ) -> None:
         super().__init__()
 
         def norm(*places: str, width: int = config.d_model) -> nn.Module:

@@ -1,4 +1,6 @@
-"""Norms over the last axis, computed in the parameters' precision: [K, …, width] → [K, …, width]."""
+"""Norms over the last axis, computed in the parameters' precision: [K, …, width] → [K, …,
+width].
+"""
 
 from __future__ import annotations
 

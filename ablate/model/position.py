@@ -1,4 +1,6 @@
-"""How a model knows where a token stands. Three hooks, each of which does nothing unless a class says otherwise."""
+"""How a model knows where a token stands. Three hooks, each of which does nothing unless a class
+says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class NoPosition(nn.Module):
 
 
 class Sinusoidal(NoPosition):
-    """Adds sin(t·10000^(−2i/C)) to channel 2i of the embeddings and the cosine to channel 2i + 1."""
+    """Adds sin(t·10000^(−2i/C)) to channel 2i of the embeddings and the cosine to channel 2i +
+    1.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(config, pack)
@@ -50,20 +54,24 @@ class Learned(NoPosition):
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(config, pack)
-        self.table = Embedding(config.n_ctx, config.d_model, pack=pack, scale=embedding_scale(config))
+        self.table = Embedding(
+            config.n_ctx, config.d_model, pack=pack, scale=embedding_scale(config)
+        )
 
     def embed(self, x: Tensor) -> Tensor:
         length, limit = x.shape[-2], self.table.weight.shape[1]
         if length > limit:
             raise AblateError(
-                f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length} tokens; "
-                f"evaluate at lengths = [1], or choose another position"
+                f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length}"
+                " tokens; evaluate at lengths = [1], or choose another position"
             )
         return x + self.table(torch.arange(length, device=x.device).expand(len(x), 1, -1))
 
 
 class Rotary(NoPosition):
-    """Turns channels i and i + D/2 of queries and keys by t·10000^(−2i/D), so that scores depend on distance alone."""
+    """Turns channels i and i + D/2 of queries and keys by t·10000^(−2i/D), so that scores depend on
+    distance alone.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__(config, pack)
@@ -76,7 +84,9 @@ class Rotary(NoPosition):
 
 
 class Alibi(NoPosition):
-    """Lowers a score by slope · |distance|; slopes 2^(−8h/H) for h = 1 … H, and as in the paper where H is no power of 2."""
+    """Lowers a score by slope · |distance|; slopes 2^(−8h/H) for h = 1 … H, and as in the paper
+    where H is no power of 2.
+    """
 
     slopes: Tensor
 
@@ -92,9 +102,10 @@ class Alibi(NoPosition):
 class T5Bias(NoPosition):
     """Adds a learned number a head and bucket of distances, one table for all blocks.
 
-    Half of a direction's buckets hold one distance each, the others grow like powers up to the maximum distance, and
-    the last holds all beyond. Full attention has buckets for both directions, and the first of those for later keys
-    stays empty, as in T5. How many: `ablate.sizes.t5_buckets`.
+    Half of a direction's buckets hold one distance each, the others grow like powers up to the
+    maximum distance, and the last holds all beyond. Full attention has buckets for both directions,
+    and the first of those for later keys stays empty, as in T5. How many:
+    `ablate.sizes.t5_buckets`.
     """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
@@ -114,13 +125,17 @@ class T5Bias(NoPosition):
         return after + torch.where(back < exact, back, far)
 
     def bias(self, length: int) -> Tensor:
-        """A number for each distance, then rows that each begin one further on: a gradient is summed along diagonals first.
+        """A number for each distance, then rows that each begin one further on: a gradient is
+        summed along diagonals first.
 
-        Looked up for every pair instead, a bucket's gradient would be T²/2 atomic additions to one address.
+        Looked up for every pair instead, a bucket's gradient would be T²/2 atomic additions to one
+        address.
         """
         weight = self.table.weight
         buckets = self.bucket(torch.arange(1 - length, length + 1, device=weight.device))
-        line = self.table(buckets.expand(len(weight), -1)).transpose(1, 2)  # [K, H, 2T], the last unused
+        line = self.table(buckets.expand(len(weight), -1)).transpose(
+            1, 2
+        )  # [K, H, 2T], the last unused
         rows = line[:, :, None].expand(-1, -1, length, -1).flatten(2)[..., length - 1 : -1]
         return rows.unflatten(2, (length, 2 * length - 1))[..., :length]
 
@@ -147,7 +162,9 @@ class _Waves(nn.Module):
 
 
 def _slopes(n: int) -> list[float]:
-    """ALiBi's slopes: those of the next lower power of two, then every other one of the next higher."""
+    """ALiBi's slopes: those of the next lower power of two, then every other one of the next
+    higher.
+    """
     power = 1 << (n.bit_length() - 1)
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     return slopes if power == n else slopes + _slopes(2 * power)[::2][: n - power]

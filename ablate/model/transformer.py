@@ -20,12 +20,14 @@ from ablate.sizes import embedding_scale
 
 
 class Transformer(nn.Module):
-    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision. Its weights are NaN until `initialise`.
+    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision. Its weights are NaN
+    until `initialise`.
 
-    Under `torch.autocast` the matrix products alone take less precision: the stream, norms and logits keep theirs.
-    In training, write the step (and a micro-batch's first row) to `dice.step` and `dice.row`, which dropout reads. With
-    `recompute`, of each block only the input is kept for the backward pass, which runs the block again: a third more
-    time, far less memory, the same numbers, for every draw is a function of `dice`.
+    Under `torch.autocast` the matrix products alone take less precision: the stream, norms and
+    logits keep theirs. In training, write the step (and a micro-batch's first row) to `dice.step`
+    and `dice.row`, which dropout reads. With `recompute`, of each block only the input is kept for
+    the backward pass, which runs the block again: a third more time, far less memory, the same
+    numbers, for every draw is a function of `dice`.
     """
 
     def __init__(self, config: RunConfig, pack: int = 1) -> None:
@@ -35,15 +37,25 @@ class Transformer(nn.Module):
         self.recompute = False
         bias = config.bias == "all"
         block = factor("topology").load(config.topology)
-        final_norm = factor("norm_kind").load(config.norm_kind) if config.norm in ("pre", "peri") else NoNorm
+        final_norm = (
+            factor("norm_kind").load(config.norm_kind) if config.norm in ("pre", "peri") else NoNorm
+        )
         self.dice = Dice(pack)
-        self.embedding = Embedding(config.n_vocab, config.d_model, pack=pack, scale=embedding_scale(config))
+        self.embedding = Embedding(
+            config.n_vocab, config.d_model, pack=pack, scale=embedding_scale(config)
+        )
         self.position = factor("position").load(config.position)(config, pack)
-        self.embed_norm = factor("embed_norm").load(config.embed_norm)(config.d_model, bias=bias, pack=pack)
+        self.embed_norm = factor("embed_norm").load(config.embed_norm)(
+            config.d_model, bias=bias, pack=pack
+        )
         self.dropout = Dropout(config.dropout, "embedding", self.dice)
-        self.blocks = nn.ModuleList(block(config, pack, self.position, self.dice, i) for i in range(config.n_layer))
+        self.blocks = nn.ModuleList(
+            block(config, pack, self.position, self.dice, i) for i in range(config.n_layer)
+        )
         self.final_norm = final_norm(config.d_model, bias=bias, pack=pack)
-        self.transform = MlmTransform(config, pack) if config.mlm_head_transform == "dense" else nn.Identity()
+        self.transform = (
+            MlmTransform(config, pack) if config.mlm_head_transform == "dense" else nn.Identity()
+        )
         self.unembedding = Unembedding(config, pack)
         self.to(torch.float64 if config.precision == "float64" else torch.float32)
 
@@ -67,9 +79,11 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def stream(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """RMS of the stream, and mean cosine similarity of two of its tokens, at the start and after each block.
+        """RMS of the stream, and mean cosine similarity of two of its tokens, at the start and
+        after each block.
 
-        tokens [K, B, T], T ≥ 2 → two tensors [K, n_layer + 1]. A similarity near 1 means that the rank has collapsed.
+        tokens [K, B, T], T ≥ 2 → two tensors [K, n_layer + 1]. A similarity near 1 means that the
+        rank has collapsed.
         """
         x, bias = self.start(tokens)
         seen = [_measure(x)]
@@ -89,7 +103,9 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int]) -> None:
-        """Set every parameter of member k from (seeds[k], the parameter's name), by the configuration's `init`."""
+        """Set every parameter of member k from (seeds[k], the parameter's name), by the
+        configuration's `init`.
+        """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
         self.dice.seed.copy_(torch.tensor(list(seeds)))
         for name, parameter in self.named_parameters():
@@ -112,7 +128,9 @@ class Transformer(nn.Module):
 
 
 class MlmTransform(nn.Module):
-    """A square matrix, the activation and a LayerNorm: [K, …, C] → [K, …, C]. A gated activation stands without gate."""
+    """A square matrix, the activation and a LayerNorm: [K, …, C] → [K, …, C]. A gated activation
+    stands without gate.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
@@ -126,14 +144,20 @@ class MlmTransform(nn.Module):
 
 
 class Unembedding(nn.Module):
-    """[K, …, C] → [K, …, V], by a matrix of its own or the embedding's; with a bias after an MLM transform alone."""
+    """[K, …, C] → [K, …, V], by a matrix of its own or the embedding's; with a bias after an MLM
+    transform alone.
+    """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
         self.fan_in = config.d_model
         untied = config.tie_embeddings == "untied"
         bias = config.mlm_head_transform == "dense" and config.bias == "all"
-        self.weight = nn.Parameter(torch.full((pack, config.n_vocab, config.d_model), torch.nan)) if untied else None
+        self.weight = (
+            nn.Parameter(torch.full((pack, config.n_vocab, config.d_model), torch.nan))
+            if untied
+            else None
+        )
         self.bias = nn.Parameter(torch.zeros(pack, config.n_vocab)) if bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -141,14 +165,18 @@ class Unembedding(nn.Module):
 
 
 def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
-    """Standard normal numbers, float32 on the CPU, from a generator seeded by SHA-256 of seed and name."""
+    """Standard normal numbers, float32 on the CPU, from a generator seeded by SHA-256 of seed and
+    name.
+    """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
     return torch.randn(*shape, generator=generator)
 
 
 def _measure(x: Tensor) -> tuple[Tensor, Tensor]:
-    """RMS [K], and mean cosine of the angle between two tokens of a sequence [K], of x [K, B, T, C]."""
+    """RMS [K], and mean cosine of the angle between two tokens of a sequence [K], of x [K, B, T,
+    C].
+    """
     length = x.shape[2]
     total = nn.functional.normalize(x, dim=-1).sum(2).square().sum(-1)  # T + Σ over ordered pairs
     return x.square().mean((1, 2, 3)).sqrt(), ((total - length) / (length * (length - 1))).mean(1)

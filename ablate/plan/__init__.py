@@ -1,4 +1,6 @@
-"""(`Study`, decisions) → the ordered runs, strata, contrasts and prices of a study. A pure function."""
+"""(`Study`, decisions) → the ordered runs, strata, contrasts and prices of a study. A pure
+function.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ from ablate.study import Study
 __all__ = ["Cell", "Confound", "Contrast", "Decision", "Group", "Plan", "PlannedRun", "plan"]
 
 
-def plan(study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, Sequence[float]] = {}) -> Plan:
+def plan(
+    study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, Sequence[float]] = {}
+) -> Plan:
     """Everything that `study` means, resolved, with what was decided so far.
 
-    tried: a group's representative → the learning rates that were tried there, or are to be tried next; where a group is not
-    named these are the ladder's. Raises `AblateError`, naming the cell, where the study means nothing.
+    tried: a group's representative → the learning rates that were tried there, or are to be tried
+    next; where a group is not named these are the ladder's. Raises `AblateError`, naming the cell,
+    where the study means nothing.
     """
     built = build(study)
     _known(built.cells, decisions)
@@ -51,13 +56,22 @@ def _known(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:
     labels = {cell.label for cell in cells}
     for decision in decisions:
         if decision.cell not in labels:
-            raise AblateError(f"a decision on {decision.name} is for cell {decision.cell!r}, which the study no longer has")
+            raise AblateError(
+                f"a decision on {decision.name} is for cell {decision.cell!r}, which the study no"
+                " longer has"
+            )
 
 
-def _compare(study: Study, cells: Sequence[Cell], decisions: Sequence[Decision]) -> Iterator[PlannedRun]:
+def _compare(
+    study: Study, cells: Sequence[Cell], decisions: Sequence[Decision]
+) -> Iterator[PlannedRun]:
     """The runs that are compared: seed after seed, so that pairs are complete early."""
     stratum = {cell.label: cell.stratum for cell in cells}
-    wanted = {stratum[decision.cell]: int(decision.value) for decision in decisions if decision.name == "seeds"}
+    wanted = {
+        stratum[decision.cell]: int(decision.value)
+        for decision in decisions
+        if decision.name == "seeds"
+    }
     more = range(len(study.seeds), max(wanted.values(), default=0))
     for place, seed in enumerate((*study.seeds, *more)):
         for cell in cells:

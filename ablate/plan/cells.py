@@ -1,4 +1,6 @@
-"""The cells of a study: its design's combinations, less what is excluded or has no meaning, resolved."""
+"""The cells of a study: its design's combinations, less what is excluded or has no meaning,
+resolved.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Built:
     """The cells of a study, and what was left out of its design."""
 
     cells: tuple[Cell, ...]  # stratum after stratum, its baseline first
-    too_long: tuple[Cell, ...]  # those that max_epochs leaves out, with the whole stratum where that is of a baseline
+    too_long: tuple[
+        Cell, ...
+    ]  # those that max_epochs leaves out, with the whole stratum where that is of a baseline
     excluded: tuple[str, ...]  # labels of those that [[exclude]] leaves out
     sources: dict[str, str]  # content hash of a corpus or tokenizer → where it lies
 
@@ -28,7 +32,8 @@ class Built:
 def build(study: Study) -> Built:
     """What the design asks for, resolved.
 
-    A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of their `levels`.
+    A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of
+    their `levels`.
     """
     resolver = Resolver(study)
     cells: dict[str, Cell] = {}
@@ -66,25 +71,34 @@ def build(study: Study) -> Built:
         )
     if unused:
         place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
-        raise AblateError(f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it")
+        raise AblateError(
+            f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it"
+        )
     too_long = _too_long(study, tuple(cells.values()))
     kept = tuple(cell for cell in cells.values() if cell not in too_long)
     if too_long and not kept:
         raise AblateError(
-            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: cell {too_long[0].label!r} reads its text "
-            f"{too_long[0].epochs:.2f} times, more than max_epochs = {study.max_epochs:g}, and so does every other; lower the "
-            "budget or take a larger corpus"
+            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: cell"
+            f" {too_long[0].label!r} reads its text {too_long[0].epochs:.2f} times, more than"
+            f" max_epochs = {study.max_epochs:g}, and so does every other; lower the budget or take"
+            " a larger corpus"
         )
     return Built(kept, too_long, tuple(excluded), resolver.sources)
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """The cells that would read their text more often than max_epochs allows, and those whose baseline would."""
+    """The cells that would read their text more often than max_epochs allows, and those whose
+    baseline would.
+    """
     baselines: dict[str, Cell] = {}
     for cell in cells:
         baselines.setdefault(cell.stratum, cell)
     most = study.max_epochs
-    return tuple(cell for cell in cells if most is not None and max(cell.epochs, baselines[cell.stratum].epochs) > most)
+    return tuple(
+        cell
+        for cell in cells
+        if most is not None and max(cell.epochs, baselines[cell.stratum].epochs) > most
+    )
 
 
 def baseline_levels(study: Study) -> Combination:
@@ -113,7 +127,11 @@ def _label(study: Study, levels: Combination) -> str:
     if study.design == "grid" or len(varied) == 1:
         return _text(levels)
     first = baseline_levels(study)
-    told = {factor: level for factor, level in levels.items() if factor in study.within or level != first[factor]}
+    told = {
+        factor: level
+        for factor, level in levels.items()
+        if factor in study.within or level != first[factor]
+    }
     if any(factor in varied for factor in told):
         return _text(told)
     return ", ".join(part for part in (_text(told), "baseline") if part)

@@ -1,4 +1,6 @@
-"""What can only be told once all cells stand: keys without meaning, numbers that cannot be compared, texts too short."""
+"""What can only be told once all cells stand: keys without meaning, numbers that cannot be
+compared, texts too short.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
 }
 
 
-def check(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], compared: tuple[Contrast, ...]) -> None:
+def check(
+    study: Study,
+    cells: tuple[Cell, ...],
+    too_long: tuple[Cell, ...],
+    compared: tuple[Contrast, ...],
+) -> None:
     """Raises `AblateError` with the line of the first thing that would do nothing, or mislead."""
     source = Source(study.path, study.toml)
     if not cells:
@@ -42,13 +49,17 @@ def check(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], com
         raise AblateError(complaint)
 
 
-def _idle(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source) -> Iterator[str]:
+def _idle(
+    study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source
+) -> Iterator[str]:
     """Keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
             other, levels = CATALOGUE[name].needs or ("", ())
             needs = f"{other} = {' or '.join(map(repr, levels))}"
-            yield f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
+            yield (
+                f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
+            )
     for factor, named in study.factors.items():
         reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
         for level in named:
@@ -57,8 +68,13 @@ def _idle(study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], sou
                 why = "it has no meaning beside the others, or is excluded"
                 yield f"{place}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
-    if evaluation.probe != default.probe and not any(cell.config.objective == "masked" for cell in cells):
-        yield f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective = 'masked'"
+    if evaluation.probe != default.probe and not any(
+        cell.config.objective == "masked" for cell in cells
+    ):
+        yield (
+            f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective ="
+            " 'masked'"
+        )
 
 
 def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
@@ -72,8 +88,8 @@ def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[
                 yield f"{place}: {factor:g} × n_ctx = {n_ctx} is {context:g}, no context length"
             if context < scored:
                 yield (
-                    f"{place}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored} tokens, a quarter of n_ctx, that are "
-                    "scored at every length"
+                    f"{place}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored} tokens, a"
+                    " quarter of n_ctx, that are scored at every length"
                 )
 
 
@@ -86,17 +102,31 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
         none = f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}"
         if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
-        if metric.name == "loss_at_length" and at != 1 and at not in study.evaluation.contexts(config):
-            yield f"{none}: position = {config.position!r} is not defined beyond n_ctx = {config.n_ctx}"
+        if (
+            metric.name == "loss_at_length"
+            and at != 1
+            and at not in study.evaluation.contexts(config)
+        ):
+            yield (
+                f"{none}: position = {config.position!r} is not defined beyond n_ctx ="
+                f" {config.n_ctx}"
+            )
         if config.tokenizer != "tokens":
             continue
         if metric.name == "bits_per_byte":
-            yield f"{none}: nobody knows what text its tokens spell; name the tokenizer.json that made them"
-        for key, kind in (("mask_kind", config.mask_kind), ("probe.kind", study.evaluation.probe.kind)):
+            yield (
+                f"{none}: nobody knows what text its tokens spell; name the tokenizer.json that"
+                " made them"
+            )
+        for key, kind in (
+            ("mask_kind", config.mask_kind),
+            ("probe.kind", study.evaluation.probe.kind),
+        ):
             if masked and kind == "whole-word":
                 yield (
-                    f"{study.path}: cell {cell.label!r}: {key} = 'whole-word': nobody knows where words begin in "
-                    f"corpus {config.corpus!r}; name the tokenizer.json that made its tokens"
+                    f"{study.path}: cell {cell.label!r}: {key} = 'whole-word': nobody knows where"
+                    f" words begin in corpus {config.corpus!r}; name the tokenizer.json that made"
+                    " its tokens"
                 )
     for probe in study.evaluation.downstream:
         for cell in cells:
@@ -106,7 +136,9 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 yield f"{source.where('eval', 'downstream')}: cell {cell.label!r}: {error}"
 
 
-def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source) -> Iterator[str]:
+def _incomparable(
+    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source
+) -> Iterator[str]:
     """A metric that differs in more than the models do."""
     name = metrics.parse(study.metric)[0].name
     place = source.where("metric") or str(study.path)
@@ -117,8 +149,9 @@ def _incomparable(study: Study, cells: tuple[Cell, ...], compared: tuple[Contras
             if getattr(one, field) != getattr(other, field):
                 varied = field.removesuffix("_hash")
                 yield (
-                    f"{place}: metric {study.metric!r} cannot be compared where {varied} varies ({contrast.cell!r} against "
-                    f"{contrast.baseline!r}); {_instead(varied)}, or put the factor in within"
+                    f"{place}: metric {study.metric!r} cannot be compared where {varied} varies"
+                    f" ({contrast.cell!r} against {contrast.baseline!r}); {_instead(varied)}, or"
+                    " put the factor in within"
                 )
 
 

@@ -13,19 +13,26 @@ from ablate.study import Study
 from ablate.study.design import PARTWISE
 from ablate.study.source import Source
 
-MISMATCH = 0.01  # relative difference beyond which parameters, tokens or FLOPs are named as a confound
+# relative difference beyond which parameters, tokens or FLOPs are named as a confound
+MISMATCH = 0.01
 PARTS = "parts"  # the family of a design's single parts
 
 
 def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
-    """Each cell against its stratum's baseline; the family is what differs between them, in that stratum.
+    """Each cell against its stratum's baseline; the family is what differs between them, in that
+    stratum.
 
-    Where parts are taken away or added one at a time the question is which of them matters: they are one family, `PARTS`.
+    Where parts are taken away or added one at a time the question is which of them matters: they
+    are one family, `PARTS`.
     """
     first = baseline_levels(study)
     baselines: dict[str, Cell] = {}
     for cell in cells:
-        if all(level == first[factor] for factor, level in cell.levels.items() if factor not in study.within):
+        if all(
+            level == first[factor]
+            for factor, level in cell.levels.items()
+            if factor not in study.within
+        ):
             baselines.setdefault(cell.stratum, cell)
     found = []
     for cell in cells:
@@ -33,44 +40,84 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
             source = Source(study.path, study.toml)
             without = "without its baseline, the first level of each factor"
             if study.exclude:
-                raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves {cell.stratum or 'the study'} {without}")
+                raise AblateError(
+                    f"{source.where('exclude')}: [[exclude]] leaves {cell.stratum or 'the study'}"
+                    f" {without}"
+                )
             raise AblateError(
-                f"{source.where('within')}: cell {cell.label!r} is {without}: a factor of within has no meaning beside it"
+                f"{source.where('within')}: cell {cell.label!r} is {without}: a factor of within"
+                " has no meaning beside it"
             )
         baseline = baselines[cell.stratum]
-        differs = {factor: level for factor, level in cell.levels.items() if level != baseline.levels.get(factor, first[factor])}
+        differs = {
+            factor: level
+            for factor, level in cell.levels.items()
+            if level != baseline.levels.get(factor, first[factor])
+        }
         if cell is not baseline:
             factor = " × ".join(differs)
             name = PARTS if study.design in PARTWISE and len(differs) == 1 else factor
             family = f"{name} | {cell.stratum}" if cell.stratum else name
-            found.append(Contrast(family, cell.stratum, factor, " × ".join(differs.values()), cell.label, baseline.label))
+            found.append(
+                Contrast(
+                    family,
+                    cell.stratum,
+                    factor,
+                    " × ".join(differs.values()),
+                    cell.label,
+                    baseline.label,
+                )
+            )
     return tuple(found)
 
 
 def confounds(
-    study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...] = ()
+    study: Study,
+    cells: tuple[Cell, ...],
+    compared: tuple[Contrast, ...],
+    groups: tuple[Group, ...] = (),
 ) -> tuple[Confound, ...]:
     """What a comparison cannot tell apart from its factor."""
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
-    found = [one for pair in pairs for one in (*_of_pair(*pair), *(_passages(*pair) if study.evaluation.downstream else ()))]
+    found = [
+        one
+        for pair in pairs
+        for one in (*_of_pair(*pair), *(_passages(*pair) if study.evaluation.downstream else ()))
+    ]
     keys: dict[str, str] = {}
     for cell in cells:
         twin = keys.setdefault(cell.config.key, cell.label)
         if twin != cell.label:
-            found.append(Confound("same configuration", cell.label, f"is the same configuration as {twin!r}; trained once"))
+            found.append(
+                Confound(
+                    "same configuration",
+                    cell.label,
+                    f"is the same configuration as {twin!r}; trained once",
+                )
+            )
     return (*found, *_rates(cells, compared, groups))
 
 
-def _rates(cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...]) -> Iterator[Confound]:
+def _rates(
+    cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...]
+) -> Iterator[Confound]:
     """Learning rates that a cell shares with what it is compared with."""
     rates = {cell.config.lr for cell in cells}
     if not groups and len(rates) == 1:
-        text = f"lr = {rates.pop():g} is shared by all cells: one that wants another learning rate loses by it"
+        text = (
+            f"lr = {rates.pop():g} is shared by all cells: one that wants another learning rate"
+            " loses by it"
+        )
         yield Confound("learning rate", "", text)
     of = {label: group for group in groups for label in group.cells}
-    for group in dict.fromkeys(of[one.cell] for one in compared if of and of[one.cell] is of[one.baseline]):
-        text = f"lr is tuned on {group.representative!r} and shared by {len(group.cells) - 1} more cells: one that wants another"
+    for group in dict.fromkeys(
+        of[one.cell] for one in compared if of and of[one.cell] is of[one.baseline]
+    ):
+        text = (
+            f"lr is tuned on {group.representative!r} and shared by {len(group.cells) - 1} more"
+            " cells: one that wants another"
+        )
         yield Confound("learning rate", "", f"{text} learning rate loses by it")
 
 
@@ -84,25 +131,40 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
     if abs(tokens) > MISMATCH:
-        yield Confound("tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}")
+        yield Confound(
+            "tokens", cell.label, f"{tokens:+.1%} training tokens against {baseline.label!r}"
+        )
     elif sized_alike and abs(flops) > MISMATCH:  # else parameters or tokens say so
-        yield Confound("FLOPs", cell.label, f"{flops:+.1%} training FLOPs against {baseline.label!r}")
+        yield Confound(
+            "FLOPs", cell.label, f"{flops:+.1%} training FLOPs against {baseline.label!r}"
+        )
     if cell.config.corpus_hash != baseline.config.corpus_hash:
-        yield Confound("corpus", cell.label, f"another text than {baseline.label!r}, held-out text included")
+        yield Confound(
+            "corpus", cell.label, f"another text than {baseline.label!r}, held-out text included"
+        )
     elif not _scored_alike(cell, baseline):
-        yield Confound("held-out text", cell.label, f"scored on other stretches of the held-out text than {baseline.label!r}")
+        yield Confound(
+            "held-out text",
+            cell.label,
+            f"scored on other stretches of the held-out text than {baseline.label!r}",
+        )
 
 
 def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     """Passages of two lengths, of which the longer ones tell a linear probe more."""
     length, other = (min(PASSAGE, one.config.n_ctx) for one in (cell, baseline))
     if length != other:
-        text = f"its linear probe reads passages of {length} tokens, that of {baseline.label!r} of {other}"
+        text = (
+            f"its linear probe reads passages of {length} tokens, that of {baseline.label!r} of"
+            f" {other}"
+        )
         yield Confound("passages", cell.label, text)
 
 
 def _scored_alike(cell: Cell, baseline: Cell) -> bool:
-    """Whether both are scored on the same held-out tokens: as `ablate.data.batches.held_out_windows` chooses them."""
+    """Whether both are scored on the same held-out tokens: as
+    `ablate.data.batches.held_out_windows` chooses them.
+    """
     one, other = cell.config, baseline.config
     tiled = all(HELD_OUT_BLOCK % config.n_ctx == 0 for config in (one, other))
     return one.tokenizer_hash == other.tokenizer_hash and (one.n_ctx == other.n_ctx or tiled)

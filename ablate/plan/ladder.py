@@ -12,15 +12,18 @@ from ablate.plan.match import fit_d_mlp
 from ablate.study import Fields
 
 DEEPEST = 256  # layers
-NEAR = 0.1  # relative distance from the wanted parameters beyond which a step of the ladder is refused
+# relative distance from the wanted parameters beyond which a step of the ladder is refused
+NEAR = 0.1
 
 
 def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
-    """n_layer, d_model, n_head, d_head and d_mlp of the model with about `params` parameters in its body.
+    """n_layer, d_model, n_head, d_head and d_mlp of the model with about `params` parameters in its
+    body.
 
-    d_model is a multiple of d_head. Of all shapes the one is taken that is nearest, in log distance, to both the size
-    and the aspect ratio d_model / n_layer with an MLP of the usual width; that width then makes up the difference.
-    `base` holds the other fields. Raises `AblateError` where no shape comes within 10%.
+    d_model is a multiple of d_head. Of all shapes the one is taken that is nearest, in log
+    distance, to both the size and the aspect ratio d_model / n_layer with an MLP of the usual
+    width; that width then makes up the difference. `base` holds the other fields. Raises
+    `AblateError` where no shape comes within 10%.
     """
     shapes = list(_shapes(params, aspect, d_head, base))
     if shapes:
@@ -29,23 +32,33 @@ def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
         if fitted and abs(sizes.count(fitted).body / params - 1) <= NEAR:
             return shape | {"d_mlp": fitted.d_mlp}
     raise AblateError(
-        f"size: no model has about {params:,.0f} body parameters with aspect = {aspect:g} and d_head = {d_head}; "
-        "take a smaller d_head or more parameters"
+        f"size: no model has about {params:,.0f} body parameters with aspect = {aspect:g} and"
+        f" d_head = {d_head}; take a smaller d_head or more parameters"
     )
 
 
-def _shapes(params: float, aspect: float, d_head: int, base: Fields) -> Iterator[tuple[float, Fields]]:
+def _shapes(
+    params: float, aspect: float, d_head: int, base: Fields
+) -> Iterator[tuple[float, Fields]]:
     """(distance, shape) of the shapes from one layer up to four times the size."""
     for n_layer in range(1, DEEPEST + 1):
         ideal = aspect * n_layer / d_head
         smallest = math.inf
         for n_head in {max(1, math.floor(ideal)), max(1, math.ceil(ideal))}:
-            shape = {"n_layer": n_layer, "d_model": n_head * d_head, "n_head": n_head, "d_head": d_head}
+            shape = {
+                "n_layer": n_layer,
+                "d_model": n_head * d_head,
+                "n_head": n_head,
+                "d_head": d_head,
+            }
             try:
                 body = sizes.count(configuration.resolve(base | shape)).body
             except AblateError:  # such as an n_kv_head that does not divide this n_head
                 continue
             smallest = min(smallest, body)
-            yield abs(math.log(body / params)) + abs(math.log(n_head * d_head / n_layer / aspect)), shape
+            yield (
+                abs(math.log(body / params)) + abs(math.log(n_head * d_head / n_layer / aspect)),
+                shape,
+            )
         if params * 4 < smallest < math.inf:
             return

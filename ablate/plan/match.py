@@ -1,4 +1,6 @@
-"""[match]: a cell brought to the parameters or FLOPs of its baseline by the width of its MLP, or by its steps."""
+"""[match]: a cell brought to the parameters or FLOPs of its baseline by the width of its MLP, or by
+its steps.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,31 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 
-CLOSE = 0.005  # relative distance at which a cell is left as it is, and a round width is good enough
+# relative distance at which a cell is left as it is, and a round width is good enough
+CLOSE = 0.005
 
 
 def measure(config: RunConfig, quantity: str) -> int:
     """What [match] calls "body" or "total" (parameters), or "flops" (forward, a token)."""
     counted = sizes.count(config)
-    return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[quantity]
+    return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[
+        quantity
+    ]
 
 
 def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
-    """How far a matched cell remains from its baseline, relatively: in parameters, or in the FLOPs of its whole training."""
+    """How far a matched cell remains from its baseline, relatively: in parameters, or in the FLOPs
+    of its whole training.
+    """
     if quantity == "flops":
         return sizes.train_flops(config) / sizes.train_flops(baseline) - 1
     return measure(config, quantity) / measure(baseline, quantity) - 1
 
 
 def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> RunConfig:
-    """`config` with the d_mlp that gives it the baseline's parameters or FLOPs. `AblateError` where none does."""
+    """`config` with the d_mlp that gives it the baseline's parameters or FLOPs. `AblateError` where
+    none does.
+    """
     target = measure(baseline, quantity)
     if abs(measure(config, quantity) / target - 1) <= CLOSE:
         return config
@@ -31,19 +40,24 @@ def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> R
     if fitted is None:
         least = measure(with_d_mlp(config, 1), quantity)
         raise AblateError(
-            f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}: d_mlp cannot match them"
+            f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}:"
+            " d_mlp cannot match them"
         )
     return fitted
 
 
 def matched_by_steps(config: RunConfig, baseline: RunConfig) -> RunConfig:
     """`config` with the number of steps whose training FLOPs come nearest to the baseline's."""
-    steps = round(sizes.train_flops(baseline) / (3 * sizes.count(config).flops_per_token * config.batch_tokens))
+    steps = round(
+        sizes.train_flops(baseline)
+        / (3 * sizes.count(config).flops_per_token * config.batch_tokens)
+    )
     return config.model_copy(update={"steps": max(1, steps)})
 
 
 def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | None:
-    """`config` with the d_mlp at which `quantity` comes nearest to `target`: a multiple of 8, 4 or 2 where that is close.
+    """`config` with the d_mlp at which `quantity` comes nearest to `target`: a multiple of 8, 4 or
+    2 where that is close.
 
     Parameters and FLOPs are linear in d_mlp. None where it would have to be below 1.
     """

@@ -17,20 +17,27 @@ class Cell:
     """One combination of levels: everything but the seed."""
 
     label: str  # "topology=parallel, n_layer=12"; unique in its study
-    levels: dict[str, str]  # factor → level's label; without factors that have no meaning beside the others
+    levels: dict[
+        str, str
+    ]  # factor → level's label; without factors that have no meaning beside the others
     stratum: str  # the levels of the `within` factors, "n_layer=12"; "" without
     config: RunConfig  # with seed 0
     sizes: Sizes
     epochs: float  # passes over the training text; estimated where the tokenizer is not a byte's
     held_out: float = math.inf  # tokens of the text that are; estimated as `epochs`
-    spelt: float = 1.0  # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
+    # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
+    spelt: float = 1.0
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A cell against the baseline of its stratum. `factor` names what differs, joined by " × " where several do."""
+    """A cell against the baseline of its stratum. `factor` names what differs, joined by " × "
+    where several do.
+    """
 
-    family: str  # the contrasts that are corrected together: one factor, or all parts, in one stratum
+    family: (
+        str  # the contrasts that are corrected together: one factor, or all parts, in one stratum
+    )
     stratum: str
     factor: str
     level: str
@@ -51,7 +58,9 @@ class PlannedRun:
 class Confound:
     """Something besides the factor that a comparison cannot tell apart from it."""
 
-    kind: str  # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same configuration"
+    # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same
+    # configuration"
+    kind: str
     cell: str  # label; "" for all
     text: str
 
@@ -72,8 +81,8 @@ class Group:
 class Decision:
     """Something the study learnt while running.
 
-    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds the cells of the stratum
-    get whose baseline it is.
+    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds
+    the cells of the stratum get whose baseline it is.
     """
 
     cell: str
@@ -84,16 +93,24 @@ class Decision:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study will do, in the order in which it is done: seed after seed, so that pairs are complete early."""
+    """What a study will do, in the order in which it is done: seed after seed, so that pairs are
+    complete early.
+    """
 
     study: Study
     cells: tuple[Cell, ...]
     contrasts: tuple[Contrast, ...]
-    runs: tuple[PlannedRun, ...]  # cells of one configuration share a key: such a run is trained once
-    later: tuple[PlannedRun, ...] = ()  # runs that wait for a learning rate, at a supposed one: only good for their price
+    runs: tuple[
+        PlannedRun, ...
+    ]  # cells of one configuration share a key: such a run is trained once
+    later: tuple[
+        PlannedRun, ...
+    ] = ()  # runs that wait for a learning rate, at a supposed one: only good for their price
     groups: tuple[Group, ...] = ()  # of cells that share a tuned learning rate
     undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
-    sources: dict[str, str] = field(default_factory=dict)  # content hash of a corpus or tokenizer → where it lies
+    sources: dict[str, str] = field(
+        default_factory=dict
+    )  # content hash of a corpus or tokenizer → where it lies
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()  # what is good to know beforehand
     excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out

@@ -1,4 +1,6 @@
-"""What a reader of the plan should know beforehand, though it is in order: what is not defined, or lost, or takes memory."""
+"""What a reader of the plan should know beforehand, though it is in order: what is not defined, or
+lost, or takes memory.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,19 @@ from ablate.study import Study
 from ablate.units import count
 
 FEW = 50  # steps, below which a run has learnt little beyond how often each token comes
-LOST = 0.02  # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
+# share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
+LOST = 0.02
 
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Sentences about cells of the study."""
-    return (*_short(cells), *_undefined(study, cells), *_whole(study, cells), *_lossy(cells), *_additive(cells))
+    return (
+        *_short(cells),
+        *_undefined(study, cells),
+        *_whole(study, cells),
+        *_lossy(cells),
+        *_additive(cells),
+    )
 
 
 def _short(cells: Sequence[Cell]) -> Iterator[str]:
@@ -24,20 +33,34 @@ def _short(cells: Sequence[Cell]) -> Iterator[str]:
     if few:
         least = min(few, key=lambda cell: cell.config.steps)
         where = repr(least.label) + (f", and below {FEW} in {len(few) - 1} more" if few[1:] else "")
-        yield f"steps = {least.config.steps} in {where}: too few to say much; give more tokens, or a smaller batch_tokens"
+        yield (
+            f"steps = {least.config.steps} in {where}: too few to say much; give more tokens, or a"
+            " smaller batch_tokens"
+        )
 
 
 def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """Contexts beyond what a position encoding is defined for; cells that miss the same are named together."""
+    """Contexts beyond what a position encoding is defined for; cells that miss the same are named
+    together.
+    """
     missing: dict[tuple[str, int, str], list[str]] = {}
     for cell in cells:
         limit, n_ctx = cell.config.longest_context, cell.config.n_ctx
-        beyond = [f"loss_at_length@{factor:g}" for factor in study.evaluation.lengths if limit and factor * n_ctx > limit]
+        beyond = [
+            f"loss_at_length@{factor:g}"
+            for factor in study.evaluation.lengths
+            if limit and factor * n_ctx > limit
+        ]
         if beyond:
-            missing.setdefault((cell.config.position, n_ctx, " and ".join(beyond)), []).append(cell.label)
+            missing.setdefault((cell.config.position, n_ctx, " and ".join(beyond)), []).append(
+                cell.label
+            )
     for (position, n_ctx, finals), labels in missing.items():
         where = f"{labels[0]!r}" + (f" and {len(labels) - 1} more" if labels[1:] else "")
-        yield f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no {finals}"
+        yield (
+            f"position = {position!r} is not defined beyond n_ctx = {n_ctx}: {where} will have no"
+            f" {finals}"
+        )
 
 
 def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
@@ -45,22 +68,28 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
     asked = study.evaluation.tokens
     if "tokens" not in study.evaluation.model_fields_set:
         return
-    for corpus, tokenizer, held_out in dict.fromkeys((one.config.corpus, one.config.tokenizer, one.held_out) for one in cells):
+    for corpus, tokenizer, held_out in dict.fromkeys(
+        (one.config.corpus, one.config.tokenizer, one.held_out) for one in cells
+    ):
         if held_out < asked:
             about = "" if tokenizer in ("byte", "tokens") else "about "
             yield (
-                f"[eval] tokens = {count(asked)} is more than corpus = {corpus!r} holds out, {about}{count(held_out)} tokens of "
-                f"tokenizer = {tokenizer!r}: every evaluation reads all of them"
+                f"[eval] tokens = {count(asked)} is more than corpus = {corpus!r} holds out,"
+                f" {about}{count(held_out)} tokens of tokenizer = {tokenizer!r}: every evaluation"
+                " reads all of them"
             )
 
 
 def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
-    """Tokenizers that do not keep their text, whose bits a byte flatter: case, white space and rare words cost nothing."""
+    """Tokenizers that do not keep their text, whose bits a byte flatter: case, white space and rare
+    words cost nothing.
+    """
     for tokenizer, spelt in dict.fromkeys((cell.config.tokenizer, cell.spelt) for cell in cells):
         if abs(spelt - 1) > LOST:
             yield (
-                f"tokenizer = {tokenizer!r} spells {spelt:.0%} of the bytes it reads: bits_per_byte counts what it spells, and "
-                "is not comparable with that of a tokenizer which keeps its text"
+                f"tokenizer = {tokenizer!r} spells {spelt:.0%} of the bytes it reads: bits_per_byte"
+                " counts what it spells, and is not comparable with that of a tokenizer which"
+                " keeps its text"
             )
 
 
@@ -70,6 +99,6 @@ def _additive(cells: Sequence[Cell]) -> Iterator[str]:
     if scores := sizes.score_bytes(largest.config):
         share = scores / sizes.memory_bytes(largest.config)
         yield (
-            f"score = 'additive' keeps n_ctx²·d_head numbers a head and sequence: {scores / 2**20:,.0f} MiB, {share:.0%} of the "
-            f"memory of {largest.label!r}"
+            "score = 'additive' keeps n_ctx²·d_head numbers a head and sequence:"
+            f" {scores / 2**20:,.0f} MiB, {share:.0%} of the memory of {largest.label!r}"
         )

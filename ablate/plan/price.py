@@ -19,7 +19,9 @@ class Price:
     tokens: int
     flops: float  # of training: three forward passes a token
     memory: int  # bytes that the largest run takes when it is trained alone
-    pairs: int  # seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before its noise is known
+    # seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before its noise
+    # is known
+    pairs: int
     largest_family: int  # contrasts that are corrected together, at most
 
 
@@ -34,5 +36,7 @@ def price(plan: Plan) -> Price:
         flops=math.fsum(sizes.train_flops(config) for config in runs),
         memory=max(sizes.memory_bytes(config, 1) for config in runs),
         pairs=min(Counter(run.cell for run in planned if run.role == "compare").values()),
-        largest_family=max(Counter(contrast.family for contrast in plan.contrasts).values(), default=0),
+        largest_family=max(
+            Counter(contrast.family for contrast in plan.contrasts).values(), default=0
+        ),
     )

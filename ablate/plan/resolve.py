@@ -17,8 +17,11 @@ from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, tokenizers
 
-BYTES_PER_TOKEN = 4.0  # of English under a vocabulary of some thousand pieces; only to estimate beforehand
-_TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file, which may do anything, is tried on all of it
+# of English under a vocabulary of some thousand pieces; only to estimate beforehand
+BYTES_PER_TOKEN = 4.0
+_TRIED = (
+    1 << 26
+)  # bytes of text up to which a tokenizer from a file, which may do anything, is tried on all of it
 
 
 def meaningful(name: str, fields: Fields) -> bool:
@@ -44,24 +47,37 @@ class Resolver:
     """Resolves the cells of one study; texts and ladder steps are looked up once."""
 
     study: Study
-    sources: dict[str, str] = field(default_factory=dict)  # content hash → location, as found so far
-    held_out: dict[tuple[str, str], float] = field(default_factory=dict)  # hashes of corpus and tokenizer → tokens, estimated
-    spelt: dict[str, float] = field(default_factory=dict)  # hash of a tokenizer from a file → bytes it spells a byte of text
+    sources: dict[str, str] = field(
+        default_factory=dict
+    )  # content hash → location, as found so far
+    held_out: dict[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # hashes of corpus and tokenizer → tokens, estimated
+    spelt: dict[str, float] = field(
+        default_factory=dict
+    )  # hash of a tokenizer from a file → bytes it spells a byte of text
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
-        """`chosen` without the factors that have no meaning beside the other levels. A level of nothing means: as in [base]."""
+        """`chosen` without the factors that have no meaning beside the other levels. A level of
+        nothing means: as in [base].
+        """
         fields = self.fields(chosen)
         tables = self.study.factors
         return {
             factor: level
             for factor, level in chosen.items()
-            if any(meaningful(name, fields) for name in tables[factor][level] or set().union(*tables[factor].values()))
+            if any(
+                meaningful(name, fields)
+                for name in tables[factor][level] or set().union(*tables[factor].values())
+            )
         }
 
     def fields(self, chosen: dict[str, str]) -> Fields:
-        """What [base] and the chosen levels set, as written: budgets and ladder steps not yet resolved."""
+        """What [base] and the chosen levels set, as written: budgets and ladder steps not yet
+        resolved.
+        """
         fields = dict(self.study.base)
         for factor, level in chosen.items():
             fields |= self.study.factors[factor][level]
@@ -76,14 +92,18 @@ class Resolver:
         budgets = {name: fields.pop(name) for name in BUDGETS if name in fields}
         if len(budgets) != 1:
             found = " and ".join(budgets) or "none"
-            raise AblateError(f"a run has exactly one budget of {', '.join(BUDGETS)}; here: {found}")
+            raise AblateError(
+                f"a run has exactly one budget of {', '.join(BUDGETS)}; here: {found}"
+            )
         read = self._text(fields.get("corpus"), fields.get("tokenizer"))
         fields |= {
             "corpus": read.corpus.name,
             "corpus_hash": read.corpus.hash,
             "tokenizer": read.tokenizer.name,
             "tokenizer_hash": read.tokenizer.hash,
-            "n_vocab": read.tokenizer.n_vocab + (fields.get("objective") == "masked"),  # [MASK] is the last one
+            "n_vocab": (
+                read.tokenizer.n_vocab + (fields.get("objective") == "masked")
+            ),  # [MASK] is the last one
         }
         if "params" in fields:
             fields |= self._geometry(fields)
@@ -99,42 +119,61 @@ class Resolver:
         return config, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
-        """The text that two fields name; where a budget is limited to some epochs, its tokens are counted."""
+        """The text that two fields name; where a budget is limited to some epochs, its tokens are
+        counted.
+        """
         corpus = corpus or RunConfig.model_fields["corpus"].default
         tokenizer = tokenizer or RunConfig.model_fields["tokenizer"].default
         if (corpus, tokenizer) not in self._texts:
             source, root = Source(self.study.path, self.study.toml), self.study.path.parent
             with located(source, "base" if "corpus" in self.study.base else "factors", "corpus"):
                 found = corpora.find(corpus, root)
-            with located(source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"):
+            with located(
+                source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"
+            ):
                 info = tokenizers.describe(tokenizer, found, root)
             self.sources |= {found.hash: found.location, info.hash: info.location}
             given = info.location in ("byte", "tokens")
-            tried = not given and not info.location.startswith("bpe:") and not found.holds_tokens and found.n_bytes <= _TRIED
+            tried = (
+                not given
+                and not info.location.startswith("bpe:")
+                and not found.holds_tokens
+                and found.n_bytes <= _TRIED
+            )
             if tried:
                 self.spelt[info.hash] = text.spelt(found, info)
-            per_token = 2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
+            per_token = (
+                2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
+            )
             self.held_out[found.hash, info.hash] = found.n_held_out_bytes / per_token
             known = self.study.max_epochs is not None or given or tried
-            train_tokens = text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
+            train_tokens = (
+                text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
+            )
             self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
         return self._texts[corpus, tokenizer]
 
     def _geometry(self, fields: Fields) -> Fields:
-        """Takes a step of the size ladder out of `fields` and gives what it is solved to, the same beside every level
-        of other factors but the activation, whose rule decides the width of the MLP."""
+        """Takes a step of the size ladder out of `fields` and gives what it is solved to, the same
+        beside every level of other factors but the activation, whose rule decides the width of the
+        MLP.
+        """
         params, aspect, d_head = (fields.pop(name) for name in ("params", "aspect", "d_head"))
         reference = dict(self.study.base)
         if "activation" in fields:
             reference["activation"] = fields["activation"]
         step = (params, aspect, d_head, reference.get("activation"))
         if step not in self._geometries:
-            self._geometries[step] = solve(params, aspect, d_head, {k: v for k, v in reference.items() if k not in BUDGETS})
+            self._geometries[step] = solve(
+                params, aspect, d_head, {k: v for k, v in reference.items() if k not in BUDGETS}
+            )
         return self._geometries[step]
 
 
 def _steps(config: RunConfig, budget: str, amount: float) -> int:
-    """Optimiser steps that come nearest to the budget. `AblateError` for a budget below one step."""
+    """Optimiser steps that come nearest to the budget. `AblateError` for a budget below one
+    step.
+    """
     counted = sizes.count(config)
     tokens = {
         "tokens": lambda: amount,
@@ -144,8 +183,11 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
     steps = round(tokens / config.batch_tokens)
     if steps < 1:
         raise AblateError(
-            f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens}; raise one or lower the other"
+            f"{budget} = {amount:g} is less than one step of batch_tokens = {config.batch_tokens};"
+            " raise one or lower the other"
         )
     if steps >= 1 << 38 or steps * config.batch_tokens > LARGEST_BUDGET["tokens"]:
-        raise AblateError(f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many")
+        raise AblateError(
+            f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many"
+        )
     return steps

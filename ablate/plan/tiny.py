@@ -1,4 +1,6 @@
-"""`--size tiny`: the same study, shrunk until a CPU runs it in minutes. For trying a study out, and for tests."""
+"""`--size tiny`: the same study, shrunk until a CPU runs it in minutes. For trying a study out, and
+for tests.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,15 @@ from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
 RATES = 3  # of the ladder of [tune]
-WIDTH, CONTEXT, BATCH = 32, 32, 512  # what the largest d_model, n_ctx and batch_tokens are brought near to
-SHORTEST, LONGEST = 20, 400  # optimiser steps of the shortest run, unless the longest would then take more than so many
+WIDTH, CONTEXT, BATCH = (
+    32,
+    32,
+    512,
+)  # what the largest d_model, n_ctx and batch_tokens are brought near to
+SHORTEST, LONGEST = (
+    20,
+    400,
+)  # optimiser steps of the shortest run, unless the longest would then take more than so many
 FEWEST = 2
 HELD_OUT = 2048  # tokens of an evaluation
 VOCABULARY = 512
@@ -28,9 +37,11 @@ Change = Callable[[Any], Any]
 
 
 def tiny(study: Study) -> Study:
-    """`study` with narrow, shallow models, short contexts, few steps and two seeds; every level stays a level of its own.
+    """`study` with narrow, shallow models, short contexts, few steps and two seeds; every level
+    stays a level of its own.
 
-    Widths are divided by one number, budgets multiplied by one, so that their ratios stay as they are.
+    Widths are divided by one number, budgets multiplied by one, so that their ratios stay as they
+    are.
     """
     shrunk = _changed(_explicit(study), _shape_changes(study))
     shrunk = replace(
@@ -40,11 +51,18 @@ def tiny(study: Study) -> Study:
         tune=replace(study.tune, points=RATES, seeds=1) if study.tune else None,
         two_stage=replace(study.two_stage, most=SEEDS + 1) if study.two_stage else None,
         evaluation=study.evaluation.model_copy(
-            update={"points": min(3, study.evaluation.points), "tokens": min(HELD_OUT, study.evaluation.tokens)}
+            update={
+                "points": min(3, study.evaluation.points),
+                "tokens": min(HELD_OUT, study.evaluation.tokens),
+            }
         ),
     )
     steps = [cell.config.steps for cell in build(replace(shrunk, max_epochs=None)).cells]
-    scale = min(1.0, max(min(SHORTEST / min(steps), LONGEST / max(steps)), FEWEST / min(steps))) if steps else 1.0
+    scale = (
+        min(1.0, max(min(SHORTEST / min(steps), LONGEST / max(steps)), FEWEST / min(steps)))
+        if steps
+        else 1.0
+    )
     return _changed(shrunk, {name: lambda amount: _rounded(amount * scale) for name in BUDGETS})
 
 
@@ -53,7 +71,10 @@ def _explicit(study: Study) -> Study:
     written = {"n_layer", "d_model", "n_ctx", "batch_tokens"}
     for levels in study.factors.values():
         written -= set[str].intersection(*map(sets, levels.values()))
-    return replace(study, base={name: RunConfig.model_fields[name].default for name in sorted(written)} | study.base)
+    return replace(
+        study,
+        base={name: RunConfig.model_fields[name].default for name in sorted(written)} | study.base,
+    )
 
 
 def _shape_changes(study: Study) -> dict[str, Change]:
@@ -73,16 +94,24 @@ def _shape_changes(study: Study) -> dict[str, Change]:
         "n_layer": lambda depth: depths[depth],
         "n_ctx": lambda n_ctx: n_ctx // shorter,
         "batch_tokens": lambda batch: batch // smaller,
-        "tokenizer": lambda spec: f"bpe:{min(VOCABULARY, int(spec[4:]))}" if spec.startswith("bpe:") else spec,
+        "tokenizer": lambda spec: (
+            f"bpe:{min(VOCABULARY, int(spec[4:]))}" if spec.startswith("bpe:") else spec
+        ),
         "corpus": lambda spec: SHIPPED_INSTEAD.get(spec, spec),
-        "precision": lambda precision: "float32" if precision == "bfloat16" else precision,  # which most CPUs compute slowly
+        "precision": lambda precision: (
+            "float32" if precision == "bfloat16" else precision
+        ),  # which most CPUs compute slowly
     }
 
 
 def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:
-    """By what widths are divided: heads still divide d_model, and rotary still finds pairs of channels in them."""
+    """By what widths are divided: heads still divide d_model, and rotary still finds pairs of
+    channels in them.
+    """
     if ladder := values("params"):
-        widest = (max(ladder) * max(values("aspect")) / 12) ** (1 / 3)  # of a body of 12·n_layer·d_model² parameters
+        widest = (max(ladder) * max(values("aspect")) / 12) ** (
+            1 / 3
+        )  # of a body of 12·n_layer·d_model² parameters
         return _divisor(values("d_head"), near=WIDTH * max(values("d_head")) / widest, multiple=2)
     return _divisor(values("d_model"), near=WIDTH, even=[*values("d_head"), *_head_widths(study)])
 
@@ -92,7 +121,9 @@ def _head_widths(study: Study) -> set[int]:
     tables = _tables(study)
     both = [fields for fields in tables if {"d_model", "n_head"} <= set(fields)]
     apart = [fields for fields in tables if fields not in both]
-    heads = [fields["n_head"] for fields in apart if "n_head" in fields] or [RunConfig.model_fields["n_head"].default]
+    heads = [fields["n_head"] for fields in apart if "n_head" in fields] or [
+        RunConfig.model_fields["n_head"].default
+    ]
     pairs = [(fields["d_model"], fields["n_head"]) for fields in both]
     pairs += product((fields["d_model"] for fields in apart if "d_model" in fields), heads)
     return {width // n_head for width, n_head in pairs if width % n_head == 0}
@@ -110,37 +141,53 @@ def _values(study: Study, name: str) -> list[Any]:
 
 
 def _tables(study: Study) -> list[Fields]:
-    return [study.base, *(fields for levels in study.factors.values() for fields in levels.values())]
+    return [
+        study.base,
+        *(fields for levels in study.factors.values() for fields in levels.values()),
+    ]
 
 
-def _divisor(values: Sequence[int], *, near: float, multiple: int = 1, even: Sequence[int] = ()) -> int:
+def _divisor(
+    values: Sequence[int], *, near: float, multiple: int = 1, even: Sequence[int] = ()
+) -> int:
     """The common divisor that brings the largest of `values` nearest to `near`.
 
-    The quotients of `values` stay multiples of `multiple`, those of `even` stay even. 1 where there is no other.
+    The quotients of `values` stay multiples of `multiple`, those of `even` stay even. 1 where there
+    is no other.
     """
     possible = [
         divisor
         for divisor in range(1, math.gcd(*values) + 1)
-        if all(value % (divisor * multiple) == 0 for value in values) and all(value % (2 * divisor) == 0 for value in even)
+        if all(value % (divisor * multiple) == 0 for value in values)
+        and all(value % (2 * divisor) == 0 for value in even)
     ]
     return min(possible, key=lambda divisor: abs(max(values) / divisor - near), default=1)
 
 
 def _changed(study: Study, changes: dict[str, Change]) -> Study:
-    """The study with its values changed field by field, and levels renamed that were called by their value."""
+    """The study with its values changed field by field, and levels renamed that were called by
+    their value.
+    """
 
     def change(fields: Fields) -> Fields:
-        return {name: changes[name](value) if name in changes else value for name, value in fields.items()}
+        return {
+            name: changes[name](value) if name in changes else value
+            for name, value in fields.items()
+        }
 
     factors: dict[str, dict[str, Fields]] = {}
     names: dict[tuple[str, str], str] = {}
     for factor, levels in study.factors.items():
         changed = {name: change(fields) for name, fields in levels.items()}
-        if len({str(fields) for fields in changed.values()}) < len(levels):  # levels fell together: leave the factor as it is
+        if len({str(fields) for fields in changed.values()}) < len(
+            levels
+        ):  # levels fell together: leave the factor as it is
             changed = dict(levels)
         for name, fields in changed.items():
             value = fields.get(factor, fields.get("params"))
             names[factor, name] = name if fields == levels[name] or value is None else label(value)
         factors[factor] = {names[factor, name]: fields for name, fields in changed.items()}
-    exclude = tuple({factor: names[factor, level] for factor, level in rule.items()} for rule in study.exclude)
+    exclude = tuple(
+        {factor: names[factor, level] for factor, level in rule.items()} for rule in study.exclude
+    )
     return replace(study, base=change(study.base), factors=factors, exclude=exclude)

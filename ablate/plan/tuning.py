@@ -1,4 +1,6 @@
-"""What [tune] asks for before anything is known: groups of cells, a ladder of learning rates, seeds that are not compared."""
+"""What [tune] asks for before anything is known: groups of cells, a ladder of learning rates, seeds
+that are not compared.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ WIDEST = 4  # steps beyond each end of the ladder to which an optimum at its edg
 
 
 def rate(tune: Tune, place: float) -> float:
-    """The learning rate at a place of the ladder, to three digits: 0 is the lowest, points − 1 the highest.
+    """The learning rate at a place of the ladder, to three digits: 0 is the lowest, points − 1 the
+    highest.
 
     Halves lie between two neighbours, places below 0 and from `points` on beyond the ends.
     """
@@ -27,9 +30,15 @@ def ladder(tune: Tune) -> tuple[float, ...]:
 
 
 def seeds(study: Study) -> tuple[int, ...]:
-    """The seeds that tune: the last ones there are but for those of the file. A pilot adds seeds from 0 on, far below."""
+    """The seeds that tune: the last ones there are but for those of the file. A pilot adds seeds
+    from 0 on, far below.
+    """
     assert study.tune
-    return tuple(islice((seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds), study.tune.seeds))
+    return tuple(
+        islice(
+            (seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds), study.tune.seeds
+        )
+    )
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
@@ -40,7 +49,9 @@ def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
         return tuple(Group(cell.label, (cell.label,)) for cell in cells)
     found: dict[str, list[str]] = {}
     for cell in cells:
-        levels = {factor: level for factor, level in cell.levels.items() if factor in study.tune.per}
+        levels = {
+            factor: level for factor, level in cell.levels.items() if factor in study.tune.per
+        }
         label = ", ".join(f"{factor}={level}" for factor, level in levels.items())
         found.setdefault(label, []).append(cell.label)
     return tuple(Group(label or "all cells", tuple(labels)) for label, labels in found.items())
@@ -53,7 +64,9 @@ class Tuning:
     study: Study
     groups: tuple[Group, ...]
     rates: Mapping[str, float]  # representative → its chosen rate
-    tried: Mapping[str, Sequence[float]]  # representative → rates tried and to be tried; the ladder where it is not named
+    tried: Mapping[
+        str, Sequence[float]
+    ]  # representative → rates tried and to be tried; the ladder where it is not named
 
     @property
     def undecided(self) -> tuple[Group, ...]:
@@ -64,21 +77,34 @@ class Tuning:
         if not self.study.tune:
             return tuple(cells)
         middle = rate(self.study.tune, (self.study.tune.points - 1) // 2)
-        by_cell = {label: self.rates.get(group.representative, middle) for group in self.groups for label in group.cells}
-        return tuple(replace(cell, config=cell.config.model_copy(update={"lr": by_cell[cell.label]})) for cell in cells)
+        by_cell = {
+            label: self.rates.get(group.representative, middle)
+            for group in self.groups
+            for label in group.cells
+        }
+        return tuple(
+            replace(cell, config=cell.config.model_copy(update={"lr": by_cell[cell.label]}))
+            for cell in cells
+        )
 
     def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
         """The runs of every group's representative that tune."""
-        return self._runs(cells, lambda group: self.tried.get(group.representative) or ladder(self._table))
+        return self._runs(
+            cells, lambda group: self.tried.get(group.representative) or ladder(self._table)
+        )
 
     def later(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
-        """Two runs around the best rate, supposed to be the middle one, for each group that has not come so far."""
+        """Two runs around the best rate, supposed to be the middle one, for each group that has not
+        come so far.
+        """
         return self._runs(cells, self._refinement)
 
     def _refinement(self, group: Group) -> tuple[float, ...]:
         tune = self._table
         steps = {rate(tune, place) for place in range(-WIDEST, tune.points + WIDEST)}
-        if group.representative in self.rates or not steps.issuperset(self.tried.get(group.representative, ())):
+        if group.representative in self.rates or not steps.issuperset(
+            self.tried.get(group.representative, ())
+        ):
             return ()
         middle = (tune.points - 1) // 2
         return rate(tune, middle - 0.5), rate(tune, middle + 0.5)
@@ -88,7 +114,9 @@ class Tuning:
         assert self.study.tune
         return self.study.tune
 
-    def _runs(self, cells: Sequence[Cell], rates: Callable[[Group], Sequence[float]]) -> tuple[PlannedRun, ...]:
+    def _runs(
+        self, cells: Sequence[Cell], rates: Callable[[Group], Sequence[float]]
+    ) -> tuple[PlannedRun, ...]:
         configs = {cell.label: cell.config for cell in cells}
         return tuple(
             PlannedRun(label, configs[label].model_copy(update={"lr": lr, "seed": seed}), "tune")

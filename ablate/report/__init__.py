@@ -1,7 +1,8 @@
-"""A study's answer as one HTML page, as Markdown, LaTeX and CSV, with every figure as SVG, PDF and PNG.
+"""A study's answer as one HTML page, as Markdown, LaTeX and CSV, with every figure as SVG, PDF and
+PNG.
 
-`gather` reads and fits what a report says, once; `write` makes the files of it, `answer` the lines that the command line prints.
-`index` is a page over several reports.
+`gather` reads and fits what a report says, once; `write` makes the files of it, `answer` the lines
+that the command line prints. `index` is a page over several reports.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from ablate import __version__
-from ablate.report import answers, basis, contexts, fitted, grids, joint, pictures, probes, record, scaled, tables, tuned
+from ablate.report import (
+    answers,
+    basis,
+    contexts,
+    fitted,
+    grids,
+    joint,
+    pictures,
+    probes,
+    record,
+    scaled,
+    tables,
+    tuned,
+)
 from ablate.report import material as materials
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.gallery import Gallery
@@ -57,7 +71,9 @@ class Written:
 
 
 def gather(db: Database, study: str) -> Gathered:
-    """Read a study, as far as it is, and fit its curves. Raises `AblateError` for one that the database does not know."""
+    """Read a study, as far as it is, and fit its curves. Raises `AblateError` for one that the
+    database does not know.
+    """
     material = materials.gather(db, study)
     return Gathered(material, scaled.gather(material))
 
@@ -80,7 +96,9 @@ def write(gathered: Gathered, out: Path) -> Path:
         "lead": gathered.lead,
         "brief": answers.brief(material),
         "legend": answers.legend(material),
-        "families": answers.families(material) + joint.families(material) + answers.changes(material),
+        "families": (
+            answers.families(material) + joint.families(material) + answers.changes(material)
+        ),
         "fairness": basis.fairness(material),
         "sections": sections,
     }
@@ -90,7 +108,8 @@ def write(gathered: Gathered, out: Path) -> Path:
 
 
 def answer(gathered: Gathered) -> str:
-    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the comparison rests on.
+    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the
+    comparison rests on.
 
     Of a study with many contrasts a sentence a family.
     """
@@ -101,42 +120,64 @@ def answer(gathered: Gathered) -> str:
     for family in answers.families(material):
         lines += ["", f"{family.heading}:", *_told(family, short)]
     for family in joint.families(material) + answers.changes(material):
-        lines += ["", family.heading, *_told(family, short), *([f"  {family.summary}"] if family.summary and not short else [])]
+        lines += [
+            "",
+            family.heading,
+            *_told(family, short),
+            *([f"  {family.summary}"] if family.summary and not short else []),
+        ]
     return "\n".join([*lines, "", *basis.fairness(material)])
 
 
 def _told(family: answers.Family, short: bool) -> list[str]:
-    return [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
+    return (
+        [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
+    )
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:
-    """Write the reports on several studies into folders of `out`, and index.html over them; the path of that page."""
+    """Write the reports on several studies into folders of `out`, and index.html over them; the
+    path of that page.
+    """
     written = []
     for name in studies:
         gathered = gather(db, name)
         page = write(gathered, out / pictures.slug(name))
         said = basis.state(gathered.material), gathered.lead, answers.verdict(gathered.material)
-        written.append(Written(name, gathered.material.study.question, *said, page.relative_to(out)))
-    _save(out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written))
+        written.append(
+            Written(name, gathered.material.study.question, *said, page.relative_to(out))
+        )
+    _save(
+        out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written)
+    )
     return out / "index.html"
 
 
 def _sections(gathered: Gathered, folder: Path) -> list[Section]:
-    """The effects, which stand beside the answer, and what follows; what a study has nothing for is left out."""
+    """The effects, which stand beside the answer, and what follows; what a study has nothing for is
+    left out.
+    """
     material = gathered.material
     gallery = Gallery(folder)
     effects = Section(
         "effects",
         "Effects",
         pictures=pictures.effects(gallery, material),
-        tables=_full(tables.effects(material), joint.interactions(material), tables.changes(material)),
+        tables=_full(
+            tables.effects(material), joint.interactions(material), tables.changes(material)
+        ),
     )
     sections = [
         Section(
-            "cells", "What was compared",
-            paragraphs=grids.notes(material), pictures=pictures.heat(gallery, material),
+            "cells",
+            "What was compared",
+            paragraphs=grids.notes(material),
+            pictures=pictures.heat(gallery, material),
             tables=_full(
-                tables.levels(material), tables.cells(material), grids.factors(material), grids.main_effects(material)
+                tables.levels(material),
+                tables.cells(material),
+                grids.factors(material),
+                grids.main_effects(material),
             ),
         ),
         _scaling(gallery, material, gathered.scaled),
@@ -146,39 +187,60 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
         Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
         Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
         Section(
-            "tuning", "Learning rates",
-            paragraphs=tuned.paragraphs(material), pictures=pictures.tuning(gallery, material),
+            "tuning",
+            "Learning rates",
+            paragraphs=tuned.paragraphs(material),
+            pictures=pictures.tuning(gallery, material),
             tables=_full(tuned.rates(material), tuned.changed(material)),
         ),
         Section("cost", "What the study cost", tables=_full(record.cost(material))),
         Section("setting", "How it was run", tables=_full(record.setting(material))),
         Section(
-            "troubles", "Failed, diverged and excluded runs",
-            paragraphs=record.excluded(material), tables=_full(record.unstable(material), record.troubles(material)),
+            "troubles",
+            "Failed, diverged and excluded runs",
+            paragraphs=record.excluded(material),
+            tables=_full(record.unstable(material), record.troubles(material)),
         ),
         Section("method", "Method", paragraphs=paragraphs(material)),
         Section("runs", "All runs", tables=_full(record.runs(material))),
-    ]  # fmt: skip
+    ]
     gallery.draw()
-    return [effects, *(section for section in sections if section.pictures or section.tables or section.paragraphs)]
+    return [
+        effects,
+        *(
+            section
+            for section in sections
+            if section.pictures or section.tables or section.paragraphs
+        ),
+    ]
 
 
 def _scaling(gallery: Gallery, material: Material, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(
-        "scaling", "Scaling",
-        paragraphs=scaled.paragraphs(found), pictures=scaled.pictures(gallery, found, material.words),
+        "scaling",
+        "Scaling",
+        paragraphs=scaled.paragraphs(found),
+        pictures=scaled.pictures(gallery, found, material.words),
         tables=_full(*fitted.tables(found, material)),
-    )  # fmt: skip
+    )
 
 
 def _grids(gallery: Gallery, material: Material) -> Section:
-    """What was measured along the context, and of masked models at the probe ratios: named by what there is of it."""
+    """What was measured along the context, and of masked models at the probe ratios: named by what
+    there is of it.
+    """
     shown, masked = pictures.grids(gallery, material), probes.sentences(material)
     context = [picture for picture in shown if not picture.name.startswith("probe-")]
     title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))
-    return Section("grids", sentence(title), paragraphs=masked, pictures=shown, tables=_full(probes.grid(material)))
+    return Section(
+        "grids",
+        sentence(title),
+        paragraphs=masked,
+        pictures=shown,
+        tables=_full(probes.grid(material)),
+    )
 
 
 def _full(*given: Table) -> list[Table]:

@@ -1,4 +1,6 @@
-"""The answer in sentences that a paper could quote: the best arms, one sentence a contrast, one a family."""
+"""The answer in sentences that a paper could quote: the best arms, one sentence a contrast, one a
+family.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ import pandas as pd
 from ablate import analysis
 from ablate.report.caveats import caveats, nothing
 from ablate.report.material import Material
-from ablate.report.words import MetricWords, decimals, ends, number, p_value, plural, sentence, sight, signed
+from ablate.report.words import (
+    MetricWords,
+    decimals,
+    ends,
+    number,
+    p_value,
+    plural,
+    sentence,
+    sight,
+    signed,
+)
 from ablate.units import listed
 
 VERDICTS = {  # of a contrast → in words
@@ -29,7 +41,9 @@ MANY = 10  # contrasts from which on families are told in brief, and each contra
 
 @dataclass(frozen=True)
 class Answer:
-    """What one contrast says. The sentence begins with the level's name: "parallel is worse than serial: …"."""
+    """What one contrast says. The sentence begins with the level's name: "parallel is worse than
+    serial: …".
+    """
 
     level: str
     text: str  # what follows the level's name
@@ -45,7 +59,8 @@ class Family:
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
     answers: tuple[Answer, ...]
-    brief: str = ""  # the summary with the numbers of what is resolved: for a study of many contrasts
+    # the summary with the numbers of what is resolved: for a study of many contrasts
+    brief: str = ""
 
 
 def lead(material: Material) -> list[str]:
@@ -61,28 +76,54 @@ def brief(material: Material) -> bool:
 
 
 def legend(material: Material) -> str:
-    """What a brief answer goes by, what its numbers are where it has any, and where the rest stands."""
-    told = material.effects["resolved"].any() or material.changes["resolved"].any() or material.interactions["resolved"].any()
+    """What a brief answer goes by, what its numbers are where it has any, and where the rest
+    stands.
+    """
+    told = (
+        material.effects["resolved"].any()
+        or material.changes["resolved"].any()
+        or material.interactions["resolved"].any()
+    )
     return (
-        f"In brackets: the difference in {material.words.axis} with its 95% interval. " if told else ""
-    ) + "Arms are told apart after Holm's correction over a family. The report's section Effects has a sentence on each contrast."
+        (
+            f"In brackets: the difference in {material.words.axis} with its 95% interval. "
+            if told
+            else ""
+        )
+        + "Arms are told apart after Holm's correction over a family. The report's section Effects"
+        " has a sentence on each contrast."
+    )
 
 
 def verdict(material: Material) -> list[str]:
-    """What the contrasts say between them: a line a family, or one line where there are many families."""
+    """What the contrasts say between them: a line a family, or one line where there are many
+    families.
+    """
     found = families(material)
     if len(found) <= FEW:
         return [f"{sentence(family.heading)}: {family.brief}" for family in found]
     told = [answer for family in found for answer in family.answers]
     counts = Counter(answer.verdict for answer in told)
-    said = [f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}" for name, text in VERDICTS.items() if counts[name]]
+    said = [
+        f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
+        for name, text in VERDICTS.items()
+        if counts[name]
+    ]
     see = sight(material.words, [answer.sees for answer in told if answer.verdict == "unresolved"])
-    return [f"Of {plural(len(told), 'contrast')} with a baseline {listed(said)}{f': {see}' if see else ''}."]
+    return [
+        f"Of {plural(len(told), 'contrast')} with a baseline"
+        f" {listed(said)}{f': {see}' if see else ''}."
+    ]
 
 
 def _winners(material: Material) -> Iterator[str]:
-    """Of many strata, where each arm has the best mean, and in how many of them a contrast tells it from the next."""
-    words, means = material.words, material.good.groupby(["stratum", "arm"], observed=True)["metric"].mean()
+    """Of many strata, where each arm has the best mean, and in how many of them a contrast tells it
+    from the next.
+    """
+    words, means = (
+        material.words,
+        material.good.groupby(["stratum", "arm"], observed=True)["metric"].mean(),
+    )
     best: dict[str, list[str]] = {}
     unsure = 0
     for stratum in material.strata:
@@ -93,18 +134,28 @@ def _winners(material: Material) -> Iterator[str]:
     if best:
         ranked = sorted(best.items(), key=lambda item: -len(item[1]))
         named = [
-            f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata ({_some(strata)})"
+            f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata"
+            f" ({_some(strata)})"
             for arm, strata in ranked
         ]
-        doubt = f", though in {unsure} of these no contrast tells it from the next" if unsure else ""
-        yield f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of {listed(named)}{doubt}."
+        doubt = (
+            f", though in {unsure} of these no contrast tells it from the next" if unsure else ""
+        )
+        yield (
+            f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of"
+            f" {listed(named)}{doubt}."
+        )
         yield from _lost(material, material.compared)
 
 
 def _called(material: Material, arm: Any) -> str:
     """An arm by its level; with the factor's name where that is a number."""
     factors = material.effects["factor"].unique()
-    return f"{factors[0]}={arm}" if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm)) else str(arm)
+    return (
+        f"{factors[0]}={arm}"
+        if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm))
+        else str(arm)
+    )
 
 
 def _some(strata: Sequence[str]) -> str:
@@ -112,37 +163,59 @@ def _some(strata: Sequence[str]) -> str:
 
 
 def _best(material: Material, stratum: str) -> Iterator[str]:
-    """The two best means of a stratum, whether they are told apart, the seeds each is of where some are missing; the losses."""
+    """The two best means of a stratum, whether they are told apart, the seeds each is of where some
+    are missing; the losses.
+    """
     words = material.words
     compared = material.compared[material.compared["stratum"] == stratum]
-    good = material.good[material.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
+    good = material.good[material.good["stratum"] == stratum].groupby("arm", observed=True)[
+        "metric"
+    ]
     means = good.mean().sort_values(ascending=words.goal == "min")
     if len(means) < 2:
         return
     seeds, (first, following) = compared.groupby("arm", observed=True).size(), means.index[:2]
-    digits, equal = _telling(float(means.iloc[0]), float(means.iloc[1]), decimals(float(good.std().median())))
+    digits, equal = _telling(
+        float(means.iloc[0]), float(means.iloc[1]), decimals(float(good.std().median()))
+    )
     best, second = (
         f"{_called(material, name)} ({number(float(means[name]), digits)}{unit}"
-        + (f", over {good.size()[name]} of {seeds[name]} seeds)" if good.size()[name] < seeds[name] else ")")
+        + (
+            f", over {good.size()[name]} of {seeds[name]} seeds)"
+            if good.size()[name] < seeds[name]
+            else ")"
+        )
         for name, unit in zip(means.index, (words.after, ""), strict=False)
     )
-    where, side = f"At {stratum} the" if stratum else "The", "lowest" if words.goal == "min" else "highest"
+    where, side = (
+        f"At {stratum} the" if stratum else "The",
+        "lowest" if words.goal == "min" else "highest",
+    )
     doubt = equal + _unsure(material, stratum, first, following)
     yield f"{where} {side} mean {words.phrase} is that of {best}, followed by {second}{doubt}."
     yield from _lost(material, compared)
 
 
 def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
-    """The decimals, at least `digits`, that tell two means apart; and what to say where as many as are shown do not."""
-    enough = next((places for places in range(digits, 6) if number(one, places) != number(other, places)), None)
+    """The decimals, at least `digits`, that tell two means apart; and what to say where as many as
+    are shown do not.
+    """
+    enough = next(
+        (places for places in range(digits, 6) if number(one, places) != number(other, places)),
+        None,
+    )
     return (digits, ", equal to the digits shown") if enough is None else (enough, "")
 
 
 def _unsure(material: Material, stratum: str, first: Any, second: Any) -> str:
-    """What to say of the two best arms of a stratum where no contrast tells them apart; "" where one does."""
+    """What to say of the two best arms of a stratum where no contrast tells them apart; "" where
+    one does.
+    """
     arms = material.arms[material.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
     pair = {arms[first], arms[second]}
-    between = material.effects[[{row.cell, row.baseline} == pair for row in material.effects.itertuples()]]
+    between = material.effects[
+        [{row.cell, row.baseline} == pair for row in material.effects.itertuples()]
+    ]
     if between.empty:
         return "; the two are compared with the baseline, not with each other"
     return "" if between["resolved"].any() else "; the two are not told apart"
@@ -150,21 +223,28 @@ def _unsure(material: Material, stratum: str, first: Any, second: Any) -> str:
 
 def _lost(material: Material, compared: pd.DataFrame) -> Iterator[str]:
     """A warning that names the arms whose means leave seeds out."""
-    lost = compared[compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(material.good["run"])]
+    lost = compared[
+        compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(material.good["run"])
+    ]
     runs = compared.groupby("arm", observed=True).size()
     named = [
         f"{_called(material, name)} lost {len(part)} of {plural(runs[name], 'run')}"
         for name, part in lost.groupby("arm", observed=True)
     ]
     if named:
-        yield f"A mean is over the runs that completed, and flatters an arm that loses some: {listed(named)}."
+        yield (
+            "A mean is over the runs that completed, and flatters an arm that loses some:"
+            f" {listed(named)}."
+        )
 
 
 def families(material: Material) -> list[Family]:
     """The answers of a study, family by family; where each has one level only, all together."""
     parts = [part.to_dict("records") for _, part in material.effects.groupby("family", sort=False)]
     if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
-        answers = tuple(_answer(material, rows[0], "", _full_name(material, rows[0])) for rows in parts)
+        answers = tuple(
+            _answer(material, rows[0], "", _full_name(material, rows[0])) for rows in parts
+        )
         factors = material.effects["factor"].unique()
         heading = (
             f"{factors[0]}, at each of {len(parts)} strata"
@@ -177,35 +257,64 @@ def families(material: Material) -> list[Family]:
         first, several = rows[0], len({row["factor"] for row in rows}) > 1
         over = _over(len(rows), "part" if several else "level")
         answers = tuple(
-            _answer(material, row, over, f"{row['factor']}={row['level']}" if several else row["level"]) for row in rows
+            _answer(
+                material, row, over, f"{row['factor']}={row['level']}" if several else row["level"]
+            )
+            for row in rows
         )
         where = f" at {first['stratum']}" if first["stratum"] else ""
-        what, baseline = ("each part by itself", "the baseline") if several else (first["factor"], first["baseline_level"])
-        found.append(Family(f"{what}{where}, against {baseline}", *_summaries(material.words, baseline, answers)))
+        what, baseline = (
+            ("each part by itself", "the baseline")
+            if several
+            else (first["factor"], first["baseline_level"])
+        )
+        found.append(
+            Family(
+                f"{what}{where}, against {baseline}", *_summaries(material.words, baseline, answers)
+            )
+        )
     return found
 
 
 def _full_name(material: Material, row: Mapping[Any, Any]) -> str:
-    """The level with all that tells it from the other rows of a study whose families have one level each."""
+    """The level with all that tells it from the other rows of a study whose families have one level
+    each.
+    """
     several = material.effects["factor"].nunique() > 1
-    return (f"{row['factor']}={row['level']}" if several else row["level"]) + (f" at {row['stratum']}" if row["stratum"] else "")
+    return (f"{row['factor']}={row['level']}" if several else row["level"]) + (
+        f" at {row['stratum']}" if row["stratum"] else ""
+    )
 
 
 def changes(material: Material) -> list[Family]:
-    """Whose effect is another in the strata behind the first. What is not told from no change is named together."""
+    """Whose effect is another in the strata behind the first. What is not told from no change is
+    named together.
+    """
     words, found = material.words, []
     single = bool(len(material.changes)) and material.changes.groupby("family").size().max() == 1
     for _, part in material.changes.groupby("factor" if single else "family", sort=False):
         rows, several = part.to_dict("records"), part["factor"].nunique() > 1
         names = [
-            (f"{row['factor']}={row['level']}" if several else row["level"]) + (f" at {row['stratum']}" if single else "")
+            (f"{row['factor']}={row['level']}" if several else row["level"])
+            + (f" at {row['stratum']}" if single else "")
             for row in rows
         ]
         over = _over(1 if single else len(rows), "part" if several else "level")
-        answers = tuple(_change(words, row, over, name) for row, name in zip(rows, names, strict=True) if row["resolved"])
-        rest = {name: row["resolvable"] for row, name in zip(rows, names, strict=True) if not row["resolved"] and row["n"]}
+        answers = tuple(
+            _change(words, row, over, name)
+            for row, name in zip(rows, names, strict=True)
+            if row["resolved"]
+        )
+        rest = {
+            name: row["resolvable"]
+            for row, name in zip(rows, names, strict=True)
+            if not row["resolved"] and row["n"]
+        }
         to = "" if single else f" to {rows[0]['stratum']}"
-        heading = f"{'each part' if several else rows[0]['factor']}: does its effect change from {rows[0]['first']}{to}?"
+        heading = (
+            f"{'each part' if several else rows[0]['factor']}: does its effect change from"
+            f" {rows[0]['first']}{to}?"
+        )
         if answers or rest:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
             unchanged = _unchanged(words, rest)
@@ -217,22 +326,35 @@ def changes(material: Material) -> list[Family]:
 def _unchanged(words: MetricWords, resolvable: Mapping[str, float]) -> str:
     """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
     see = sight(words, resolvable.values())
-    return f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}." if resolvable else ""
+    return (
+        f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}."
+        if resolvable
+        else ""
+    )
 
 
 def _change(words: MetricWords, row: Mapping[Any, Any], over: str, name: str) -> Answer:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
-        f"has another effect: its difference in {words.phrase} moves by {signed(row['mean'], digits)}{words.after} "
-        f"(95% interval {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
+        f"has another effect: its difference in {words.phrase} moves by"
+        f" {signed(row['mean'], digits)}{words.after} (95% interval"
+        f" {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
     )
     return Answer(name, text, "changed", numbers(row))
 
 
 def _answer(material: Material, row: Mapping[Any, Any], over: str, name: str) -> Answer:
-    pairs = material.pairs[(material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])]
+    pairs = material.pairs[
+        (material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])
+    ]
     verdict, claim = _claim(material.words, row, pairs, over)
-    return Answer(name, " ".join([claim, *caveats(material, row, pairs, verdict)]), verdict, numbers(row), row["resolvable"])
+    return Answer(
+        name,
+        " ".join([claim, *caveats(material, row, pairs, verdict)]),
+        verdict,
+        numbers(row),
+        row["resolvable"],
+    )
 
 
 def numbers(row: Mapping[Any, Any]) -> str:
@@ -240,7 +362,9 @@ def numbers(row: Mapping[Any, Any]) -> str:
     return f"{signed(row['mean'], digits)}, {ends(row['lo'], row['hi'], digits)}"
 
 
-def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str) -> tuple[str, str]:
+def _claim(
+    words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str
+) -> tuple[str, str]:
     """The verdict, and the sentence with effect, interval, pairs and correction."""
     base, n, mean = row["baseline_level"], row["n"], row["mean"]
     if n == 0:
@@ -248,30 +372,53 @@ def _claim(words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over
     digits = decimals((row["hi"] - row["lo"]) / 2)
     unit = words.after
     if n == 1:
-        return "unknown", (
-            f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; one pair says nothing about the noise."
+        return (
+            "unknown",
+            (
+                f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; one"
+                " pair says nothing about the noise."
+            ),
         )
     if math.isnan(row["lo"]):
-        return "unknown", (
-            f"differs from {base} by exactly {signed(mean, 4)}{unit} in all {plural(n, 'pair')}: "
-            "without any noise there is no interval and no test."
+        return (
+            "unknown",
+            (
+                f"differs from {base} by exactly {signed(mean, 4)}{unit} in all"
+                f" {plural(n, 'pair')}: without any noise there is no interval and no test."
+            ),
         )
     if row["resolved"]:
-        verdict, verb = "better" if words.better(mean) else "worse", "raises" if mean > 0 else "lowers"
+        verdict, verb = (
+            "better" if words.better(mean) else "worse",
+            "raises" if mean > 0 else "lowers",
+        )
         low, high = sorted((abs(row["lo"]), abs(row["hi"])))
-        return verdict, (
-            f"is {verdict} than {base}: it {verb} {words.phrase} by {number(abs(mean), digits)}{unit} "
-            f"(95% interval {ends(low, high, digits, number)}; {_evidence(row, over)})."
+        return (
+            verdict,
+            (
+                f"is {verdict} than {base}: it {verb} {words.phrase} by"
+                f" {number(abs(mean), digits)}{unit} (95% interval"
+                f" {ends(low, high, digits, number)}; {_evidence(row, over)})."
+            ),
         )
     if row["sd"] == 0:
-        return "unresolved", f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ."
+        return (
+            "unresolved",
+            f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ.",
+        )
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
-        almost = f" The interval excludes zero by itself, but the correction over {over} takes that back."
-    return "unresolved", (
-        f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit} (95% interval "
-        f"{ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)}). "
-        f"Not resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
+        almost = (
+            f" The interval excludes zero by itself, but the correction over {over} takes that"
+            " back."
+        )
+    return (
+        "unresolved",
+        (
+            f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit}"
+            f" (95% interval {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)}). Not"
+            f" resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
+        ),
     )
 
 
@@ -285,9 +432,18 @@ def _evidence(row: Mapping[Any, Any], over: str) -> str:
     return f"{plural(row['n'], 'pair')}; {f'Holm {p} over {over}' if over else p}"
 
 
-def _summaries(words: MetricWords, baseline: str, answers: tuple[Answer, ...]) -> tuple[str, tuple[Answer, ...], str]:
-    """How many levels are better, worse, not told apart: the fields of a `Family` behind its heading."""
-    against = {"better": f" than {baseline}", "worse": f" than {baseline}", "unresolved": f" from {baseline}", "unknown": ""}
+def _summaries(
+    words: MetricWords, baseline: str, answers: tuple[Answer, ...]
+) -> tuple[str, tuple[Answer, ...], str]:
+    """How many levels are better, worse, not told apart: the fields of a `Family` behind its
+    heading.
+    """
+    against = {
+        "better": f" than {baseline}",
+        "worse": f" than {baseline}",
+        "unresolved": f" from {baseline}",
+        "unknown": "",
+    }
     plain, full = [], []
     for verdict, text in VERDICTS.items():
         mine = [answer for answer in answers if answer.verdict == verdict]
@@ -297,7 +453,11 @@ def _summaries(words: MetricWords, baseline: str, answers: tuple[Answer, ...]) -
             plain.append(f"{names} {is_so}")
             if verdict == "unresolved":
                 none = len(mine) == len(answers) > 1
-                said = f"none of {len(mine)} ({names}) is told apart{against[verdict]}" if none else f"{names} {is_so}"
+                said = (
+                    f"none of {len(mine)} ({names}) is told apart{against[verdict]}"
+                    if none
+                    else f"{names} {is_so}"
+                )
                 see = sight(words, [one.sees for one in mine])
                 full.append(said + (f": {see}" if see else ""))
             else:

@@ -29,8 +29,13 @@ def fairness(material: Material) -> list[str]:
 
 def _matched(material: Material) -> str:
     match = material.settings.get("match") or {}
-    body, every = {"n_params_body": "the parameters without embeddings and head"}, {"n_params": "all parameters"}
-    counted = (every if match.get("params") == "total" else {**body, **every}) | {"flops": "the training FLOPs"}
+    body, every = (
+        {"n_params_body": "the parameters without embeddings and head"},
+        {"n_params": "all parameters"},
+    )
+    counted = (every if match.get("params") == "total" else {**body, **every}) | {
+        "flops": "the training FLOPs"
+    }
     sizes = material.compared.groupby("cell")[list(counted)].first().astype(float)
     base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
@@ -44,7 +49,10 @@ def _matched(material: Material) -> str:
         left = "every arm has the parameters and the training FLOPs of its baseline"
     if match:
         named = next(iter(counted.values())).removeprefix("the ")
-        return f"Matched: {'FLOPs' if match.get('flops') else named}, by {match.get('by', 'd_mlp')}; {left}."
+        return (
+            f"Matched: {'FLOPs' if match.get('flops') else named}, by {match.get('by', 'd_mlp')};"
+            f" {left}."
+        )
     return f"Matched: nothing but the budget of the study file; {left}."
 
 
@@ -53,15 +61,24 @@ def _tuned(material: Material) -> str:
     rates = sorted(set(material.compared["lr"].dropna())) if "lr" in material.compared else []
     if tune:
         per = tune.get("per", "study")
-        each = "once for all cells" if per == "study" else f"for each {listed([per] if isinstance(per, str) else per)}"
-        chosen = f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
+        each = (
+            "once for all cells"
+            if per == "study"
+            else f"for each {listed([per] if isinstance(per, str) else per)}"
+        )
+        chosen = (
+            f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
+        )
         shares = any(len(row["cells"]) > 1 for row in tuned.found(material))
         first = ", on the first cell of each group" if shares else ""
         return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
     if "lr" in (material.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
-        return f"Not tuned: every run has learning rate {rates[0]:.3g}, so an arm that wants another one loses by it."
+        return (
+            f"Not tuned: every run has learning rate {rates[0]:.3g}, so an arm that wants another"
+            " one loses by it."
+        )
     return "Not tuned: learning rates are those of the study file."
 
 
@@ -71,13 +88,15 @@ def _paired(material: Material) -> str:
     median = number(float(correlation.median()), 2) if len(correlation) else ""
     shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
     return (
-        f"Paired: runs of one seed share their batch order and the start of every weight of the same name and shape "
-        f"({plural(seeds, 'seed')}{shared})."
+        "Paired: runs of one seed share their batch order and the start of every weight of the"
+        f" same name and shape ({plural(seeds, 'seed')}{shared})."
     )
 
 
 def state(material: Material) -> str:
-    """How far the study is: "40 of 40 runs are complete", what is missing, and what cannot be decided."""
+    """How far the study is: "40 of 40 runs are complete", what is missing, and what cannot be
+    decided.
+    """
     return " ".join([_counted(material), *(f"{sentence(text)}." for text in material.waiting)])
 
 
@@ -88,10 +107,20 @@ def _counted(material: Material) -> str:
         tuning = material.runs[material.runs["role"] == "tune"].drop_duplicates("run")
         ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
         if len(tuning):
-            return f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')} ended."
+            return (
+                f"The learning rates are being tuned: {ended} of {plural(len(tuning), 'run')}"
+                " ended."
+            )
         return "No run is registered yet."
-    parts = [f"{int(counts.get('complete', 0))} of {plural(total, 'run')} {'is' if total == 1 else 'are'} complete"]
-    for status, text in (("diverged", "diverged"), ("failed", "failed"), ("oom", "ran out of memory")):
+    parts = [
+        f"{int(counts.get('complete', 0))} of {plural(total, 'run')}"
+        f" {'is' if total == 1 else 'are'} complete"
+    ]
+    for status, text in (
+        ("diverged", "diverged"),
+        ("failed", "failed"),
+        ("oom", "ran out of memory"),
+    ):
         if counts.get(status, 0):
             parts.append(f"{int(counts[status])} {text}")
     waiting = int(sum(counts.get(status, 0) for status in UNFINISHED))

@@ -1,4 +1,6 @@
-"""What a reader of one contrast must know besides: what was lost, how far its test can be trusted, what else differs."""
+"""What a reader of one contrast must know besides: what was lost, how far its test can be trusted,
+what else differs.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ from ablate.report.words import number, p_value, percent, plural
 from ablate.study import values
 from ablate.units import listed
 
-BROKEN = {"diverged": "diverged", "failed": "failed", "oom": "ran out of memory", "complete": "has no finite value"}
-WIDER = 2.0  # times that the seeds of one arm spread as widely as the other's, from which on it is said
+BROKEN = {
+    "diverged": "diverged",
+    "failed": "failed",
+    "oom": "ran out of memory",
+    "complete": "has no finite value",
+}
+# times that the seeds of one arm spread as widely as the other's, from which on it is said
+WIDER = 2.0
 SURE = 0.01  # and the p at which it is
 
 
-def caveats(material: Material, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str) -> list[str]:
-    """Sentences behind the claim about the contrast `row`, whose rows of the view `pairs` are given."""
+def caveats(
+    material: Material, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str
+) -> list[str]:
+    """Sentences behind the claim about the contrast `row`, whose rows of the view `pairs` are
+    given.
+    """
     return [
         *_same(material, row),
         *_equivalence(material, pairs, verdict),
@@ -40,7 +52,9 @@ def _same(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
-    """Whether the difference is small enough not to matter, where the study file says what that is."""
+    """Whether the difference is small enough not to matter, where the study file says what that
+    is.
+    """
     delta = (material.settings.get("report") or {}).get("delta")
     if delta is None or pairs.empty:
         return
@@ -49,9 +63,15 @@ def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Itera
     if math.isnan(found.p):
         return
     if found.equivalent:
-        yield f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests, {p_value(found.p)})."
+        yield (
+            f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests,"
+            f" {p_value(found.p)})."
+        )
     elif verdict == "unresolved":
-        yield f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests, {p_value(found.p)})."
+        yield (
+            f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests,"
+            f" {p_value(found.p)})."
+        )
 
 
 def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
@@ -59,9 +79,14 @@ def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
     if not row["lost"]:
         return "its runs are not finished" if row["pending"] else "there is no pair"
     if row["pending"]:
-        what = f"{plural(row['lost'], 'pair')} {'is' if row['lost'] == 1 else 'are'} lost and {row['pending']} still to run"
+        what = (
+            f"{plural(row['lost'], 'pair')} {'is' if row['lost'] == 1 else 'are'} lost and"
+            f" {row['pending']} still to run"
+        )
     else:
-        what = {1: "its only pair is lost", 2: "both pairs are lost"}.get(row["lost"], f"all {row['lost']:,} pairs are lost")
+        what = {1: "its only pair is lost", 2: "both pairs are lost"}.get(
+            row["lost"], f"all {row['lost']:,} pairs are lost"
+        )
     return f"{what}: {_reasons(row, pairs)}"
 
 
@@ -69,36 +94,50 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
     """What became of the pairs that do not count, beside those that do."""
     if row["n"] and row["lost"]:
         total = row["n"] + row["lost"]
-        yield f"{row['lost']} of {plural(total, 'pair')} {'is' if row['lost'] == 1 else 'are'} lost: {_reasons(row, pairs)}."
+        yield (
+            f"{row['lost']} of {plural(total, 'pair')} {'is' if row['lost'] == 1 else 'are'} lost:"
+            f" {_reasons(row, pairs)}."
+        )
         if row["n"] > 1:
             yield "The test is of the pairs that are left, which flatters an arm that loses seeds."
     if row["n"] and row["pending"]:
-        yield f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to run."
+        yield (
+            f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to"
+            " run."
+        )
 
 
 def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
-    """ "parallel diverged with seeds 1 and 3; serial failed with seed 2": how the arms' runs ended without a value."""
+    """ "parallel diverged with seeds 1 and 3; serial failed with seed 2": how the arms' runs ended
+    without a value.
+    """
     done, said = pairs[analysis.ended(pairs)], []
     for name, prefix in ((row["level"], ""), (row["baseline_level"], "baseline_")):
         status = done[f"{prefix}status"]
         broken = done[(status != "complete") | ~np.isfinite(done[f"{prefix}value"].astype(float))]
         said += [
-            f"{name} {BROKEN[str(why)]} with seed{'s' if len(part) > 1 else ''} {listed(sorted(part['seed']))}"
+            f"{name} {BROKEN[str(why)]} with seed{'s' if len(part) > 1 else ''}"
+            f" {listed(sorted(part['seed']))}"
             for why, part in broken.groupby(f"{prefix}status")
         ]
     return "; ".join(said)
 
 
 def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
-    """A warning where the seeds of one arm clearly spread wider than the other's: see docs/method.md, A/A studies."""
+    """A warning where the seeds of one arm clearly spread wider than the other's: see
+    docs/method.md, A/A studies.
+    """
     whole = pairs[analysis.counted(pairs).notna().to_numpy()]
-    found = stats.unequal_spread(whole["value"].to_numpy(float), whole["baseline_value"].to_numpy(float))
+    found = stats.unequal_spread(
+        whole["value"].to_numpy(float), whole["baseline_value"].to_numpy(float)
+    )
     if found.p <= SURE and max(found.ratio, 1 / found.ratio) >= WIDER:
         wide, narrow = (row["level"], row["baseline_level"])[:: 1 if found.ratio > 1 else -1]
         ratio = number(max(found.ratio, 1 / found.ratio), 1)
         yield (
-            f"The seeds of {wide} spread {ratio} times as widely as those of {narrow} ({p_value(found.p)}, Pitman–Morgan): where "
-            "one arm has a tail of bad seeds, such tests find what is not there in 7 to 17% of studies, not in 5%."
+            f"The seeds of {wide} spread {ratio} times as widely as those of {narrow}"
+            f" ({p_value(found.p)}, Pitman–Morgan): where one arm has a tail of bad seeds, such"
+            " tests find what is not there in 7 to 17% of studies, not in 5%."
         )
 
 
@@ -110,8 +149,9 @@ def _instability(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
     if 0 < diverged < len(ended):
         low, high = stats.wilson(diverged, len(ended))
         yield (
-            f"It is unstable: {diverged} of {plural(len(ended), 'run')} diverged ({percent(diverged / len(ended))}, "
-            f"95% Wilson interval {percent(low)} to {percent(high)})."
+            f"It is unstable: {diverged} of {plural(len(ended), 'run')} diverged"
+            f" ({percent(diverged / len(ended))}, 95% Wilson interval {percent(low)} to"
+            f" {percent(high)})."
         )
 
 

@@ -12,7 +12,9 @@ from ablate.units import listed
 
 
 def sentences(material: Material) -> list[str]:
-    """A sentence a stratum: the change from the context of training to the longest, run by run, the least first."""
+    """A sentence a stratum: the change from the context of training to the longest, run by run, the
+    least first.
+    """
     finals = material.finals[material.finals["name"] == "loss_at_length"]
     losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
     longest = finals["at"].max()
@@ -22,16 +24,25 @@ def sentences(material: Material) -> list[str]:
     defined = set(finals.loc[finals["at"] == longest, "cell"])
     said = []
     for stratum in material.strata:
-        arms = material.arms[material.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
+        arms = (
+            material.arms[material.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
+        )
         measured = [cell for cell in arms.index if cell in losses.index]
-        effects = {arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined}
-        told = [_told(arm, one) for arm, one in sorted(effects.items(), key=lambda item: item[1].mean) if one.n]
+        effects = {
+            arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined
+        }
+        told = [
+            _told(arm, one)
+            for arm, one in sorted(effects.items(), key=lambda item: item[1].mean)
+            if one.n
+        ]
         lacking = [arms[cell] for cell in measured if cell not in defined]
         beyond = f"; not defined for {listed(lacking)}" if lacking else ""
         at = f"At {stratum}, with" if stratum else "With"
         if told:
             said.append(
-                f"{at} {longest:g} times the context of training the loss on the same targets changes by {listed(told)}{beyond}."
+                f"{at} {longest:g} times the context of training the loss on the same targets"
+                f" changes by {listed(told)}{beyond}."
             )
     return said
 

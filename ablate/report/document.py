@@ -1,4 +1,6 @@
-"""What a report consists of, before it becomes HTML, Markdown, LaTeX or CSV: sections of text, tables and pictures."""
+"""What a report consists of, before it becomes HTML, Markdown, LaTeX or CSV: sections of text,
+tables and pictures.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Table:
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers, and stand to the right."""
         return tuple(
-            bool(column) and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
+            bool(column)
+            and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
             for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))
         )
 
@@ -58,7 +61,9 @@ class Picture:
     @property
     def svg(self) -> str:
         """The figure as it stands in the page; once it is drawn."""
-        return figures.inline(self.file.read_text(encoding="utf-8"), self.name, html.escape(self.title))
+        return figures.inline(
+            self.file.read_text(encoding="utf-8"), self.name, html.escape(self.title)
+        )
 
 
 @dataclass(frozen=True)
@@ -85,25 +90,56 @@ def missing(value: object) -> bool:
 
 
 def to_csv(table: Table) -> str:
-    """The table's values, not rounded. What is not known is empty, and so is NaN; ±Inf are "inf" and "-inf"."""
+    """The table's values, not rounded. What is not known is empty, and so is NaN; ±Inf are "inf"
+    and "-inf".
+    """
     if table.data is not None:
         return table.data.to_csv(index=False, lineterminator="\n")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows([["" if missing(exported(cell)) else exported(cell) for cell in row] for row in table.rows])
+    writer.writerows(
+        [["" if missing(exported(cell)) else exported(cell) for cell in row] for row in table.rows]
+    )
     return text.getvalue()
 
 
 _TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "–": "--", "×": r"$\times$", "±": r"$\pm$",
-    "∞": r"$\infty$", "“": "``", "”": "''", "<": "$<$", ">": "$>$", "\n": " ",
-    "·": r"$\cdot$", "√": r"$\surd$", "Σ": r"$\Sigma$", "Φ": r"$\Phi$", "≤": r"$\leq$", "≥": r"$\geq$", "…": r"\dots{}",
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "∞": r"$\infty$",
+    "“": "``",
+    "”": "''",
+    "<": "$<$",
+    ">": "$>$",
+    "\n": " ",
+    "·": r"$\cdot$",
+    "√": r"$\surd$",
+    "Σ": r"$\Sigma$",
+    "Φ": r"$\Phi$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "…": r"\dots{}",
     "ᵀ": r"$^\top$",
-    "α": r"$\alpha$", "§": r"\S{}", "→": r"$\to$",
-}  # fmt: skip
-_TEX |= {digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", ("0123456789-"), strict=True)}
+    "α": r"$\alpha$",
+    "§": r"\S{}",
+    "→": r"$\to$",
+}
+_TEX |= {
+    digit: f"$^{{{plain}}}$" for digit, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)
+}
 
 
 def tex(text: str) -> str:

@@ -1,4 +1,6 @@
-"""The tables of the scaling section: constants, curves compared, isoFLOP minima, and what other counts of N and C would give."""
+"""The tables of the scaling section: constants, curves compared, isoFLOP minima, and what other
+counts of N and C would give.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,38 @@ def _constants(scaled: Scaled) -> Table:
     shown = [name for name in names if any(name in one.constants for one in scaled.fits.values())]
     rows: list[tuple[str | Value, ...]] = []
     for name, one in scaled.fits.items():
-        miss = Value("–", None) if one.held_out is None else Value(_miss(one.held_out), one.held_out.miss)
+        miss = (
+            Value("–", None)
+            if one.held_out is None
+            else Value(_miss(one.held_out), one.held_out.miss)
+        )
         constants = [_value(one.constants[key]) for key in shown]
         rows.append(
-            (name, one.form.symbol, Value(f"{one.runs}", one.runs), *constants, Value(f"{one.noise:.2%}", one.noise), miss)
+            (
+                name,
+                one.form.symbol,
+                Value(f"{one.runs}", one.runs),
+                *constants,
+                Value(f"{one.noise:.2%}", one.noise),
+                miss,
+            )
         )
-    what = next((one.held_out.what for one in scaled.fits.values() if one.held_out), "what was held out")
+    what = next(
+        (one.held_out.what for one in scaled.fits.values() if one.held_out), "what was held out"
+    )
     return Table(
         "fits",
-        f"Fitted curves, with 95% intervals by bootstrap over runs. The last column: how far the {what} lies from a curve fitted "
-        "without it, and the interval that this curve had for it.",
-        ("curve", "form", "runs", *(SYMBOLS.get(name, name) for name in shown), "off the curve", "held out"),
+        "Fitted curves, with 95% intervals by bootstrap over runs. The last column: how far the"
+        f" {what} lies from a curve fitted without it, and the interval that this curve had"
+        " for it.",
+        (
+            "curve",
+            "form",
+            "runs",
+            *(SYMBOLS.get(name, name) for name in shown),
+            "off the curve",
+            "held out",
+        ),
         tuple(rows),
     )
 
@@ -55,24 +78,50 @@ def _comparisons(scaled: Scaled) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     found = scaled.fitted.comparisons if scaled.fitted else ()
     for one in found:
-        tests = [cell for key in one.exponents for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))]
-        at_points = Value(gap(one.measured), one.measured.value) if one.measured else Value("–", None)
-        gaps = [at_points, *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high))]
+        tests = [
+            cell
+            for key in one.exponents
+            for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))
+        ]
+        at_points = (
+            Value(gap(one.measured), one.measured.value) if one.measured else Value("–", None)
+        )
+        gaps = [
+            at_points,
+            *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
+        ]
         crossing = Value(one.crossing.told(place), one.crossing.at.value)
         rows.append(
-            (one.group, one.baseline, one.verdict + ("" if one.trusted else " (not to be trusted)"), *tests, *gaps, crossing)
+            (
+                one.group,
+                one.baseline,
+                one.verdict + ("" if one.trusted else " (not to be trusted)"),
+                *tests,
+                *gaps,
+                crossing,
+            )
         )
     exponents = [SYMBOLS[key] for key in (found[0].exponents if found else ())]
     columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
     return Table(
         "curves-compared",
-        "Curves against each other: by how much their exponents differ, each with a floor E of its own and with one floor for "
-        "both, p by Holm; the loss relative to the baseline's over the measured range and at its ends; where the curves cross. "
-        "Verdict offset: the loss differs, the exponents are not told apart.",
-        ("curve", "against", "verdict", *(text for column in columns for text in (f"difference in {column}", "Holm p")),
-         "loss at the same points", "by the curves", "at the low end", "at the high end", "crossing"),
+        "Curves against each other: by how much their exponents differ, each with a floor E of its"
+        " own and with one floor for both, p by Holm; the loss relative to the baseline's over the"
+        " measured range and at its ends; where the curves cross. Verdict offset: the loss differs,"
+        " the exponents are not told apart.",
+        (
+            "curve",
+            "against",
+            "verdict",
+            *(text for column in columns for text in (f"difference in {column}", "Holm p")),
+            "loss at the same points",
+            "by the curves",
+            "at the low end",
+            "at the high end",
+            "crossing",
+        ),
         tuple(rows),
-    )  # fmt: skip
+    )
 
 
 def _test(one: Difference) -> tuple[Value, Value]:
@@ -87,7 +136,8 @@ def _minima(scaled: Scaled) -> Table:
     rows = [_minimum(name, minimum) for name, iso in isoflops.items() for minimum in iso.minima]
     return Table(
         "isoflop",
-        "The size of lowest loss in each budget, on the Akima interpolation of the losses over log size.",
+        "The size of lowest loss in each budget, on the Akima interpolation of the losses over log"
+        " size.",
         ("curve", "FLOPs", "best N", "best D", "loss", "no minimum"),
         tuple(rows),
     )
@@ -96,7 +146,11 @@ def _minima(scaled: Scaled) -> Table:
 def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     none = Value("–", None)
     best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
-    found = (none, none, none) if one.reason else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
+    found = (
+        (none, none, none)
+        if one.reason
+        else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
+    )
     return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
 
 
@@ -108,21 +162,33 @@ def _counts(scaled: Scaled, material: Material) -> Table:
             rows.append((name, counted.n, counted.c, alpha, a, by_minima))
     return Table(
         "counts",
-        "The exponents by what counts as N and as C: small models have much of their parameters in embeddings and of their FLOPs "
-        "in the head (Porian et al. 2024). Without the head's FLOPs equal budgets are not equal, and have no isoFLOP minima.",
+        "The exponents by what counts as N and as C: small models have much of their parameters in"
+        " embeddings and of their FLOPs in the head (Porian et al. 2024). Without the head's FLOPs"
+        " equal budgets are not equal, and have no isoFLOP minima.",
         ("curve", "N", "C", "α", "a of the best N ∝ C^a, by L(N, D)", "a, by isoFLOP minima"),
         tuple(rows),
     )
 
 
-def _recounted(scaled: Scaled, material: Material, key: str) -> Iterator[tuple[str, Value, Value, Value]]:
+def _recounted(
+    scaled: Scaled, material: Material, key: str
+) -> Iterator[tuple[str, Value, Value, Value]]:
     if scaled.fitted is None:
         return
     try:
-        again = scaled.fitted if key == "body" else replace(losses(material, key), against={}).fit(bootstraps=FEWER)
+        again = (
+            scaled.fitted
+            if key == "body"
+            else replace(losses(material, key), against={}).fit(bootstraps=FEWER)
+        )
     except AblateError:  # a form that cannot be fitted with this count has no row
         return
     for name, one in again.fits.items():
         iso = again.isoflops.get(name)
         a = _value(one.n_exponent) if one.form.columns == ("n", "d") else Value("–", None)
-        yield name, _value(one.constants["alpha"]), a, _value(iso.n_exponent) if iso else Value("–", None)
+        yield (
+            name,
+            _value(one.constants["alpha"]),
+            a,
+            _value(iso.n_exponent) if iso else Value("–", None),
+        )

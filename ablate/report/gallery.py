@@ -1,4 +1,6 @@
-"""The figures of a report: hung one by one, then drawn, side by side where there are processors for it."""
+"""The figures of a report: hung one by one, then drawn, side by side where there are processors for
+it.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +51,22 @@ class Gallery:
         stratum: int | None = None,
         **options: Any,
     ) -> Picture:
-        """`draw(*frames, **options)`, to be saved as svg, pdf and png. stratum: its number, where each has such a figure."""
+        """`draw(*frames, **options)`, to be saved as svg, pdf and png. stratum: its number, where
+        each has such a figure.
+        """
         name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.drawings, name
         self.drawings[name] = _Drawing(self.folder / name, draw, frames, options)
-        return Picture(name, title, caption, self.folder / f"{name}.svg", folded=(stratum or 0) >= OPEN)
+        return Picture(
+            name, title, caption, self.folder / f"{name}.svg", folded=(stratum or 0) >= OPEN
+        )
 
     def draw(self) -> None:
         """Draw what hangs here. Where a figure fails, its error is raised."""
         drawings = list(self.drawings.values())
-        processes = min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1  # elsewhere a fork is not safe
+        processes = (
+            min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1
+        )  # elsewhere a fork is not safe
         if processes > 1:
             _side_by_side([drawings[first::processes] for first in range(processes)])
         else:
@@ -81,7 +89,9 @@ class _Drawing:
 
 
 def _drawable(frame: Any) -> Any:
-    """A frame whose numbers an axis can span: those beyond are infinite, and drawn as what lies outside."""
+    """A frame whose numbers an axis can span: those beyond are infinite, and drawn as what lies
+    outside.
+    """
     if not isinstance(frame, pd.DataFrame):
         return frame
     floats = frame.select_dtypes("float")
@@ -89,13 +99,17 @@ def _drawable(frame: Any) -> Any:
 
 
 def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
-    """Draw each share in a process of its own. A fork has everything that is imported and read, and ends with its share."""
+    """Draw each share in a process of its own. A fork has everything that is imported and read, and
+    ends with its share.
+    """
     context = multiprocessing.get_context("fork")
     started = []
     try:
         for share in shares:
             answer, said = context.Pipe(duplex=False)
-            process = context.Process(target=_draw_apart, args=(share, said, os.getpid()), daemon=True)
+            process = context.Process(
+                target=_draw_apart, args=(share, said, os.getpid()), daemon=True
+            )
             process.start()
             said.close()  # ours: the pipe ends with the process
             started.append((process, answer))
@@ -105,8 +119,9 @@ def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
             except EOFError:
                 process.join()
                 raise AblateError(
-                    f"a process that drew figures ended early (exit code {process.exitcode}), as one does when memory runs out; "
-                    "with OMP_NUM_THREADS=1 they are drawn one after the other"
+                    f"a process that drew figures ended early (exit code {process.exitcode}), as"
+                    " one does when memory runs out; with OMP_NUM_THREADS=1 they are drawn one"
+                    " after the other"
                 ) from None
             if error is not None:
                 raise error
@@ -134,7 +149,9 @@ def _draw_apart(drawings: Sequence[_Drawing], said: Connection, parent: int) -> 
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or its words where another process could not make it again: not every class is made of its `args`."""
+    """The error, or its words where another process could not make it again: not every class is
+    made of its `args`.
+    """
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,6 @@
-"""What each factor of a whole grid does, over all levels of the others: variance explained, effects of its levels."""
+"""What each factor of a whole grid does, over all levels of the others: variance explained, effects
+of its levels.
+"""
 
 from __future__ import annotations
 
@@ -24,56 +26,106 @@ class Fitted:
 
 
 def fitted(material: Material) -> Fitted | None:
-    """The fit with interactions of two factors; without them where a grid has cells missing. None where no grid is asked for.
+    """The fit with interactions of two factors; without them where a grid has cells missing. None
+    where no grid is asked for.
 
     A run that stands in several cells is one observation: it counts in the first of them.
     """
-    if len(material.factors) < 2 or material.settings.get("design", "grid") != "grid" or material.good.empty:
+    if (
+        len(material.factors) < 2
+        or material.settings.get("design", "grid") != "grid"
+        or material.good.empty
+    ):
         return None
     if fields := material.incomparable:
         across = listed(name.removesuffix("_hash") for name in fields)
-        return Fitted(None, "", f"{material.words.phrase} does not compare across {across}, which the grid varies")
+        return Fitted(
+            None,
+            "",
+            f"{material.words.phrase} does not compare across {across}, which the grid varies",
+        )
     cells = list(material.levels)
-    runs = material.good.sort_values("cell", key=lambda names: names.map(cells.index), kind="stable").drop_duplicates("run")
-    named = {factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]] for factor in material.factors}
-    whole = len(set(zip(*named.values(), strict=True))) == math.prod(len(set(levels)) for levels in named.values())
+    runs = material.good.sort_values(
+        "cell", key=lambda names: names.map(cells.index), kind="stable"
+    ).drop_duplicates("run")
+    named = {
+        factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]]
+        for factor in material.factors
+    }
+    whole = len(set(zip(*named.values(), strict=True))) == math.prod(
+        len(set(levels)) for levels in named.values()
+    )
     try:
-        found = stats.grid_effects(runs["metric"].to_numpy(float), named, list(runs["seed"]), interactions=2 if whole else 1)
+        found = stats.grid_effects(
+            runs["metric"].to_numpy(float),
+            named,
+            list(runs["seed"]),
+            interactions=2 if whole else 1,
+        )
     except AblateError as error:
         return Fitted(None, "", str(error).removeprefix("grid: ").partition(";")[0])
     return Fitted(found, " ".join(_notes(material, whole)))
 
 
 def _notes(material: Material, whole: bool) -> list[str]:
-    ended = material.compared[material.compared["status"].isin(["diverged", "failed", "oom"])]["run"].nunique()
+    ended = material.compared[material.compared["status"].isin(["diverged", "failed", "oom"])][
+        "run"
+    ].nunique()
     return [
-        *(["As combinations of levels have no run, the effects of factors are taken to add up."] if not whole else []),
-        *([f"{plural(ended, 'run')} that diverged or failed {'is' if ended == 1 else 'are'} left out."] if ended else []),
-        *(["F and p take the number of seeds as given, though a pilot decided on it."] if material.pilots else []),
+        *(
+            ["As combinations of levels have no run, the effects of factors are taken to add up."]
+            if not whole
+            else []
+        ),
+        *(
+            [
+                f"{plural(ended, 'run')} that diverged or failed {'is' if ended == 1 else 'are'}"
+                " left out."
+            ]
+            if ended
+            else []
+        ),
+        *(
+            ["F and p take the number of seeds as given, though a pilot decided on it."]
+            if material.pilots
+            else []
+        ),
     ]
 
 
 def notes(material: Material) -> list[str]:
     """A sentence where a grid has no such tables."""
     found = fitted(material)
-    return [f"What each factor explains is not given: {found.without}."] if found and found.without else []
+    return (
+        [f"What each factor explains is not given: {found.without}."]
+        if found and found.without
+        else []
+    )
 
 
 def factors(material: Material) -> Table:
-    """How much of the metric's variance each factor, and each pair of factors, of a grid explains."""
+    """How much of the metric's variance each factor, and each pair of factors, of a grid
+    explains.
+    """
     found, rows = fitted(material), []
     if found and found.effects:
         rows = [
-            (term.name, Value(percent(term.explained), term.explained), Value(f"{term.df}", term.df),
-             Value(f"{term.f:,.3g}", term.f), Value(p_digits(term.p), term.p))
+            (
+                term.name,
+                Value(percent(term.explained), term.explained),
+                Value(f"{term.df}", term.df),
+                Value(f"{term.f:,.3g}", term.f),
+                Value(p_digits(term.p), term.p),
+            )
             for term in found.effects.terms
-        ]  # fmt: skip
+        ]
         rest = Value(percent(found.effects.residual), found.effects.residual)
         df = Value(f"{found.effects.df_residual}", found.effects.df_residual)
         rows.append(("residual", rest, df, Value("", None), Value("", None)))
     caption = (
-        "Share of the metric's variance that each term explains: least squares over all complete runs, with the seeds as blocks, "
-        "each term tested with the others in the model (type III). " + (found.note if found else "")
+        "Share of the metric's variance that each term explains: least squares over all complete"
+        " runs, with the seeds as blocks, each term tested with the others in the model (type"
+        " III). " + (found.note if found else "")
     )
     columns = ("term", "variance explained", "degrees of freedom", "F", "p")
     return Table("factors", caption.strip(), columns, tuple(rows), _sql(material))
@@ -91,8 +143,9 @@ def main_effects(material: Material) -> Table:
             tests = (Value(p_digits(p), p) for p in (level.p, float(p_holm)))
             rows.append((factor, level.level, material.orders[factor][0], effect, interval, *tests))
     caption = (
-        f"What a level does to {material.words.axis}, on the mean over all levels of the other factors with equal weight: of the "
-        "same least-squares fit. Holm's correction is over the levels of a factor. " + (found.note if found else "")
+        f"What a level does to {material.words.axis}, on the mean over all levels of the other"
+        " factors with equal weight: of the same least-squares fit. Holm's correction is over the"
+        " levels of a factor. " + (found.note if found else "")
     )
     columns = ("factor", "level", "against", "effect", "95% interval", "p", "Holm p")
     return Table("main-effects", caption.strip(), columns, tuple(rows), _sql(material))

@@ -21,20 +21,31 @@ def families(material: Material) -> list[Family]:
         for row in (row for row in rows if row["resolved"]):
             digits = decimals((row["hi"] - row["lo"]) / 2)
             p = p_value(row["p_holm"])
-            evidence = f"{plural(row['n'], 'seed')}; {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
+            evidence = (
+                f"{plural(row['n'], 'seed')};"
+                f" {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
+            )
             text = (
-                f"is not the sum of its parts: together they change {words.phrase} by {signed(row['mean'], digits)}{words.after} "
-                f"beyond that (95% interval {ends(row['lo'], row['hi'], digits)}; {evidence})."
+                f"is not the sum of its parts: together they change {words.phrase} by"
+                f" {signed(row['mean'], digits)}{words.after} beyond that (95% interval"
+                f" {ends(row['lo'], row['hi'], digits)}; {evidence})."
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
         see = sight(words, [row["resolvable"] for row in rest])
         told = listed(row["level"] for row in rest)
-        summary = f"Not told from the sum of its parts: {told}{f'; {see}' if see else ''}." if rest else ""
+        summary = (
+            f"Not told from the sum of its parts: {told}{f'; {see}' if see else ''}."
+            if rest
+            else ""
+        )
         if answers or rest:
             where = f" at {stratum}" if stratum else ""
             beyond = (
-                f"Beyond the sum of its parts: {listed(f'{one.level} ({one.numbers})' for one in answers)}. " if answers else ""
+                "Beyond the sum of its parts:"
+                f" {listed(f'{one.level} ({one.numbers})' for one in answers)}. "
+                if answers
+                else ""
             )
             heading = f"{factor}{where}: do they do more than each by itself?"
             found.append(Family(heading, summary, tuple(answers), beyond + summary))
@@ -54,7 +65,9 @@ def interactions(material: Material) -> Table:
                 row["level"],
                 Value(f"{row['n']}", row["n"]),
                 Value(signed(row["mean"], places), row["mean"]),
-                Value("–" if math.isnan(row["lo"]) else ends(row["lo"], row["hi"], places), row["lo"]),
+                Value(
+                    "–" if math.isnan(row["lo"]) else ends(row["lo"], row["hi"], places), row["lo"]
+                ),
                 Value(p_digits(row["p"]), row["p"]),
                 Value(p_digits(row["p_holm"]), row["p_holm"]),
                 measured(row["resolvable"], places),
@@ -62,13 +75,24 @@ def interactions(material: Material) -> Table:
         )
     return Table(
         "interactions",
-        f"By how much factors together change {material.words.axis} beyond the sum of what each does by itself: the mean, over "
-        "the seeds whole in all of these cells, of the joint difference from the baseline minus the single ones. Holm's "
-        "correction is over the levels of the same factors.",
-        (*(("stratum",) if several else ()), "factors", "levels", "seeds", "beyond the sum", "95% interval", "p", "Holm p",
-         "can see"),
+        f"By how much factors together change {material.words.axis} beyond the sum of what each"
+        " does by itself: the mean, over the seeds whole in all of these cells, of the joint"
+        " difference from the baseline minus the single ones. Holm's correction is over the levels"
+        " of the same factors.",
+        (
+            *(("stratum",) if several else ()),
+            "factors",
+            "levels",
+            "seeds",
+            "beyond the sum",
+            "95% interval",
+            "p",
+            "Holm p",
+            "can see",
+        ),
         tuple(rows),
-        "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed, difference\nFROM pairs\n"
-        f"WHERE study = {quoted(material.study.name)} AND status = 'complete' AND baseline_status = 'complete';",
+        "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed,"
+        f" difference\nFROM pairs\nWHERE study = {quoted(material.study.name)} AND status ="
+        " 'complete' AND baseline_status = 'complete';",
         data=material.interactions,
-    )  # fmt: skip
+    )

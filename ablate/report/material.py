@@ -44,7 +44,9 @@ class Material:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """Held-out and training loss of compared runs; read when first asked for, as the answer alone needs none."""
+        """Held-out and training loss of compared runs; read when first asked for, as the answer
+        alone needs none.
+        """
         curves = results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
         return curves[curves["role"] == "compare"]
 
@@ -73,9 +75,15 @@ class Material:
 
     @cached_property
     def incomparable(self) -> list[str]:
-        """The fields that differ between compared cells, though the metric does not compare across them."""
+        """The fields that differ between compared cells, though the metric does not compare across
+        them.
+        """
         fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
-        return [name for name in fields if name in self.compared and self.compared[name].nunique(dropna=False) > 1]
+        return [
+            name
+            for name in fields
+            if name in self.compared and self.compared[name].nunique(dropna=False) > 1
+        ]
 
     @property
     def factors(self) -> list[str]:
@@ -89,11 +97,15 @@ class Material:
 def gather(db: Database, study: str) -> Material:
     """Read all that the report on `study` needs."""
     runs = results.load(study, db)
-    seconds = results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
+    seconds = (
+        results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
+    )
     runs["seconds"] = runs["run"].map(seconds).astype(float)
     arms = results.arms(study, db)
     strata = list(dict.fromkeys(arms["stratum"]))
-    arms = arms.sort_values("stratum", key=lambda column: column.map(strata.index), kind="stable").reset_index(drop=True)
+    arms = arms.sort_values(
+        "stratum", key=lambda column: column.map(strata.index), kind="stable"
+    ).reset_index(drop=True)
     finals = results.finals(study, db=db)
     pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
     return Material(

@@ -8,15 +8,28 @@ from ablate.report.words import plural
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
-RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")  # of the optimiser's settings, what a reader needs to repeat it
+RECIPE = (
+    "weight_decay",
+    "grad_clip",
+    "warmup",
+    "dropout",
+)  # of the optimiser's settings, what a reader needs to repeat it
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
 
 
 def paragraphs(material: Material) -> list[str]:
-    """Training, comparison, statistics, and where the numbers are; from what the study and its runs are."""
+    """Training, comparison, statistics, and where the numbers are; from what the study and its runs
+    are.
+    """
     if material.compared.empty:
         return []
-    return [_training(material), *_tuning(material), _comparison(material), _statistics(material), _provenance(material)]
+    return [
+        _training(material),
+        *_tuning(material),
+        _comparison(material),
+        _statistics(material),
+        _provenance(material),
+    ]
 
 
 def _training(material: Material) -> str:
@@ -30,12 +43,16 @@ def _training(material: Material) -> str:
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
     shapes = {name: sorted(set(runs[name])) for name in ("n_layer", "d_model", "n_head", "d_mlp")}
     shape = listed(f"{name} {listed(found, 'or')}" for name, found in shapes.items())
-    recipe = listed(f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}" for name in RECIPE)
+    recipe = listed(
+        f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
+        for name in RECIPE
+    )
     return (
-        f"Transformers with {said['objective']} language modelling ({shape}) were trained on {amount} tokens of {said['corpus']} "
-        f"({said['tokenizer']} tokens, {said['n_ctx']} a sequence, {batch} a step) by AdamW with a {said['schedule']} schedule, "
-        f"in {said['precision']}: {recipe}. Held-out text is the last tenth of each document, or every tenth "
-        "document where there are 50 or more; it is never trained on."
+        f"Transformers with {said['objective']} language modelling ({shape}) were trained on"
+        f" {amount} tokens of {said['corpus']} ({said['tokenizer']} tokens, {said['n_ctx']} a"
+        f" sequence, {batch} a step) by AdamW with a {said['schedule']} schedule, in"
+        f" {said['precision']}: {recipe}. Held-out text is the last tenth of each document, or"
+        " every tenth document where there are 50 or more; it is never trained on."
     )
 
 
@@ -43,58 +60,76 @@ def _tuning(material: Material) -> list[str]:
     if not tuned.found(material):
         return []
     return [
-        "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is even on a log scale, a step "
-        "more while the best was at its edge, then the two rates half a step around the best; a rate at which a run diverged "
-        "counts as infinitely bad. A chosen rate was stored before any compared run used it."
+        "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is"
+        " even on a log scale, a step more while the best was at its edge, then the two rates half"
+        " a step around the best; a rate at which a run diverged counts as infinitely bad. A chosen"
+        " rate was stored before any compared run used it."
     ]
 
 
 def _comparison(material: Material) -> str:
     counts = material.compared.groupby("cell")["seed"].nunique()
     least, most = int(counts.min()), int(counts.max())
-    seeds = f"the same {plural(most, 'seed')}" if least == most else f"the seeds of its stratum, {least} to {most} of them"
+    seeds = (
+        f"the same {plural(most, 'seed')}"
+        if least == most
+        else f"the seeds of its stratum, {least} to {most} of them"
+    )
     return (
-        f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start of "
-        "every weight by its name and shape, so that a cell and its baseline are compared pair by pair. The metric is "
-        f"{material.words.axis} at the end of the whole schedule; no checkpoint was chosen."
+        f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start"
+        " of every weight by its name and shape, so that a cell and its baseline are compared pair"
+        f" by pair. The metric is {material.words.axis} at the end of the whole schedule; no"
+        " checkpoint was chosen."
     )
 
 
 def _statistics(material: Material) -> str:
     most = int(material.effects["n"].max()) if len(material.effects) else 0
     check = (
-        f" With {plural(most, 'pair')} that test cannot reach p < 0.05, for which it takes {SIGN_FLIP_FROM}: the result rests on "
-        "the t-test's assumption of normal differences."
+        f" With {plural(most, 'pair')} that test cannot reach p < 0.05, for which it takes"
+        f" {SIGN_FLIP_FROM}: the result rests on the t-test's assumption of normal differences."
         if 0 < most < SIGN_FLIP_FROM
         else ""
     )
     return (
-        "An effect is the mean of the paired differences, with the interval and the two-sided p of Student's t on one degree of "
-        f"freedom less than there are pairs. Within a family, which is {_family(material)} in one stratum, p is corrected by "
-        "Holm's method (1979) and the family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most "
-        f"0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise only.{check} A pair one of "
-        "whose runs diverged, failed, or ended without a finite value is lost: it is counted and named, never imputed. What a "
-        "study can see is the smallest true effect that a t-test, on so many pairs of the noise found and with the family's "
-        "correction, finds in four of five studies."
+        "An effect is the mean of the paired differences, with the interval and the two-sided p of"
+        " Student's t on one degree of freedom less than there are pairs. Within a family, which"
+        f" is {_family(material)} in one stratum, p is corrected by Holm's method (1979) and the"
+        " family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most"
+        f" 0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise"
+        f" only.{check} A pair one of whose runs diverged, failed, or ended without a finite value"
+        " is lost: it is counted and named, never imputed. What a study can see is the smallest"
+        " true effect that a t-test, on so many pairs of the noise found and with the family's"
+        " correction, finds in four of five studies."
     )
 
 
 def _family(material: Material) -> str:
     parts = material.settings.get("design") in PARTWISE
-    return "all parts that are taken away or added one at a time" if parts else "the levels of one factor"
+    return (
+        "all parts that are taken away or added one at a time"
+        if parts
+        else "the levels of one factor"
+    )
 
 
 def _stages(material: Material) -> str:
     if "two-stage t" not in set(material.effects["method"]):
         return ""
     return (
-        " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p therefore take the standard "
-        "deviation and the degrees of freedom of the pilot alone, which keeps their coverage whatever it asked for; where a "
-        "contrast has more seeds than its own pilot asked for, the wider of that interval and the usual one."
+        " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p"
+        " therefore take the standard deviation and the degrees of freedom of the pilot alone,"
+        " which keeps their coverage whatever it asked for; where a contrast has more seeds than"
+        " its own pilot asked for, the wider of that interval and the usual one."
     )
 
 
 def _provenance(material: Material) -> str:
     hashes = listed(sorted({str(value)[:12] for value in material.effects["input_hash"]}))
-    inputs = f" SHA-256 of all values that went into a family's effects: {hashes}." if hashes else ""
-    return f"All numbers are in the study's database: study {material.study.name}, revision {material.study.revision}.{inputs}"
+    inputs = (
+        f" SHA-256 of all values that went into a family's effects: {hashes}." if hashes else ""
+    )
+    return (
+        f"All numbers are in the study's database: study {material.study.name}, revision"
+        f" {material.study.revision}.{inputs}"
+    )

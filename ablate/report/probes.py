@@ -19,22 +19,35 @@ def sentences(material: Material) -> list[str]:
         return []
     name = metrics.parse(material.study.metric)[0].name
     if name.startswith("probe_"):
-        rests = f"{material.words.phrase}, of the same hidden tokens in every arm, which favours arms trained near that ratio"
+        rests = (
+            f"{material.words.phrase}, of the same hidden tokens in every arm, which favours arms"
+            " trained near that ratio"
+        )
     elif metrics.METRICS[name].downstream:
         rests = f"{material.words.phrase}, which favours no masking ratio"
     else:
         rests = f"{material.words.phrase} at the ratio of training"
-    ratios = listed(column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio "))
-    return [f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios} stand beside it."]
+    ratios = listed(
+        column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio ")
+    )
+    return [
+        f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios}"
+        " stand beside it."
+    ]
 
 
 def chance(material: Material) -> list[str]:
-    """How often a guess is right, where the metric is that of a linear probe: it is tested on as many passages of each class."""
+    """How often a guess is right, where the metric is that of a linear probe: it is tested on as
+    many passages of each class.
+    """
     rule = LABELS.get(material.study.metric)
     if rule is None:
         return []
     classes = len(rule.names)
-    return [f"A guess is right in {percent(1 / classes)}: the probe is tested on as many passages of each of {classes} classes."]
+    return [
+        f"A guess is right in {percent(1 / classes)}: the probe is tested on as many passages of"
+        f" each of {classes} classes."
+    ]
 
 
 def grid(material: Material) -> Table:
@@ -44,15 +57,30 @@ def grid(material: Material) -> Table:
     spread = finals.groupby(["cell", "at"])["value"].std().median()
     several, rows = any(material.strata), []
     for arm in material.arms[material.arms["cell"].isin(means.index)].to_dict("records"):
-        values = [measured(float(value), decimals(float(spread))) for value in means.loc[arm["cell"]]]
+        values = [
+            measured(float(value), decimals(float(spread))) for value in means.loc[arm["cell"]]
+        ]
         seeds = finals[finals["cell"] == arm["cell"]]["seed"].nunique()
-        rows.append((*((arm["stratum"],) if several else ()), str(arm["arm"]), Value(f"{seeds}", seeds), *values))
+        rows.append(
+            (
+                *((arm["stratum"],) if several else ()),
+                str(arm["arm"]),
+                Value(f"{seeds}", seeds),
+                *values,
+            )
+        )
     return Table(
         "probe-grid",
-        "Masked loss (nats per token) at each probe ratio, the mean over seeds. The same tokens are hidden in every arm; an arm "
-        "does best near the ratio that it was trained at.",
-        (*(("stratum",) if several else ()), "arm", "seeds", *(f"ratio {ratio:g}" for ratio in means.columns)),
+        "Masked loss (nats per token) at each probe ratio, the mean over seeds. The same tokens are"
+        " hidden in every arm; an arm does best near the ratio that it was trained at.",
+        (
+            *(("stratum",) if several else ()),
+            "arm",
+            "seeds",
+            *(f"ratio {ratio:g}" for ratio in means.columns),
+        ),
         tuple(rows),
-        "SELECT stratum, cell, at AS ratio, avg(value) AS probe_loss\nFROM runs JOIN final ON final.run_id = runs.run\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND name = 'probe_loss'\nGROUP BY cell, at;",
+        "SELECT stratum, cell, at AS ratio, avg(value) AS probe_loss\nFROM runs JOIN final ON"
+        f" final.run_id = runs.run\nWHERE study = {quoted(material.study.name)} AND role ="
+        " 'compare' AND name = 'probe_loss'\nGROUP BY cell, at;",
     )

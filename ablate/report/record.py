@@ -22,7 +22,9 @@ UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 def cost(material: Material) -> Table:
     """Device time, of steps and evaluation, by role and by what became of the attempt."""
-    frame = material.attempts.assign(device_seconds=material.attempts["device_seconds"].astype(float))
+    frame = material.attempts.assign(
+        device_seconds=material.attempts["device_seconds"].astype(float)
+    )
     frame = frame.drop_duplicates("id")
     rows = []
     for (role, status), part in frame.groupby(["role", "status"]):
@@ -31,7 +33,8 @@ def cost(material: Material) -> Table:
     total = float(frame["device_seconds"].sum())
     return Table(
         "cost",
-        f"Device time by role and by what became of the attempt: {duration(total)} in all, over {plural(len(frame), 'attempt')}.",
+        f"Device time by role and by what became of the attempt: {duration(total)} in all, over"
+        f" {plural(len(frame), 'attempt')}.",
         ("role", "attempts that ended", "attempts", "device time"),
         tuple(rows),
         questions.find("gpu-seconds").with_values(study=material.study.name) + ";",
@@ -40,29 +43,49 @@ def cost(material: Material) -> Table:
 
 def setting(material: Material) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
-    frame = material.attempts[material.attempts["status"].isin(["complete", "diverged"])].drop_duplicates("id")
-    frame = frame.assign(device=frame["device_name"].where(frame["device_name"].notna(), frame["device"]))
+    frame = material.attempts[
+        material.attempts["status"].isin(["complete", "diverged"])
+    ].drop_duplicates("id")
+    frame = frame.assign(
+        device=frame["device_name"].where(frame["device_name"].notna(), frame["device"])
+    )
     keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
-    for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(keys, dropna=False, sort=False):
+    for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(
+        keys, dropna=False, sort=False
+    ):
         known: list[Any] = [None if value is None or value != value else value for value in values]
         host, device, threads, pack, compiled, versions, commit, dirty = known
         rows.append(
             (
                 Value(f"{part['run'].nunique():,}", part["run"].nunique()),
-                _text(device), _text(host), _text(threads), _text(pack), _text(compiled), _versions(versions),
+                _text(device),
+                _text(host),
+                _text(threads),
+                _text(pack),
+                _text(compiled),
+                _versions(versions),
                 _text(commit)[:12] + (" with uncommitted changes" if dirty else ""),
             )
-        )  # fmt: skip
+        )
     return Table(
         "setting",
         "How the accepted runs were run.",
-        ("runs", "device", "host", "threads", "runs packed together", "compiled", "versions", "commit"),
+        (
+            "runs",
+            "device",
+            "host",
+            "threads",
+            "runs packed together",
+            "compiled",
+            "versions",
+            "commit",
+        ),
         tuple(rows),
-        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host, threads, pack_size, compile_mode,\n"
-        '       versions, "commit", dirty\nFROM runs JOIN attempt ON attempt.run_id = runs.run\n'
-        f"WHERE study = {quoted(material.study.name)} AND attempt.status IN ('complete', 'diverged')\n"
-        "GROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
+        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host,"
+        ' threads, pack_size, compile_mode,\n       versions, "commit", dirty\nFROM runs JOIN'
+        f" attempt ON attempt.run_id = runs.run\nWHERE study = {quoted(material.study.name)} AND"
+        " attempt.status IN ('complete', 'diverged')\nGROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
 
@@ -71,21 +94,34 @@ def _seconds(value: float) -> Value:
 
 
 def _text(value: Any) -> str:
-    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) or value == "" else str(value)
+    return (
+        "–"
+        if value is None or (isinstance(value, float) and math.isnan(value)) or value == ""
+        else str(value)
+    )
 
 
 def _versions(value: Any) -> str:
     try:
-        return ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version) or "–"
+        return (
+            ", ".join(f"{name} {version}" for name, version in json.loads(value).items() if version)
+            or "–"
+        )
     except (TypeError, ValueError, AttributeError):
         return _text(value)
 
 
 def troubles(material: Material) -> Table:
-    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by name."""
+    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by
+    name.
+    """
     last = material.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
     rows = []
-    for run in material.runs[material.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records"):
+    for run in (
+        material.runs[material.runs["status"].isin(UNFINISHED)]
+        .drop_duplicates("run")
+        .to_dict("records")
+    ):
         error = last["error"].get(run["run"]) if len(last) else None
         step = run["diverged_at"]
         rows.append(
@@ -102,11 +138,13 @@ def troubles(material: Material) -> Table:
         )
     return Table(
         "troubles",
-        "Runs that did not complete. A diverged run is a result: it stays in every count, and its pairs are lost, not left out.",
+        "Runs that did not complete. A diverged run is a result: it stays in every count, and its"
+        " pairs are lost, not left out.",
         ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
         tuple(rows),
-        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND status IN ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
+        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\nWHERE study ="
+        f" {quoted(material.study.name)} AND status IN"
+        f" ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
     )
 
 
@@ -124,17 +162,20 @@ def unstable(material: Material) -> Table:
             rows.append((str(cell), counted, Value(percent(share), share), interval))
     return Table(
         "unstable",
-        "Cells of which runs diverged, with the share of seeds that did and its 95% interval (Wilson 1927).",
+        "Cells of which runs diverged, with the share of seeds that did and its 95% interval"
+        " (Wilson 1927).",
         ("cell", "diverged", "share", "95% interval"),
         tuple(rows),
-        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status IN ('complete', 'diverged')\n"
-        "GROUP BY cell HAVING sum(status = 'diverged') > 0;",
+        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\nWHERE"
+        f" study = {quoted(material.study.name)} AND role = 'compare' AND status IN ('complete',"
+        " 'diverged')\nGROUP BY cell HAVING sum(status = 'diverged') > 0;",
     )
 
 
 def _last_line(error: Any) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
+    lines = (
+        [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
+    )
     return lines[-1][:200] if lines else "–"
 
 
@@ -158,9 +199,20 @@ def runs(material: Material) -> Table:
     return Table(
         "runs",
         f"All {plural(len(rows), 'run')}.",
-        ("run", "cell", "seed", "role", "status", material.words.axis, "learning rate", "training time", "attempts"),
+        (
+            "run",
+            "cell",
+            "seed",
+            "role",
+            "status",
+            material.words.axis,
+            "learning rate",
+            "training time",
+            "attempts",
+        ),
         rows,
-        f"SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study = {quoted(material.study.name)};",
+        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study ="
+        f" {quoted(material.study.name)};",
         folded=True,
         data=material.runs,
     )
@@ -169,5 +221,9 @@ def runs(material: Material) -> Table:
 def excluded(material: Material) -> list[str]:
     """A sentence on what the study file leaves out."""
     rules = material.settings.get("exclude") or []
-    named = [", ".join(f"{factor} = {level}" for factor, level in rule.items()) for rule in rules if isinstance(rule, dict)]
+    named = [
+        ", ".join(f"{factor} = {level}" for factor, level in rule.items())
+        for rule in rules
+        if isinstance(rule, dict)
+    ]
     return [f"Left out by the study file: {'; '.join(named)}."] if named else []

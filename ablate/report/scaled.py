@@ -1,4 +1,6 @@
-"""The scaling section: curves with intervals and a held-out check, the levels of [fit] compared, and their figures."""
+"""The scaling section: curves with intervals and a held-out check, the levels of [fit] compared,
+and their figures.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from ablate.scaling.table import ONE, complete
 from ablate.scaling.words import claim, enough
 from ablate.units import count, listed, power
 
-LEAST_LEVELS = 3  # of a factor of size or budget, from which a study without [fit] has a scaling section
+# of a factor of size or budget, from which a study without [fit] has a scaling section
+LEAST_LEVELS = 3
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
 
@@ -41,14 +44,20 @@ class Scaled:
         """One row a run: n, d, c, loss, curve, held_out, residual."""
         names = self.losses.curves if any(self.losses.curves) else (ONE,) * len(self.losses.loss)
         columns, _ = complete(*(self.losses.columns.get(name) for name in ("n", "d", "c")))
-        frame = pd.DataFrame({**columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan})
+        frame = pd.DataFrame(
+            {**columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan}
+        )
         frame["curve"] = pd.Categorical(names, categories=list(dict.fromkeys(names)), ordered=True)
         for name, one in self.fits.items():
             mine = frame["curve"] == name
             at = {column: frame.loc[mine, column].to_numpy() for column in one.form.columns}
-            frame.loc[mine, "residual"] = frame.loc[mine, "loss"] / one.form.loss(one.values, at) - 1
+            frame.loc[mine, "residual"] = (
+                frame.loc[mine, "loss"] / one.form.loss(one.values, at) - 1
+            )
             if one.held_out is not None:
-                frame.loc[mine, "held_out"] = frame.loc[mine, one.held_out.column] >= one.held_out.from_
+                frame.loc[mine, "held_out"] = (
+                    frame.loc[mine, one.held_out.column] >= one.held_out.from_
+                )
         return frame
 
     @property
@@ -64,13 +73,21 @@ def gather(material: Material) -> Scaled | None:
     """The scaling of a study with [fit], or with three sizes or budgets; None for any other."""
     wanted = material.settings.get("fit", {})
     grown = (
-        [] if wanted else [f for f in resources(material.compared, material.levels) if len(material.orders[f]) >= LEAST_LEVELS]
+        []
+        if wanted
+        else [
+            f
+            for f in resources(material.compared, material.levels)
+            if len(material.orders[f]) >= LEAST_LEVELS
+        ]
     )
     if (not wanted and not grown) or material.good.empty:
         return None
     found = losses(material)
     if material.study.goal != "min":
-        return Scaled(found, None, "No curve is fitted: the forms are of a loss, and this metric rises.")
+        return Scaled(
+            found, None, "No curve is fitted: the forms are of a loss, and this metric rises."
+        )
     try:
         return Scaled(found, found.fit(hold_out=str(wanted.get("hold_out", ""))), "")
     except AblateError as error:
@@ -82,21 +99,31 @@ def losses(material: Material, count: str = "body") -> Losses:
     return of_study(material.runs, material.levels, group=group, count=count)
 
 
-# -- words ---------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 def lead(scaled: Scaled) -> list[str]:
-    """Whether the curves of [fit] are told to differ in exponents or in loss, and whether they cross: three sentences each."""
+    """Whether the curves of [fit] are told to differ in exponents or in loss, and whether they
+    cross: three sentences each.
+    """
     return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
 def _told(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
-    apart.append(f"loss {gap(one.measured)} at the points of both" if one.measured else f"loss {gap(one.gap)}")
-    cross = f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}" if one.crossing.inside else "do not cross"
+    apart.append(
+        f"loss {gap(one.measured)} at the points of both"
+        if one.measured
+        else f"loss {gap(one.gap)}"
+    )
+    cross = (
+        f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}"
+        if one.crossing.inside
+        else "do not cross"
+    )
     return (
-        f"{_claim(one)} Differences from {one.baseline}: {listed(apart)}. "
-        f"The curves {cross} within the measured range; {one.crossing.share_inside:.0%} of replicates do."
+        f"{_claim(one)} Differences from {one.baseline}: {listed(apart)}. The curves {cross} within"
+        f" the measured range; {one.crossing.share_inside:.0%} of replicates do."
     )
 
 
@@ -127,19 +154,27 @@ def _measured(scaled: Scaled) -> str:
     columns, means = scaled.losses.columns, scaled.losses.means
     price = columns["c"] / (columns["n"] * columns["d"])
     return (
-        f"{plural(len(scaled.losses.loss), 'run')} that completed the schedule, on {plural(len(scaled.order), 'curve')}. "
-        f"N: {means['n']}, {_range(columns['n'], count)}. D: {means['d']}, {_range(columns['d'], count)}. "
-        f"C: {means['c']}, {_range(columns['c'], power)}; {_range(price, lambda value: f'{value:.3g}')} a parameter and token."
+        f"{plural(len(scaled.losses.loss), 'run')} that completed the schedule, on"
+        f" {plural(len(scaled.order), 'curve')}. N: {means['n']}, {_range(columns['n'], count)}. D:"
+        f" {means['d']}, {_range(columns['d'], count)}. C: {means['c']},"
+        f" {_range(columns['c'], power)}; {_range(price, lambda value: f'{value:.3g}')} a parameter"
+        " and token."
     )
 
 
 def _range(values: np.ndarray, write: object) -> str:
     assert callable(write)
-    return " to ".join(dict.fromkeys(write(float(f"{value:.3g}")) for value in (values.min(), values.max())))
+    return " to ".join(
+        dict.fromkeys(write(float(f"{value:.3g}")) for value in (values.min(), values.max()))
+    )
 
 
 def _fit(scaled: Scaled, name: str, one: Fit) -> str:
-    exponents = [f"{SYMBOLS[key]} = {interval(one.constants[key])}" for key in ("alpha", "beta") if key in one.constants]
+    exponents = [
+        f"{SYMBOLS[key]} = {interval(one.constants[key])}"
+        for key in ("alpha", "beta")
+        if key in one.constants
+    ]
     if one.form.columns == ("n", "d"):
         exponents.append(f"the best size grows as C^a with a = {interval(one.n_exponent)}")
     assert scaled.fitted
@@ -147,13 +182,18 @@ def _fit(scaled: Scaled, name: str, one: Fit) -> str:
     by_minima = f" By isoFLOP minima a = {interval(iso.n_exponent)}." if iso else ""
     rest = " ".join(str(note) for note in (one.held_out or "", *one.notes, enough(one)) if note)
     who = "" if name == ONE else f"{name}: "
-    return f"{who}{one.form.symbol} = {_equation(one)}; {'; '.join(exponents)}.{by_minima} {rest}".strip()
+    curve = f"{who}{one.form.symbol} = {_equation(one)}"
+    return f"{curve}; {'; '.join(exponents)}.{by_minima} {rest}".strip()
 
 
 def _equation(one: Fit) -> str:
     terms = [f"{one.constants['E'].value:.3g}"]
-    for column, scale, exponent in zip(one.form.columns, ("A", "B"), ("alpha", "beta"), strict=False):
-        terms.append(f"{one.constants[scale].value:.3g}/{column.upper()}^{one.constants[exponent].value:.3g}")
+    for column, scale, exponent in zip(
+        one.form.columns, ("A", "B"), ("alpha", "beta"), strict=False
+    ):
+        terms.append(
+            f"{one.constants[scale].value:.3g}/{column.upper()}^{one.constants[exponent].value:.3g}"
+        )
     return " + ".join(terms)
 
 
@@ -170,9 +210,10 @@ def _compared(one: Comparison) -> str:
     crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
-        f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. "
-        f"Its loss relative to {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range, "
-        f"{gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at {place(one.high)}. {crossing}."
+        f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. Its loss relative to"
+        f" {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range,"
+        f" {gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at"
+        f" {place(one.high)}. {crossing}."
     )
 
 
@@ -188,23 +229,41 @@ def gap(one: Interval) -> str:
     return minus(f"{one.value:+.2%} ({ends(100 * one.lo, 100 * one.hi, 2, unit='%')})")
 
 
-# -- figures -------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Picture]:
-    """The loss over N, D and C; isoFLOP curves; the best split; residuals: those that the runs have points for."""
+    """The loss over N, D and C; isoFLOP curves; the best split; residuals: those that the runs have
+    points for.
+    """
     found = []
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(words.phrase)} over {over}"
             look: dict[str, Any] = {"x": x, "label": words.axis, "fits": scaled.fits}
-            found.append(gallery.hang(f"scaling-{x}", title, _caption(scaled, x), figures.scaling, scaled.frame, **look))
+            found.append(
+                gallery.hang(
+                    f"scaling-{x}",
+                    title,
+                    _caption(scaled, x),
+                    figures.scaling,
+                    scaled.frame,
+                    **look,
+                )
+            )
     isoflops = scaled.fitted.isoflops if scaled.fitted else {}
     for index, (name, iso) in enumerate(isoflops.items()):
         part = scaled.frame[scaled.frame["curve"] == name]
         title = "isoFLOP curves" + ("" if name == ONE else f" of {name}")
-        caption = "A line a budget: Akima interpolation of the mean losses. Star: its minimum, with the 95% interval of its size."
-        found.append(gallery.hang(f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=words.axis))
+        caption = (
+            "A line a budget: Akima interpolation of the mean losses. Star: its minimum, with the"
+            " 95% interval of its size."
+        )
+        found.append(
+            gallery.hang(
+                f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=words.axis
+            )
+        )
     two = {name: one for name, one in scaled.fits.items() if one.form.columns == ("n", "d")}
     if isoflops or two:
         budgets = scaled.frame.groupby("curve", observed=True)["c"]
@@ -212,12 +271,27 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
         for which, what in {"n": "size", "d": "number of tokens"}.items():
             title = f"The best {what} of a budget"
             parts = ["Dashed, with its 95% interval: the best split of L(N, D)."] if two else []
-            parts += ["Marks and solid line: isoFLOP minima and their power law."] if isoflops else []
+            parts += (
+                ["Marks and solid line: isoFLOP minima and their power law."] if isoflops else []
+            )
             look = {"order": scaled.order, "ranges": ranges, "which": which}
-            found.append(gallery.hang(f"frontier-{which}", title, " ".join(parts), figures.frontier, isoflops, two, **look))
+            found.append(
+                gallery.hang(
+                    f"frontier-{which}",
+                    title,
+                    " ".join(parts),
+                    figures.frontier,
+                    isoflops,
+                    two,
+                    **look,
+                )
+            )
     if scaled.fits:
         x = next(iter(scaled.fits.values())).form.columns[0]
-        caption = "Every run against its curve; hollow: runs that were held out from the check, though not from this curve."
+        caption = (
+            "Every run against its curve; hollow: runs that were held out from the check, though"
+            " not from this curve."
+        )
         shown = scaled.frame[scaled.frame["residual"].notna()]
         found.append(gallery.hang("residuals", "Residuals", caption, figures.residuals, shown, x=x))
     return found
@@ -231,11 +305,21 @@ def _caption(scaled: Scaled, x: str) -> str:
     if one.form.columns != ("n", "d"):
         text += f" Line: {one.form.symbol}, with its 95% interval (bootstrap over runs)."
     elif x == "c":
-        text += " Thick line: the lowest loss of a budget by L(N, D), with its 95% interval; thin lines: L(N, D) at "
+        text += (
+            " Thick line: the lowest loss of a budget by L(N, D), with its 95% interval; thin"
+            " lines: L(N, D) at "
+        )
         text += f"{figures.at_what(_alone(scaled), x)}."
     else:
-        text += f" Lines: L(N, D) at {figures.at_what(_alone(scaled), x)}, with its 95% interval (bootstrap over runs)."
-    return text + (" Hollow: held out from the check; dotted: the fit without them." if scaled.frame["held_out"].any() else "")
+        text += (
+            f" Lines: L(N, D) at {figures.at_what(_alone(scaled), x)}, with its 95% interval"
+            " (bootstrap over runs)."
+        )
+    return text + (
+        " Hollow: held out from the check; dotted: the fit without them."
+        if scaled.frame["held_out"].any()
+        else ""
+    )
 
 
 def _alone(scaled: Scaled) -> pd.DataFrame:

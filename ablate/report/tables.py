@@ -30,7 +30,9 @@ def effects(material: Material) -> Table:
         "baseline": material.effects["baseline_level"].nunique() > 1,
     }
     rows = []
-    for row in material.effects.rename(columns={"baseline": "baseline_cell", "baseline_level": "baseline"}).to_dict("records"):
+    for row in material.effects.rename(
+        columns={"baseline": "baseline_cell", "baseline_level": "baseline"}
+    ).to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)
         rows.append(
             (
@@ -48,22 +50,34 @@ def effects(material: Material) -> Table:
             )
         )
     columns = (
-        *(name for name, wanted in several.items() if wanted and name != "baseline"), "level",
+        *(name for name, wanted in several.items() if wanted and name != "baseline"),
+        "level",
         *(("baseline",) if several["baseline"] else ()),
-        "pairs", "effect", "95% interval", "family interval", "p", "Holm p", "sign-flip p", "r", "effect / sd", "can see",
-    )  # fmt: skip
+        "pairs",
+        "effect",
+        "95% interval",
+        "family interval",
+        "p",
+        "Holm p",
+        "sign-flip p",
+        "r",
+        "effect / sd",
+        "can see",
+    )
     name = quoted(material.study.name)
     return Table(
         "effects",
-        f"Effects on {material.words.axis}: the mean paired difference from the baseline. The family interval holds for all "
-        "contrasts of a family together; r is the correlation of the two arms over seeds; sd is that of the paired differences; "
-        "“can see” is the smallest true effect that so many pairs of this noise find four times in five, after correction.",
+        f"Effects on {material.words.axis}: the mean paired difference from the baseline. The"
+        " family interval holds for all contrasts of a family together; r is the correlation of"
+        " the two arms over seeds; sd is that of the paired differences; “can see” is the smallest"
+        " true effect that so many pairs of this noise find four times in five, after correction.",
         columns,
         tuple(rows),
-        f"SELECT family, factor, level, count(difference) AS pairs, avg(difference) AS effect\nFROM pairs\nWHERE study = {name} "
-        "AND status = 'complete' AND baseline_status = 'complete'\nGROUP BY family, cell, baseline;\n\n"
-        "-- with interval and p, as last analysed\n"
-        f"SELECT family, factor, level, n, lost, mean, lo, hi, p, p_holm\nFROM effects\nWHERE study = {name};",
+        "SELECT family, factor, level, count(difference) AS pairs, avg(difference) AS effect\nFROM"
+        f" pairs\nWHERE study = {name} AND status = 'complete' AND baseline_status ="
+        " 'complete'\nGROUP BY family, cell, baseline;\n\n-- with interval and p, as last"
+        " analysed\nSELECT family, factor, level, n, lost, mean, lo, hi, p, p_holm\nFROM"
+        f" effects\nWHERE study = {name};",
         data=material.effects,
     )
 
@@ -75,24 +89,39 @@ def _interval(low: float, high: float, places: int) -> Value:
 def cells(material: Material) -> Table:
     """Every cell: what it is, what it costs, its metric, and its effect."""
     effect = {row["cell"]: row for row in material.effects.to_dict("records")}
-    spread = material.good.groupby("cell")["metric"].std().median() if len(material.good) else math.nan
+    spread = (
+        material.good.groupby("cell")["metric"].std().median() if len(material.good) else math.nan
+    )
     places = decimals(float(spread) / 2)
-    rows = [_cell(material, arm, effect.get(arm["cell"]), places) for arm in material.arms.to_dict("records")]
+    rows = [
+        _cell(material, arm, effect.get(arm["cell"]), places)
+        for arm in material.arms.to_dict("records")
+    ]
     words = material.words
     columns = (
         *(("stratum",) if any(material.strata) else ()),
-        "arm", "runs", "parameters", "body", "FLOPs", "seconds", words.phrase, "sd", "effect", "95% interval",
-    )  # fmt: skip
+        "arm",
+        "runs",
+        "parameters",
+        "body",
+        "FLOPs",
+        "seconds",
+        words.phrase,
+        "sd",
+        "effect",
+        "95% interval",
+    )
     return Table(
         "cells",
-        "What was compared, and what a run of it costs. The body is what is left of the parameters without embeddings and head; "
-        f"{words.axis} is the mean over completed runs, and sd its standard deviation over seeds.",
+        "What was compared, and what a run of it costs. The body is what is left of the parameters"
+        f" without embeddings and head; {words.axis} is the mean over completed runs, and sd its"
+        " standard deviation over seeds.",
         columns,
         tuple(rows),
-        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops, "
-        "avg(device_seconds) AS device_seconds,\n       avg(metric) AS metric\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete'\n"
-        "GROUP BY cell;",
+        "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops,"
+        " avg(device_seconds) AS device_seconds,\n       avg(metric) AS metric\nFROM runs\nWHERE"
+        f" study = {quoted(material.study.name)} AND role = 'compare' AND status ="
+        " 'complete'\nGROUP BY cell;",
     )
 
 
@@ -107,29 +136,44 @@ def levels(material: Material) -> Table:
     ]
     return Table(
         "levels",
-        "What the levels mean. A and M are attention and MLP, with N1 and N2 (pre, peri) on their inputs and O1 and O2 (peri) on "
-        "their outputs; P1 and P2 (post) act where they meet the stream."
-        if "topology" in material.orders
-        else "What the levels mean.",
+        (
+            "What the levels mean. A and M are attention and MLP, with N1 and N2 (pre, peri) on"
+            " their inputs and O1 and O2 (peri) on their outputs; P1 and P2 (post) act where they"
+            " meet the stream."
+            if "topology" in material.orders
+            else "What the levels mean."
+        ),
         ("factor", "level", "meaning", "source"),
         tuple(rows),
         folded=len(rows) > FOLDED,
     )
 
 
-def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int) -> tuple[str | Value, ...]:
+def _cell(
+    material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int
+) -> tuple[str | Value, ...]:
     runs = material.compared[material.compared["cell"] == arm["cell"]]
     good = material.good[material.good["cell"] == arm["cell"]]
-    first = runs.iloc[0] if len(runs) else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
+    first = (
+        runs.iloc[0]
+        if len(runs)
+        else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
+    )
     change, interval = Value("baseline" if arm["is_baseline"] else "–", None), Value("", None)
     if effect is not None and effect["n"]:
         digits = decimals((effect["hi"] - effect["lo"]) / 2)
-        change, interval = Value(signed(effect["mean"], digits), effect["mean"]), _interval(effect["lo"], effect["hi"], digits)
+        change, interval = (
+            Value(signed(effect["mean"], digits), effect["mean"]),
+            _interval(effect["lo"], effect["hi"], digits),
+        )
     return (
         *((arm["stratum"],) if any(material.strata) else ()),
         str(arm["arm"]),
         Value(f"{len(good)} of {len(runs)}", len(good)),
-        *(_size(first[name], write) for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))),
+        *(
+            _size(first[name], write)
+            for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))
+        ),
         _duration(float(good["seconds"].mean())),
         measured(float(good["metric"].mean()), places),
         measured(float(good["metric"].std()), places),
@@ -139,7 +183,10 @@ def _cell(material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] 
 
 
 def _duration(seconds: float) -> Value:
-    return Value("–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}", seconds)
+    return Value(
+        "–" if math.isnan(seconds) else f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}",
+        seconds,
+    )
 
 
 def _size(value: Any, write: Callable[[float], str]) -> Value:
@@ -147,7 +194,13 @@ def _size(value: Any, write: Callable[[float], str]) -> Value:
 
 
 def plain(value: Any) -> float | int | None:
-    return None if pd.isna(value) else int(value) if float(value).is_integer() and abs(value) < 1e15 else float(value)
+    return (
+        None
+        if pd.isna(value)
+        else int(value)
+        if float(value).is_integer() and abs(value) < 1e15
+        else float(value)
+    )
 
 
 def changes(material: Material) -> Table:
@@ -172,15 +225,16 @@ def changes(material: Material) -> Table:
     name = quoted(material.study.name)
     return Table(
         "changes",
-        f"How much larger an effect on {material.words.axis} is than at {first}: the mean, over the seeds whole in both strata, "
-        "of the one difference from the baseline minus the other. Holm's correction is over the levels of a stratum.",
+        f"How much larger an effect on {material.words.axis} is than at {first}: the mean, over the"
+        " seeds whole in both strata, of the one difference from the baseline minus the other."
+        " Holm's correction is over the levels of a stratum.",
         ("factor", "level", "stratum", "seeds", "change", "95% interval", "p", "Holm p", "can see"),
         tuple(rows),
-        "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n"
-        "       avg(b.difference - a.difference) AS change\n"
-        "FROM pairs a JOIN pairs b ON b.study = a.study AND b.factor = a.factor AND b.level = a.level AND b.seed = a.seed\n"
-        f"WHERE a.study = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n"
-        "      AND a.status = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' "
-        "AND b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
+        "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n      "
+        " avg(b.difference - a.difference) AS change\nFROM pairs a JOIN pairs b ON b.study ="
+        " a.study AND b.factor = a.factor AND b.level = a.level AND b.seed = a.seed\nWHERE a.study"
+        f" = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n      AND a.status"
+        " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
+        " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=material.changes,
     )

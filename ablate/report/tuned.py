@@ -1,4 +1,6 @@
-"""What a study learnt on the way: its learning rates, what tuning them changed and cost, and how many seeds it took."""
+"""What a study learnt on the way: its learning rates, what tuning them changed and cost, and how
+many seeds it took.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,21 @@ Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its
 
 
 def found(material: Material) -> list[dict[str, Any]]:
-    """The decisions on learning rates: the keys of their evidence, `cell`, `value`, and `curve` (rate → metric, NaN diverged)."""
+    """The decisions on learning rates: the keys of their evidence, `cell`, `value`, and `curve`
+    (rate → metric, NaN diverged).
+    """
     rows = material.decisions[material.decisions["name"] == "lr"].to_dict("records")
     order = {cell: place for place, cell in enumerate(material.arms["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
-    return [{**row["evidence"], "cell": row["cell"], "value": row["value"], "curve": _curve(row["evidence"])} for row in rows]
+    return [
+        {
+            **row["evidence"],
+            "cell": row["cell"],
+            "value": row["value"],
+            "curve": _curve(row["evidence"]),
+        }
+        for row in rows
+    ]
 
 
 def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
@@ -33,7 +45,9 @@ def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
 
 
 def names(material: Material) -> dict[str, str]:
-    """Representative → what a figure calls its group: the arm where the group's cells are of one arm, else the group's name."""
+    """Representative → what a figure calls its group: the arm where the group's cells are of one
+    arm, else the group's name.
+    """
     arm = material.arms.set_index("cell")["arm"].astype(str)
     called = {}
     for row in found(material):
@@ -57,14 +71,17 @@ def _cost(material: Material) -> Iterator[str]:
         tuning = material.runs[material.runs["role"] == "tune"]["run"].nunique()
         share = percent(float(seconds["tune"] / seconds.sum()))
         took = duration(float(seconds["tune"]))
-        yield f"Tuning took {plural(tuning, 'run')} and {took} of device time, {share} of the study's."
+        yield (
+            f"Tuning took {plural(tuning, 'run')} and {took} of device time, {share} of the"
+            " study's."
+        )
 
 
 def _shared_by(rows: list[dict[str, Any]]) -> Iterator[str]:
     if any(len(row["cells"]) > 1 for row in rows):
         yield (
-            "A learning rate was found on the first cell of its group and is shared by the group's other cells: one of them that "
-            "wants another rate loses by it."
+            "A learning rate was found on the first cell of its group and is shared by the group's"
+            " other cells: one of them that wants another rate loses by it."
         )
 
 
@@ -72,13 +89,21 @@ def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
     hopeless = [row["group"] for row in rows if not np.isfinite(list(row["curve"].values())).any()]
     edge = [row["group"] for row in rows if row["at_edge"] and row["group"] not in hopeless]
     if hopeless:
-        yield f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is taken."
+        yield (
+            f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is"
+            " taken."
+        )
     if edge:
-        yield f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie beyond."
+        yield (
+            f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie"
+            " beyond."
+        )
 
 
 def rates(material: Material) -> Table:
-    """The chosen learning rates, what was tried for them, and how much the metric depends on them."""
+    """The chosen learning rates, what was tried for them, and how much the metric depends on
+    them.
+    """
     called = names(material)
     rows: list[tuple[str | Value, ...]] = []
     for row in found(material):
@@ -88,9 +113,16 @@ def rates(material: Material) -> Table:
         missed = _sensitivity(material, row)
         rows.append(
             (
-                row["group"] if row["group"] != "all cells" or len(called) == 1 else called[row["cell"]],
+                (
+                    row["group"]
+                    if row["group"] != "all cells" or len(called) == 1
+                    else called[row["cell"]]
+                ),
                 Value(f"{row['value']:.3g}" + (" (edge)" if row["at_edge"] else ""), row["value"]),
-                Value(f"{len(row['rates'])} from {row['rates'][0]:.3g} to {row['rates'][-1]:.3g}", len(row["rates"])),
+                Value(
+                    f"{len(row['rates'])} from {row['rates'][0]:.3g} to {row['rates'][-1]:.3g}",
+                    len(row["rates"]),
+                ),
                 Value(f"{diverged}" if diverged else "–", diverged),
                 measured(best, 4),
                 measured(missed, 3),
@@ -99,44 +131,68 @@ def rates(material: Material) -> Table:
         )
     return Table(
         "rates",
-        f"The learning rate of each group, chosen by {material.words.axis} on seeds that are not compared, before any compared "
-        "run used it. Sensitivity: the mean over the study file's rates of min(loss, ln n_vocab) less the least of them, in nats "
-        "per token (Wortsman et al. 2023).",
-        ("group", "chosen", "rates tried", "diverged", material.words.phrase, "sensitivity", "cells"),
+        f"The learning rate of each group, chosen by {material.words.axis} on seeds that are not"
+        " compared, before any compared run used it. Sensitivity: the mean over the study file's"
+        " rates of min(loss, ln n_vocab) less the least of them, in nats per token (Wortsman et"
+        " al. 2023).",
+        (
+            "group",
+            "chosen",
+            "rates tried",
+            "diverged",
+            material.words.phrase,
+            "sensitivity",
+            "cells",
+        ),
         tuple(rows),
-        "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates, evidence ->> 'values' AS metric\n"
-        "FROM decision JOIN cell ON cell.id = decision.cell_id JOIN study ON study.id = decision.study_id\n"
-        f"WHERE study.name = {quoted(material.study.name)} AND decision.name = 'lr';",
+        "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates,"
+        " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"
+        " JOIN study ON study.id = decision.study_id\nWHERE study.name ="
+        f" {quoted(material.study.name)} AND decision.name = 'lr';",
         data=material.decisions,
     )
 
 
 def _sensitivity(material: Material, row: Found) -> float:
-    """Of the held-out loss, over the rates of the ladder. A model that knows nothing has the loss ln n_vocab."""
+    """Of the held-out loss, over the rates of the ladder. A model that knows nothing has the loss
+    ln n_vocab.
+    """
     runs = material.runs[(material.runs["role"] == "tune") & (material.runs["cell"] == row["cell"])]
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
     by_rate = whole.groupby(runs["lr"]).agg(lambda losses: losses.mean(skipna=False))
     ended = runs[runs["status"].isin(["complete", "diverged"])]["lr"]
     ladder = [rate for rate in row["ladder"] if rate in set(ended)]
     return (
-        sensitivity([float(by_rate[rate]) for rate in ladder], math.log(float(runs["n_vocab"].iloc[0]))) if ladder else math.nan
+        sensitivity(
+            [float(by_rate[rate]) for rate in ladder], math.log(float(runs["n_vocab"].iloc[0]))
+        )
+        if ladder
+        else math.nan
     )
 
 
-# -- against one rate for all ------------------------------------------------------------------------------------------
+# -- against one rate for all ----------------------------------------------------------------------
 
 
 def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
-    """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty where there are not two.
+    """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty
+    where there are not two.
 
-    Columns: cell, arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the seeds that tuned.
+    Columns: cell, arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the
+    seeds that tuned.
     """
     cells = material.arms[material.arms["stratum"] == stratum]
     mine = [row for row in rows if row["cell"] in set(cells["cell"])]
-    base = next((row for row in mine if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])), None)
+    base = next(
+        (row for row in mine if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])), None
+    )
     if base is None or len(mine) < 2:
         return pd.DataFrame()
-    common = [rate for rate in base["rates"] if all(rate in row["curve"] for row in mine) and np.isfinite(base["curve"][rate])]
+    common = [
+        rate
+        for rate in base["rates"]
+        if all(rate in row["curve"] for row in mine) and np.isfinite(base["curve"][rate])
+    ]
     if not common:
         return pd.DataFrame()
     sign = 1 if material.study.goal == "min" else -1
@@ -144,15 +200,23 @@ def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str
     called = names(material)
     return pd.DataFrame(
         [
-            {"cell": row["cell"], "arm": called[row["cell"]], "shared": shared, "own": row["value"],
-             "at_shared": row["curve"][shared], "at_own": row["curve"][row["value"]]}
+            {
+                "cell": row["cell"],
+                "arm": called[row["cell"]],
+                "shared": shared,
+                "own": row["value"],
+                "at_shared": row["curve"][shared],
+                "at_own": row["curve"][row["value"]],
+            }
             for row in [base, *(row for row in mine if row is not base)]
         ]
-    )  # fmt: skip
+    )
 
 
 def changed(material: Material) -> Table:
-    """Every arm at the rate that is best for its baseline, and at its own; there on the seeds that are compared, too."""
+    """Every arm at the rate that is best for its baseline, and at its own; there on the seeds that
+    are compared, too.
+    """
     rows: list[tuple[str | Value, ...]] = []
     compared = material.effects.set_index("cell")
     several = any(material.strata)
@@ -167,41 +231,74 @@ def changed(material: Material) -> Table:
                     row["arm"],
                     Value(f"{row['shared']:.3g}", row["shared"]),
                     Value(f"{row['own']:.3g}", row["own"]),
-                    Value("diverged" if math.isnan(row["at_shared"]) else number(row["at_shared"]), row["at_shared"]),
-                    Value("diverged" if math.isnan(row["at_own"]) else number(row["at_own"]), row["at_own"]),
-                    Value(signed(row["at_shared"] - base["at_shared"]), row["at_shared"] - base["at_shared"]),
+                    Value(
+                        "diverged" if math.isnan(row["at_shared"]) else number(row["at_shared"]),
+                        row["at_shared"],
+                    ),
+                    Value(
+                        "diverged" if math.isnan(row["at_own"]) else number(row["at_own"]),
+                        row["at_own"],
+                    ),
+                    Value(
+                        signed(row["at_shared"] - base["at_shared"]),
+                        row["at_shared"] - base["at_shared"],
+                    ),
                     Value(signed(row["at_own"] - base["at_own"]), row["at_own"] - base["at_own"]),
-                    _compared(compared.loc[row["cell"]]) if row["cell"] in compared.index else Value("baseline", None),
+                    (
+                        _compared(compared.loc[row["cell"]])
+                        if row["cell"] in compared.index
+                        else Value("baseline", None)
+                    ),
                 )
             )
     return Table(
         "tuning-changed",
-        f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline among those that every arm "
-        "was trained with, and at each arm's own rate; then the difference from the baseline at either. These are of "
-        f"{tuned_on} that tuned: a rate is chosen where its arm happens to do well there, which flatters what was chosen. The "
-        "last column is the effect at the arms' own rates with its 95% interval, on the seeds that are compared.",
-        (*(("stratum",) if several else ()), "arm", "shared rate", "own rate", "at the shared", "at its own",
-         "difference, shared", "difference, own", "effect, own"),
+        f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline"
+        " among those that every arm was trained with, and at each arm's own rate; then the"
+        f" difference from the baseline at either. These are of {tuned_on} that tuned: a rate is"
+        " chosen where its arm happens to do well there, which flatters what was chosen. The last"
+        " column is the effect at the arms' own rates with its 95% interval, on the seeds that are"
+        " compared.",
+        (
+            *(("stratum",) if several else ()),
+            "arm",
+            "shared rate",
+            "own rate",
+            "at the shared",
+            "at its own",
+            "difference, shared",
+            "difference, own",
+            "effect, own",
+        ),
         tuple(rows),
-        "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS diverged\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'tune'\nGROUP BY cell, lr;",
-    )  # fmt: skip
+        "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS"
+        f" diverged\nFROM runs\nWHERE study = {quoted(material.study.name)} AND role ="
+        " 'tune'\nGROUP BY cell, lr;",
+    )
 
 
 def _compared(effect: pd.Series) -> Value:
     if not effect["n"]:
         return Value("–", None)
     places = decimals((effect["hi"] - effect["lo"]) / 2)
-    return Value(f"{signed(effect['mean'], places)} ({ends(effect['lo'], effect['hi'], places)})", effect["mean"])
+    return Value(
+        f"{signed(effect['mean'], places)} ({ends(effect['lo'], effect['hi'], places)})",
+        effect["mean"],
+    )
 
 
 def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
-    """A sentence on the arm whose difference from the baseline tuning moved most, and on those that diverge without."""
+    """A sentence on the arm whose difference from the baseline tuning moved most, and on those that
+    diverge without.
+    """
     if frame.empty:
         return
     base, others = frame.iloc[0], frame.iloc[1:]
     where = f"At {stratum}, with" if stratum else "With"
-    begin = f"{where} one learning rate for all, {base['shared']:.3g}, the best of {base['arm']} among the rates that all share,"
+    begin = (
+        f"{where} one learning rate for all, {base['shared']:.3g}, the best of {base['arm']} among"
+        " the rates that all share,"
+    )
     lost = others[others["at_shared"].isna()]
     if len(lost):
         yield f"{begin} {listed(lost['arm'])} diverged."
@@ -215,26 +312,31 @@ def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[
             yield f"{begin} no difference from {base['arm']} would be another."
         else:
             yield (
-                f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by {signed(untuned[most], digits)}"
-                f"{material.words.after}, and by {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned: "
-                f"no difference moved more. {_flattered(material, whole.iloc[most], digits)}"
+                f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by"
+                f" {signed(untuned[most], digits)}{material.words.after}, and by"
+                f" {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned:"
+                f" no difference moved more. {_flattered(material, whole.iloc[most], digits)}"
             )
 
 
 def _flattered(material: Material, arm: pd.Series, digits: int) -> str:
-    """What the difference at own rates is where no rate was chosen by it, and how much one seed of it is worth."""
-    effect = next((row for row in material.effects.to_dict("records") if row["cell"] == arm["cell"]), None)
+    """What the difference at own rates is where no rate was chosen by it, and how much one seed of
+    it is worth.
+    """
+    effect = next(
+        (row for row in material.effects.to_dict("records") if row["cell"] == arm["cell"]), None
+    )
     chosen = "A rate is chosen where its arm happens to do well on those seeds"
     if effect is None or effect["n"] < 2:
         return f"{chosen}: the seeds that are compared are to say how much of it is left."
     return (
-        f"{chosen}; on the {effect['n']} that are compared, at the same rates of their own, the difference is "
-        f"{signed(effect['mean'], digits)}, and varies from seed to seed with a standard deviation of "
-        f"{number(effect['sd'], digits)}."
+        f"{chosen}; on the {effect['n']} that are compared, at the same rates of their own, the"
+        f" difference is {signed(effect['mean'], digits)}, and varies from seed to seed with a"
+        f" standard deviation of {number(effect['sd'], digits)}."
     )
 
 
-# -- seeds ---------------------------------------------------------------------------------------------------------------
+# -- seeds -----------------------------------------------------------------------------------------
 
 
 def seeds(material: Material) -> Iterator[str]:
@@ -245,13 +347,17 @@ def seeds(material: Material) -> Iterator[str]:
         where = f"At {evidence['stratum']} the" if evidence["stratum"] else "The"
         wanted = max((count for count in evidence["wanted"].values() if count), default=0)
         capped = (
-            f"; the resolution asks for {wanted}, more than the study file allows, so that intervals may be wider"
+            f"; the resolution asks for {wanted}, more than the study file allows, so that"
+            " intervals may be wider"
             if evidence["capped"]
             else ""
         )
         blind = [cell for cell, count in evidence["wanted"].items() if count is None]
-        unseen = f" {listed(blind)} lost too many pairs of the pilot to be counted in." if blind else ""
+        unseen = (
+            f" {listed(blind)} lost too many pairs of the pilot to be counted in." if blind else ""
+        )
         yield (
-            f"{where} pilot of {plural(len(evidence['pilot']), 'seed')} decided on {int(row['value'])} seeds, for 95% intervals "
-            f"within ±{evidence['resolution']:g}{material.words.after}{capped}.{unseen}"
+            f"{where} pilot of {plural(len(evidence['pilot']), 'seed')} decided on"
+            f" {int(row['value'])} seeds, for 95% intervals within"
+            f" ±{evidence['resolution']:g}{material.words.after}{capped}.{unseen}"
         )

@@ -48,7 +48,9 @@ class MetricWords:
 
 
 def metric_words(text: str, goal: str) -> MetricWords:
-    """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own name."""
+    """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own
+    name.
+    """
     name, _, at = text.partition("@")
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
@@ -56,13 +58,14 @@ def metric_words(text: str, goal: str) -> MetricWords:
     return MetricWords(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
 
 
-# -- numbers -------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 MINUS = "−"
 
 
 def decimals(scale: float) -> int:
-    """How many decimals show a quantity whose uncertainty is `scale`: two digits of it, one to five.
+    """How many decimals show a quantity whose uncertainty is `scale`: two digits of it, one to
+    five.
 
     >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan"))
     (3, 2, 1, 4)
@@ -73,7 +76,9 @@ def decimals(scale: float) -> int:
 
 
 def number(value: float, places: int = 4) -> str:
-    """A value with `places` decimals, from a billion on three digits, and a real minus sign; "–" for NaN, ∞ as such."""
+    """A value with `places` decimals, from a billion on three digits, and a real minus sign; "–"
+    for NaN, ∞ as such.
+    """
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -89,7 +94,13 @@ def signed(value: float, places: int = 4) -> str:
     return f"+{text}" if value > 0 else text
 
 
-def ends(low: float, high: float, places: int, write: Callable[[float, int], str] = signed, unit: str = "") -> str:
+def ends(
+    low: float,
+    high: float,
+    places: int,
+    write: Callable[[float, int], str] = signed,
+    unit: str = "",
+) -> str:
     """An interval; an end that is not zero is not written as zero, but with more decimals.
 
     >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
@@ -104,7 +115,9 @@ def _nonzero(value: float, places: int) -> int:
 
 
 def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> str:
-    """What a study can see of contrasts that it does not resolve, by the one it sees least of; "" where that is not known."""
+    """What a study can see of contrasts that it does not resolve, by the one it sees least of; ""
+    where that is not known.
+    """
     known = [value for value in resolvable if math.isfinite(value) and value > 0]
     if not known:
         return ""
@@ -112,7 +125,8 @@ def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> s
     where = where or (" for the noisiest of them" if len(known) > 1 else "")
     if max(known) >= words.widest:
         return (
-            f"this study cannot see any effect{where}: it would have to be {worst}, and shares differ by {words.widest:g} at most"
+            f"this study cannot see any effect{where}: it would have to be {worst}, and shares"
+            f" differ by {words.widest:g} at most"
         )
     return f"this study can see {worst}{words.after} or more{where}"
 
@@ -130,7 +144,9 @@ def p_digits(p: float) -> str:
     if p < 0.001:
         return "< 0.001"
     if p < 0.05:
-        return f"{p:.{next(places for places in range(3, 20) if round(p, places) < 0.05)}f}"  # 0.0497 is not 0.050
+        return (  # 0.0497 is not 0.050
+            f"{p:.{next(places for places in range(3, 20) if round(p, places) < 0.05)}f}"
+        )
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
@@ -143,7 +159,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%" if abs(share) < 0.0995 else f"{100 * share:.0f}%"
 
 
-# -- sentences -----------------------------------------------------------------------------------------------------
+# -- sentences -------------------------------------------------------------------------------------
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

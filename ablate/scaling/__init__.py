@@ -1,4 +1,6 @@
-"""Scaling curves: arrays of finished runs → power laws with intervals, isoFLOP exponents, and groups compared."""
+"""Scaling curves: arrays of finished runs → power laws with intervals, isoFLOP exponents, and
+groups compared.
+"""
 
 from ablate.scaling.bootstrap import Band, Interval
 from ablate.scaling.design import Grid, expected_width, sufficient_grid

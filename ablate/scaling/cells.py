@@ -1,4 +1,6 @@
-"""Numbers as people write them in tables: 1300000, 1.3e6, 1.3 × 10^6, 1,300,000, 1.300.000, 1,3 Mio, 1.3M, 2.31 ± 0.02."""
+"""Numbers as people write them in tables: 1300000, 1.3e6, 1.3 × 10^6, 1,300,000, 1.300.000, 1,3
+Mio, 1.3M, 2.31 ± 0.02.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,32 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ABSENT = frozenset((
-    "", "-", "–", "—", ".", "?", "na", "n/a", "n.a.", "nan", "none", "null", "missing", "tbd",
-    "oom", "failed", "crashed", "diverged",
-))  # fmt: skip
+ABSENT = frozenset(
+    (
+        "",
+        "-",
+        "–",
+        "—",
+        ".",
+        "?",
+        "na",
+        "n/a",
+        "n.a.",
+        "nan",
+        "none",
+        "null",
+        "missing",
+        "tbd",
+        "oom",
+        "failed",
+        "crashed",
+        "diverged",
+    )
+)
 INFINITE = frozenset(sign + word for sign in ("", "+", "-") for word in ("inf", "infinity", "∞"))
-BROKEN = re.compile(r"#[a-z/]+[0!?]?[!?]?")  # what a spreadsheet leaves where a formula failed: #DIV/0!, #N/A, #REF!
+BROKEN = re.compile(
+    r"#[a-z/]+[0!?]?[!?]?"
+)  # what a spreadsheet leaves where a formula failed: #DIV/0!, #N/A, #REF!
 
 UNITS = {
     **dict.fromkeys(("k", "thousand"), 1e3),
@@ -32,7 +54,8 @@ NUMBER = re.compile(
 )
 POWER = re.compile(r"(2|10)\s*(?:\^|\*\*)\s*(\d+)")
 IN_NAME = re.compile(
-    rf"[(\[]\s*(?:in\s+)?(?:({'|'.join(sorted(UNITS, key=len, reverse=True))}){COUNTED}|1e(\d+)|10\^(\d+))\s*[)\]]$",
+    rf"[(\[]\s*(?:in\s+)?(?:({'|'.join(sorted(UNITS, key=len, reverse=True))}){COUNTED}"
+    r"|1e(\d+)|10\^(\d+))\s*[)\]]$",
     re.IGNORECASE,
 )
 COUNTS_IN = 1e6  # columns that stay below this are counted in the unit that their name gives
@@ -41,7 +64,9 @@ SPACES = re.compile(r"(?<=\d)[\s'’_](?=\d{3}(?!\d))")
 
 
 def unit_in(name: str) -> float:
-    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says none."""
+    """What a column counts in by the end of its name, "Params (M)" or "FLOPs [1e18]"; 1 if it says
+    none.
+    """
     match = IN_NAME.search(name)
     if not match:
         return 1.0
@@ -57,7 +82,9 @@ class Marks:
 
     @staticmethod
     def of(cells: Iterable[str], *, comma: bool, small: bool) -> Marks:
-        """As the cells tell; where they leave it open, a comma is decimal if `comma`, or if numbers are `small` as losses are."""
+        """As the cells tell; where they leave it open, a comma is decimal if `comma`, or if numbers
+        are `small` as losses are.
+        """
         shown = [number for cell in cells for number in re.findall(r"\d[\d.,]*", cell)]
 
         def any_is(pattern: str) -> bool:
@@ -72,11 +99,17 @@ class Marks:
         return Marks(",", ".")
 
     def plain(self, text: str) -> str:
-        return text.replace(self.thousands, "").replace(self.decimal, ".") if self.thousands else text.replace(self.decimal, ".")
+        return (
+            text.replace(self.thousands, "").replace(self.decimal, ".")
+            if self.thousands
+            else text.replace(self.decimal, ".")
+        )
 
 
 def number(text: str, marks: Marks, *, units: bool) -> float | None:
-    """A cell as a number; NaN where it says that there is none, None where it says something else. units: 1.3M is 1.3e6."""
+    """A cell as a number; NaN where it says that there is none, None where it says something else.
+    units: 1.3M is 1.3e6.
+    """
     word = text.lower()
     if word in ABSENT or BROKEN.fullmatch(word):
         return math.nan

@@ -1,4 +1,6 @@
-"""Before the runs: how wide the interval of each constant will be on a grid, what grid suffices, and which cannot be fitted."""
+"""Before the runs: how wide the interval of each constant will be on a grid, what grid suffices,
+and which cannot be fitted.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,17 @@ from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.solve import DELTA, Floats
 from ablate.units import listed
 
-# E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024 (arXiv:2404.10102), C = 6·N·D: what a grid
-# is judged by before anything is known of the text at hand.
+# E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024
+# (arXiv:2404.10102), C = 6·N·D: what a grid is judged by before anything is known of the text at
+# hand.
 USUAL = np.array([1.8172, 482.01, 0.3478, 2085.43, 0.3658])
 USUAL_NOISE = 0.01  # sd of log loss from run to run
 TARGET = 0.2  # a width of an exponent's interval that is worth having
-LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}  # where those runs began; smaller models are judged as if their first size were this
+LOWEST = {
+    "n": 5e7,
+    "d": 1e9,
+    "c": 1e18,
+}  # where those runs began; smaller models are judged as if their first size were this
 SPAN = 100.0  # largest size over smallest, in a grid that is proposed
 RATIOS = (5.0, 160.0)  # tokens per parameter, in a grid that is proposed
 MOST_LEVELS = 30
@@ -39,12 +46,19 @@ class Grid:
 
 
 def expected_width(
-    form: Form, constants: Floats, columns: dict[str, Floats], noise: float, *, confidence: float = 0.95
+    form: Form,
+    constants: Floats,
+    columns: dict[str, Floats],
+    noise: float,
+    *,
+    confidence: float = 0.95,
 ) -> dict[str, float]:
-    """The width of every constant's interval to expect from runs at these points, from the curve's slopes at `constants` [K].
+    """The width of every constant's interval to expect from runs at these points, from the curve's
+    slopes at `constants` [K].
 
-    noise: sd of log loss from run to run. The first-order covariance of the Huber estimate under normal noise; with fewer runs
-    than constants, or points that cannot tell the constants apart, infinite.
+    noise: sd of log loss from run to run. The first-order covariance of the Huber estimate under
+    normal noise; with fewer runs than constants, or points that cannot tell the constants apart,
+    infinite.
     """
     runs, k = len(next(iter(columns.values()))), len(constants)
     unknown = dict.fromkeys(form.constants, math.inf)
@@ -58,7 +72,9 @@ def expected_width(
             up[i], down[i] = constants[i] + step, constants[i] - step
         else:
             up[i], down[i] = constants[i] * math.exp(step), constants[i] * math.exp(-step)
-        slopes[:, i] = (np.log(form.loss(up, columns)) - np.log(form.loss(down, columns))) / (2 * step)
+        slopes[:, i] = (np.log(form.loss(up, columns)) - np.log(form.loss(down, columns))) / (
+            2 * step
+        )
     information = slopes.T @ slopes
     scale = np.sqrt(np.diag(information))
     if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e13:
@@ -71,7 +87,9 @@ def expected_width(
 
 
 def huber_variance(noise: float) -> float:
-    """How much larger than least squares' the variance of the Huber estimate is under normal noise: 1 (far below δ) to π/2."""
+    """How much larger than least squares' the variance of the Huber estimate is under normal noise:
+    1 (far below δ) to π/2.
+    """
     edge = DELTA / noise
     inside = 2 * st.norm.cdf(edge) - 1
     square = inside - 2 * edge * st.norm.pdf(edge) + 2 * edge**2 * st.norm.sf(edge)
@@ -86,9 +104,11 @@ def sufficient_grid(
     constants: Floats | None = None,
     columns: dict[str, Floats] | None = None,
 ) -> Grid | None:
-    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide; None if 30 levels do not do.
+    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide;
+    None if 30 levels do not do.
 
-    constants, columns: those of a fit, whose lowest size and tokens per parameter the grid then takes; else the usual ones.
+    constants, columns: those of a fit, whose lowest size and tokens per parameter the grid then
+    takes; else the usual ones.
 
     >>> from ablate.scaling.forms import FORMS
     >>> print(sufficient_grid(FORMS["nd"]))
@@ -113,7 +133,9 @@ def sufficient_grid(
 
 
 def measured_ratios(columns: dict[str, Floats]) -> tuple[float, float]:
-    """The lowest and highest tokens per parameter, at least as far apart as those of a grid that is proposed."""
+    """The lowest and highest tokens per parameter, at least as far apart as those of a grid that is
+    proposed.
+    """
     ratio = columns["d"] / columns["n"]
     return float(ratio.min()), float(max(ratio.max(), ratio.min() * RATIOS[1] / RATIOS[0]))
 
@@ -132,22 +154,33 @@ def usual_constants(form: Form) -> Floats:
 
 
 def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
-    """AblateError where the form cannot be fitted to these points: what is missing, and a grid that would suffice."""
+    """AblateError where the form cannot be fitted to these points: what is missing, and a grid that
+    would suffice.
+    """
     runs = len(columns[form.columns[0]])
     least = 4 if len(form.columns) == 1 else 3
     counts = [(len(levels(columns[name])), NAMES[name]) for name in form.columns]
     least_runs = len(form.constants) + 2
     wanted = [f"{least} {NAMES[name]}s" for name in form.columns] + [f"{least_runs} runs"]
-    there = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (*counts, (runs, "run"))]
+    there = [
+        f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (*counts, (runs, "run"))
+    ]
     if runs < least_runs or min(counts)[0] < least:
-        raise AblateError(f"{where}{form.symbol} needs at least {listed(wanted)}; there are {listed(there)}.{proposal(form)}")
+        raise AblateError(
+            f"{where}{form.symbol} needs at least {listed(wanted)}; there are"
+            f" {listed(there)}.{proposal(form)}"
+        )
     if len(form.columns) == 2:
         together = np.corrcoef(np.log(columns["n"]), np.log(columns["d"]))[0, 1]
         if abs(together) > SAME_LINE:
-            why = "tokens rise with size at one ratio" if together > 0 else "every run has the same budget"
+            why = (
+                "tokens rise with size at one ratio"
+                if together > 0
+                else "every run has the same budget"
+            )
             raise AblateError(
-                f"{where}{form.symbol} cannot tell size from tokens: {why} (correlation of ln N and ln D {together:.3f})."
-                f"{proposal(form)}"
+                f"{where}{form.symbol} cannot tell size from tokens: {why} (correlation of ln N and"
+                f" ln D {together:.3f}).{proposal(form)}"
             )
 
 

@@ -11,23 +11,33 @@ from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, level_of
 from ablate.scaling.noise import repeated_noise
 from ablate.scaling.solve import Floats
 
-FEW = 1e5  # no model with fewer parameters, and none trained on fewer tokens, has a place on a scaling curve
-ODD = 30.0  # times more or fewer FLOPs than 6·N·D: beyond what experts, attention and other counts of N explain
+# no model with fewer parameters, and none trained on fewer tokens, has a place on a scaling curve
+FEW = 1e5
+# times more or fewer FLOPs than 6·N·D: beyond what experts, attention and other counts of N explain
+ODD = 30.0
 TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss among runs of one point beyond which they are no seeds of one setting
 CHECKPOINTS = 8  # token counts of one size that stand evenly apart
-EVENLY, MOSTLY = 0.02, 0.8  # the largest deviation of their distances, and the share of distances that keep to it
+EVENLY, MOSTLY = (
+    0.02,
+    0.8,
+)  # the largest deviation of their distances, and the share of distances that keep to it
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
 SAME_EXPONENTS = "Exponents are the same in any unit."
 
 
 def doubts(
-    loss: Floats, columns: Mapping[str, Floats], curves: Sequence[str], names: Mapping[str, str], swept: Sequence[str]
+    loss: Floats,
+    columns: Mapping[str, Floats],
+    curves: Sequence[str],
+    names: Mapping[str, str],
+    swept: Sequence[str],
 ) -> list[str]:
     """Sentences on P runs: loss [P], columns of n, d and c [P].
 
-    names: what these are called in the table; swept: further columns, of which a sweep of one point may be.
+    names: what these are called in the table; swept: further columns, of which a sweep of one point
+    may be.
     """
     found = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
     return [*found, *_sweep(loss, columns, curves, swept), *_checkpoints(columns, curves)]
@@ -37,19 +47,22 @@ def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[
     for key, values in columns.items():
         if values.max() < FEW:
             yield (
-                f"{names[key]} is at most {values.max():.4g}: if it counts in millions or billions, so do the constants here, "
-                f"and budgets taken as C = 6·N·D are in the product of those units. {SAME_EXPONENTS}"
+                f"{names[key]} is at most {values.max():.4g}: if it counts in millions or billions,"
+                " so do the constants here, and budgets taken as C = 6·N·D are in the product of"
+                f" those units. {SAME_EXPONENTS}"
             )
 
 
 def _price(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
     """Whether FLOPs, parameters and tokens go together."""
     if columns.keys() >= {"n", "d", "c"}:
-        ratio = float(np.median(columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"])))
+        ratio = float(
+            np.median(columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"]))
+        )
         if not 1 / ODD < ratio < ODD:
             yield (
-                f"{names['c']} is {ratio:.2g} times 6·N·D: one of the columns counts in another unit, such as GFLOPs, and so do "
-                f"the constants that go with it. {SAME_EXPONENTS}"
+                f"{names['c']} is {ratio:.2g} times 6·N·D: one of the columns counts in another"
+                f" unit, such as GFLOPs, and so do the constants that go with it. {SAME_EXPONENTS}"
             )
     elif "c" in columns and len(columns) == 2:
         key = "n" if "n" in columns else "d"
@@ -57,8 +70,8 @@ def _price(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[
         ratio = float(np.median(other / columns[key])) ** (1 if key == "n" else -1)
         if not TOKENS_A_PARAMETER[0] < ratio < TOKENS_A_PARAMETER[1]:
             yield (
-                f"{names['c']} and {names[key]} come to {ratio:.2g} tokens a parameter: one of the two counts in another unit, "
-                f"and so do the constants here. {SAME_EXPONENTS}"
+                f"{names['c']} and {names[key]} come to {ratio:.2g} tokens a parameter: one of the"
+                f" two counts in another unit, and so do the constants here. {SAME_EXPONENTS}"
             )
 
 
@@ -66,24 +79,33 @@ def _perplexity(loss: Floats, name: str) -> Iterator[str]:
     named = re.search(r"ppl|perplexity", name, re.IGNORECASE) and not LOGARITHM.fullmatch(name)
     if loss.max() > PERPLEXITY or named:
         yield (
-            f"{name} reaches {loss.max():.4g}: if it is a perplexity, --loss 'log({name})' fits its logarithm, which is the loss."
+            f"{name} reaches {loss.max():.4g}: if it is a perplexity, --loss 'log({name})' fits its"
+            " logarithm, which is the loss."
         )
 
 
-def _sweep(loss: Floats, columns: Mapping[str, Floats], curves: Sequence[str], swept: Sequence[str]) -> Iterator[str]:
+def _sweep(
+    loss: Floats, columns: Mapping[str, Floats], curves: Sequence[str], swept: Sequence[str]
+) -> Iterator[str]:
     """Whether runs of one point differ by more than seeds do."""
-    points = [np.unique(values, return_inverse=True)[1] for values in (*columns.values(), np.array(curves))]
+    points = [
+        np.unique(values, return_inverse=True)[1]
+        for values in (*columns.values(), np.array(curves))
+    ]
     spread = repeated_noise(np.stack(points), np.log(loss))
     if spread > SWEPT:
         of = f" of {', '.join(swept)}" if swept else ""
         yield (
-            f"Runs of one point differ by {spread:.1%}, more than seeds do. If they are a sweep{of}, --lowest takes the best of "
-            "each point; if they are different settings, --where or --group tells them apart."
+            f"Runs of one point differ by {spread:.1%}, more than seeds do. If they are a"
+            f" sweep{of}, --lowest takes the best of each point; if they are different settings,"
+            " --where or --group tells them apart."
         )
 
 
 def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterator[str]:
-    """Whether most runs stand on lines of evenly spaced tokens of one size, as points along training do."""
+    """Whether most runs stand on lines of evenly spaced tokens of one size, as points along
+    training do.
+    """
     tokens = columns.get("d", columns.get("c"))
     if tokens is None or "n" not in columns:
         return
@@ -92,9 +114,10 @@ def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterat
     even = np.array([_even(np.unique(tokens[member == one])) for one in range(len(runs))])
     if runs[even].sum() > len(tokens) / 2:
         yield (
-            "Most sizes have token counts that stand evenly apart. If these are points along training, all but the last of a run "
-            "come before annealing and are no runs of smaller budgets, and intervals that take each for a run are too narrow: "
-            "choose the last with --where."
+            "Most sizes have token counts that stand evenly apart. If these are points along"
+            " training, all but the last of a run come before annealing and are no runs of smaller"
+            " budgets, and intervals that take each for a run are too narrow: choose the last with"
+            " --where."
         )
 
 

@@ -1,4 +1,6 @@
-"""Fit a scaling curve: constants with their intervals, the check on what was held out, and what there is to be careful about."""
+"""Fit a scaling curve: constants with their intervals, the check on what was held out, and what
+there is to be careful about.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ablate.errors import AblateError, unknown
-from ablate.scaling.bootstrap import BOOTSTRAPS, Band, Interval, estimate, limits, widened, without_floor
+from ablate.scaling.bootstrap import (
+    BOOTSTRAPS,
+    Band,
+    Interval,
+    estimate,
+    limits,
+    widened,
+    without_floor,
+)
 from ablate.scaling.design import demand
 from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
 from ablate.scaling.held_out import HeldOut, check, chosen_check
@@ -22,7 +32,9 @@ NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted curve. `replicates` [B, K] holds the constants of every bootstrap replicate, in the form's order."""
+    """A fitted curve. `replicates` [B, K] holds the constants of every bootstrap replicate, in the
+    form's order.
+    """
 
     form: Form
     constants: dict[str, Interval]
@@ -45,7 +57,9 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing speaks against the intervals: the curve describes its runs and foretold what was held out."""
+        """Whether nothing speaks against the intervals: the curve describes its runs and foretold
+        what was held out.
+        """
         return self.describes and (self.held_out is None or self.held_out.trusted)
 
     @property
@@ -56,24 +70,38 @@ class Fit:
         """The curve at P points: the form's columns, [P] each, by name."""
         missing = [name for name in self.form.columns if name not in columns]
         assert not missing, f"{self.form.symbol} needs {missing}"
-        value, copies = self.form.loss(self.values, columns), self.form.loss(self.replicates, columns)
+        value, copies = (
+            self.form.loss(self.values, columns),
+            self.form.loss(self.replicates, columns),
+        )
         return Band(value, *limits(copies, self.dof, self.confidence))
 
     def best_split(self, c: Floats) -> tuple[Band, Band, Band]:
         """The compute-optimal frontier of L(N, D) at budgets c [P]: parameters, tokens, loss."""
         assert self.form.columns == ("n", "d"), self.form.symbol
-        values, copies = (best_split(constants, c, self.cost) for constants in (self.values, self.replicates))
-        n, d, loss = (Band(value, *limits(copy, self.dof, self.confidence)) for value, copy in zip(values, copies, strict=True))
+        values, copies = (
+            best_split(constants, c, self.cost) for constants in (self.values, self.replicates)
+        )
+        n, d, loss = (
+            Band(value, *limits(copy, self.dof, self.confidence))
+            for value, copy in zip(values, copies, strict=True)
+        )
         return n, d, loss
 
     @property
     def n_exponent(self) -> Interval:
-        """a = β/(α+γβ) of L(N, D): the best size grows as C^a. γ is 1 where C = 6·N·D; then tokens grow as C^(1 − a)."""
+        """a = β/(α+γβ) of L(N, D): the best size grows as C^a. γ is 1 where C = 6·N·D; then tokens
+        grow as C^(1 − a).
+        """
         assert self.form.columns == ("n", "d"), self.form.symbol
 
         def a(constants: Floats) -> Floats:
-            with np.errstate(invalid="ignore"):  # a replicate that falls along neither has no best size: NaN
-                return np.asarray(constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4]))
+            with np.errstate(
+                invalid="ignore"
+            ):  # a replicate that falls along neither has no best size: NaN
+                return np.asarray(
+                    constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4])
+                )
 
         lo, hi = limits(a(self.replicates), self.dof, self.confidence)
         return Interval(float(a(self.values)), float(lo), float(hi))
@@ -99,11 +127,12 @@ def fit(
     confidence: float = 0.95,
     **columns: Floats,
 ) -> Fit:
-    """Fit the losses of P finished runs, [P]; columns n (parameters), d (tokens), c (FLOPs) as the form needs, [P] each.
+    """Fit the losses of P finished runs, [P]; columns n (parameters), d (tokens), c (FLOPs) as the
+    form needs, [P] each.
 
-    form: "n", "d", "c" or "nd"; by default the columns given. hold_out: "largest size", "largest tokens" or "largest budget"; by
-    default size where the form has one, else what it has. AblateError where sizes, budgets or runs are too few, with a grid that
-    would do.
+    form: "n", "d", "c" or "nd"; by default the columns given. hold_out: "largest size", "largest
+    tokens" or "largest budget"; by default size where the form has one, else what it has.
+    AblateError where sizes, budgets or runs are too few, with a grid that would do.
     """
     chosen = chosen_form(form, columns)
     what = chosen_check(hold_out, chosen, columns)
@@ -114,15 +143,23 @@ def fit(
     dof, lowest = len(log_loss) - len(value), float(np.exp(log_loss.min()))
     lo, hi = limits(replicates, dof, confidence)
     if lo[0] < NO_FLOOR * lowest:
-        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof, confidence)
+        lo, hi = widened(
+            lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof, confidence
+        )
     residuals = log_loss - np.log(chosen.loss(value, table))
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
     repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
     usual = residual_sd(residuals[near], len(value))
     described = describes(usual, repeats)
     notes: tuple[str, ...] = () if described else (misfit(usual, repeats),)
-    notes += bounds_reached(chosen, value, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
-    notes += outside(chosen, value, table) + without_far(chosen, table, log_loss, residuals, near, rng)
+    notes += (
+        bounds_reached(chosen, value, lowest)
+        + few(len(log_loss), len(value))
+        + open_ended(chosen, hi)
+    )
+    notes += outside(chosen, value, table) + without_far(
+        chosen, table, log_loss, residuals, near, rng
+    )
     held_out = None
     try:
         held_out = check(chosen, table, log_loss, what, rng, bootstraps, confidence)
@@ -130,7 +167,10 @@ def fit(
         notes += (f"No held-out check: {error}",)
     return Fit(
         form=chosen,
-        constants={name: Interval(*map(float, row)) for name, *row in zip(chosen.constants, value, lo, hi, strict=True)},
+        constants={
+            name: Interval(*map(float, row))
+            for name, *row in zip(chosen.constants, value, lo, hi, strict=True)
+        },
         runs=len(log_loss),
         lost=lost,
         noise=noise,
@@ -152,11 +192,16 @@ def chosen_form(form: str, columns: dict[str, Floats]) -> Form:
         raise unknown("form of scaling curve", name, FORMS)
     missing = [column for column in FORMS[name].columns if column not in columns]
     if missing:
-        raise AblateError(f"{FORMS[name].symbol} needs the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}.")
+        raise AblateError(
+            f"{FORMS[name].symbol} needs the column{'s' if len(missing) > 1 else ''}"
+            f" {', '.join(missing)}."
+        )
     return FORMS[name]
 
 
-def clean(loss: Floats, columns: dict[str, Floats], form: Form) -> tuple[dict[str, Floats], Floats, int]:
+def clean(
+    loss: Floats, columns: dict[str, Floats], form: Form
+) -> tuple[dict[str, Floats], Floats, int]:
     """The columns and log losses of runs with a finite loss, and how many had none."""
     values = np.asarray(loss, float)
     table = {name: np.asarray(column, float) for name, column in columns.items()}
@@ -168,36 +213,58 @@ def clean(loss: Floats, columns: dict[str, Floats], form: Form) -> tuple[dict[st
     if (values[np.isfinite(values)] <= 0).any():
         raise AblateError("a loss of zero or below cannot be fitted: the fit is of its logarithm.")
     keep = np.isfinite(values)
-    return {name: column[keep] for name, column in table.items()}, np.log(values[keep]), int((~keep).sum())
+    return (
+        {name: column[keep] for name, column in table.items()},
+        np.log(values[keep]),
+        int((~keep).sum()),
+    )
 
 
 def demand_a_fall(form: Form, value: Floats) -> None:
-    """AblateError where the loss does not fall along one of the form's resources: no best split of a budget would follow."""
-    flat = [name.upper() for name, exponent in zip(form.columns, value[2::2], strict=True) if exponent < FLAT]
+    """AblateError where the loss does not fall along one of the form's resources: no best split of
+    a budget would follow.
+    """
+    flat = [
+        name.upper()
+        for name, exponent in zip(form.columns, value[2::2], strict=True)
+        if exponent < FLAT
+    ]
     if flat:
-        alone = f" Without {flat[0]} the others may be fitted." if len(flat) < len(form.columns) else ""
+        alone = (
+            f" Without {flat[0]} the others may be fitted." if len(flat) < len(form.columns) else ""
+        )
         raise AblateError(
-            f"{form.symbol}: the losses do not fall with {' or '.join(flat)}. The curves are of a loss, which is better where it "
-            f"is lower.{alone}"
+            f"{form.symbol}: the losses do not fall with {' or '.join(flat)}. The curves are of a"
+            f" loss, which is better where it is lower.{alone}"
         )
 
 
 def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     """What a floor at the edge of its range means."""
     floor = dict(zip(form.constants, value, strict=True))["E"]
-    return ("The floor E is not told from zero: the losses bend too little to show it.",) if floor < NO_FLOOR * lowest else ()
+    return (
+        ("The floor E is not told from zero: the losses bend too little to show it.",)
+        if floor < NO_FLOOR * lowest
+        else ()
+    )
 
 
 def few(runs: int, constants: int) -> tuple[str, ...]:
     if runs >= 2 * constants:
         return ()
-    return (f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of the time.",)
+    return (
+        (
+            f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of"
+            " the time."
+        ),
+    )
 
 
 def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
     named = dict(zip(form.constants, high, strict=True))
     return tuple(
-        f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest that is looked for."
+        f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest that is"
+        " looked for."
         for name in ("alpha", "beta")
         if named.get(name, 0.0) > 0.99 * STEEPEST
     )
@@ -213,8 +280,11 @@ def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str,
     if not np.isfinite(best).all() or (n.min() <= best.min() and best.max() <= n.max()):
         return ()
     return (
-        f"The best sizes of the middle half of the budgets, {best.min():.3g} to {best.max():.3g}, reach beyond those measured, "
-        f"{n.min():.3g} to {n.max():.3g}: what is said of best sizes is extrapolated.",
+        (
+            f"The best sizes of the middle half of the budgets, {best.min():.3g} to"
+            f" {best.max():.3g}, reach beyond those measured, {n.min():.3g} to {n.max():.3g}: what"
+            " is said of best sizes is extrapolated."
+        ),
     )
 
 
@@ -226,18 +296,33 @@ def without_far(
     near: npt.NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> tuple[str, ...]:
-    """Which runs lie far off the curve, all but those near [P], and what would be fitted without them."""
+    """Which runs lie far off the curve, all but those near [P], and what would be fitted without
+    them.
+    """
     count = int((~near).sum())
     if not count:
         return ()
     farthest = np.abs(residuals).argsort()[::-1][: min(count, NAMED)]
-    places = [", ".join(f"{name.upper()} = {columns[name][at]:.3g}" for name in form.columns) for at in farthest]
-    named = "; ".join(f"at {place} by {np.expm1(residuals[at]):+.1%}" for place, at in zip(places, farthest, strict=True))
-    value, _ = estimate(form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0)
-    constants = ", ".join(f"{name} = {one:.4g}" for name, one in zip(form.constants, value, strict=True))
+    places = [
+        ", ".join(f"{name.upper()} = {columns[name][at]:.3g}" for name in form.columns)
+        for at in farthest
+    ]
+    named = "; ".join(
+        f"at {place} by {np.expm1(residuals[at]):+.1%}"
+        for place, at in zip(places, farthest, strict=True)
+    )
+    value, _ = estimate(
+        form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0
+    )
+    constants = ", ".join(
+        f"{name} = {one:.4g}" for name, one in zip(form.constants, value, strict=True)
+    )
     one, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
     more = f"; and {count - NAMED} more" if count > NAMED else ""
     return (
-        f"{count} {one} far off, {named}{more}. The others lie {residual_sd(residuals[near], len(value)):.2%} off the curve; "
-        f"without {them} {constants}.",
+        (
+            f"{count} {one} far off, {named}{more}. The others lie"
+            f" {residual_sd(residuals[near], len(value)):.2%} off the curve; without {them}"
+            f" {constants}."
+        ),
     )

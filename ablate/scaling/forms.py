@@ -1,4 +1,6 @@
-"""The curves: a floor plus one power law for each resource, and the best split of a budget that follows from two of them."""
+"""The curves: a floor plus one power law for each resource, and the best split of a budget that
+follows from two of them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,13 @@ import numpy.typing as npt
 
 from ablate.scaling.solve import Design, Floats
 
-FLOPS_PER_PARAM_TOKEN = 6.0  # forward and backward pass, the usual estimate C = 6·N·D (Kaplan et al. 2020)
-SAME = 1.05  # sizes and budgets closer than this ratio count as one: steps and widths are whole numbers
+# forward and backward pass, the usual estimate C = 6·N·D (Kaplan et al. 2020)
+FLOPS_PER_PARAM_TOKEN = 6.0
+# sizes and budgets closer than this ratio count as one: steps and widths are whole numbers
+SAME = 1.05
 
-FLOOR_BELOW = 8.0  # E and A are looked for down to e^−8 of the lowest loss: 0.03% of it, as good as zero
+# E and A are looked for down to e^−8 of the lowest loss: 0.03% of it, as good as zero
+FLOOR_BELOW = 8.0
 STEEPEST = 4.0  # the largest exponent looked for
 
 
@@ -46,8 +51,9 @@ FORMS = {
 class Problem:
     """A form at P points of one group or several, as the solver wants it.
 
-    Every group has a scale and an exponent of its own for each resource; the floor E is one for all. Inside the solver a
-    resource is measured from the centre of its logarithms, so that scale and exponent hardly depend on each other.
+    Every group has a scale and an exponent of its own for each resource; the floor E is one for
+    all. Inside the solver a resource is measured from the centre of its logarithms, so that scale
+    and exponent hardly depend on each other.
     """
 
     form: Form
@@ -56,8 +62,15 @@ class Problem:
     groups: int
 
     @staticmethod
-    def build(form: Form, columns: dict[str, Floats], log_loss: Floats, group: npt.NDArray[np.intp] | None = None) -> Problem:
-        """columns: [P] each; log_loss [P], for the bounds; group [P], whole numbers from 0, or None for one group."""
+    def build(
+        form: Form,
+        columns: dict[str, Floats],
+        log_loss: Floats,
+        group: npt.NDArray[np.intp] | None = None,
+    ) -> Problem:
+        """columns: [P] each; log_loss [P], for the bounds; group [P], whole numbers from 0, or None
+        for one group.
+        """
         logs = np.log([columns[name] for name in form.columns])
         centre = logs.mean(axis=1)
         resources, points = logs.shape
@@ -76,12 +89,14 @@ class Problem:
         return Problem(form, Design(x, lower, upper), centre, groups)
 
     def starts(self, log_loss: Floats) -> Floats:
-        """The grid that the fit starts from: every group alike, floor and scales as shares of the lowest loss."""
+        """The grid that the fit starts from: every group alike, floor and scales as shares of the
+        lowest loss.
+        """
         low = float(log_loss.min())
         exponents = (0.1, 0.3, 0.8) if len(self.centre) > 1 else (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-        choices = np.stack(np.meshgrid([0.3, 0.8], [0.1, 0.4], *[exponents] * len(self.centre)), -1).reshape(
-            -1, 2 + len(self.centre)
-        )
+        choices = np.stack(
+            np.meshgrid([0.3, 0.8], [0.1, 0.4], *[exponents] * len(self.centre)), -1
+        ).reshape(-1, 2 + len(self.centre))
         rows = []
         for floor, scale, *slopes in choices:
             terms = [value for slope in slopes for value in (low + np.log(scale), slope)]
@@ -99,14 +114,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Cost:
-    """What N parameters and D tokens cost: C = k·N^γ·D. The usual estimate 6·N·D is only near for small models."""
+    """What N parameters and D tokens cost: C = k·N^γ·D. The usual estimate 6·N·D is only near for
+    small models.
+    """
 
     k: float = FLOPS_PER_PARAM_TOKEN
     gamma: float = 1.0
 
     @staticmethod
     def of(columns: dict[str, Floats]) -> Cost:
-        """By least squares of log FLOPs a token over log size where n, d and c [P] are all known; else 6·N·D."""
+        """By least squares of log FLOPs a token over log size where n, d and c [P] are all known;
+        else 6·N·D.
+        """
         if not {"n", "d", "c"} <= columns.keys():
             return Cost()
         x, y = np.log(columns["n"]), np.log(columns["c"] / columns["d"])
@@ -118,20 +137,24 @@ class Cost:
 def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Floats, Floats, Floats]:
     """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss.
 
-    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N^γ·D: N ∝ C^(β/(α+γβ)); for γ = 1 it is
-    equation 4 of Hoffmann et al. 2022.
+    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N^γ·D: N ∝
+    C^(β/(α+γβ)); for γ = 1 it is equation 4 of Hoffmann et al. 2022.
     """
     floor, a, alpha, b, beta = (constants[..., i, None] for i in range(5))
     budget = np.asarray(c, float) / cost.k
     steep = alpha + cost.gamma * beta
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # an exponent of zero has no best split: NaN
+    with np.errstate(
+        divide="ignore", invalid="ignore", over="ignore"
+    ):  # an exponent of zero has no best split: NaN
         n = (alpha * a / (cost.gamma * beta * b)) ** (1 / steep) * budget ** (beta / steep)
         d = budget / n**cost.gamma
         return n, d, floor + a * n**-alpha + b * d**-beta
 
 
 def levels(x: Floats) -> Floats:
-    """The distinct values of a column, those within 5% of the first of them taken as one, ascending."""
+    """The distinct values of a column, those within 5% of the first of them taken as one,
+    ascending.
+    """
     found: list[float] = []
     for value in np.sort(x):
         if not found or value > found[-1] * SAME:

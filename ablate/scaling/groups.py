@@ -1,4 +1,6 @@
-"""One curve a group: do the groups differ by an offset or by an exponent, and where do their curves cross?"""
+"""One curve a group: do the groups differ by an offset or by an exponent, and where do their curves
+cross?
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ POINTS = 401  # of the range, at which two curves are compared
 
 @dataclass(frozen=True)
 class Difference:
-    """An exponent minus the baseline's; p of no difference, from the same replicates as the interval."""
+    """An exponent minus the baseline's; p of no difference, from the same replicates as the
+    interval.
+    """
 
     interval: Interval
     p: float
@@ -31,7 +35,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where two curves meet. `at` is NaN where they do not within the range looked at; lo 0 and hi ∞ mean "beyond it"."""
+    """Where two curves meet. `at` is NaN where they do not within the range looked at; lo 0 and hi
+    ∞ mean "beyond it".
+    """
 
     at: Interval
     inside: bool  # the measured range
@@ -45,21 +51,30 @@ class Crossing:
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
-            text = f"crossing at {write(self.at.value)}, {'inside' if self.inside else 'outside'} the measured range"
-        ends = write(self.at.lo) if self.at.lo else "no lower end", write(self.at.hi) if self.at.hi < math.inf else "no upper end"
+            text = (
+                f"crossing at {write(self.at.value)}, {'inside' if self.inside else 'outside'} the"
+                " measured range"
+            )
+        ends = (
+            write(self.at.lo) if self.at.lo else "no lower end",
+            write(self.at.hi) if self.at.hi < math.inf else "no upper end",
+        )
         interval = " to ".join(ends)
         if self.at.lo == 0 < self.at.hi == math.inf:
             interval = "it may be anywhere, or nowhere"
         elif self.at.lo == self.at.hi:
             interval = f"beyond that {'below' if self.at.hi == 0 else 'above'}, or nowhere"
-        return f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
+        return (
+            f"{text} (interval: {interval}); {self.share_inside:.0%} of replicates cross inside it"
+        )
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A group's curve against the baseline's.
 
-    axis: the resource compared along; for L(N, D) the budget C, each curve at its own best split of it.
+    axis: the resource compared along; for L(N, D) the budget C, each curve at its own best split of
+    it.
     """
 
     group: str
@@ -67,46 +82,66 @@ class Comparison:
     axis: str
     low: float  # the measured range of the axis, of both groups together
     high: float
-    exponents: dict[str, Difference]  # each curve with a floor of its own: assumes nothing, tells little apart
+    exponents: dict[
+        str, Difference
+    ]  # each curve with a floor of its own: assumes nothing, tells little apart
     one_floor: dict[str, Difference]  # if both curves had the same floor E
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end
     gap_high: Interval
-    measured: Interval | None  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    measured: (
+        Interval | None
+    )  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
     trusted: bool  # both curves describe their runs and foretold what was held out
     crossing: Crossing
     confidence: float
 
     @property
     def verdict(self) -> str:
-        """ "exponent"; "offset": exponents are not told apart, but there is a gap, at the same points or else over the range."""
+        """ "exponent"; "offset": exponents are not told apart, but there is a gap, at the same
+        points or else over the range.
+        """
         if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
             return "exponent"
         gap = self.measured or self.gap
         return "not told apart" if gap.lo <= 0 <= gap.hi else "offset"
 
 
-def compare_groups(fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator) -> list[Comparison]:
-    """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the groups and exponents compared.
+def compare_groups(
+    fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator
+) -> list[Comparison]:
+    """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the
+    groups and exponents compared.
 
-    Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the same points) are compared as
-    pairs: noise that runs of one seed share drops out.
+    Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the
+    same points) are compared as pairs: noise that runs of one seed share drops out.
     """
-    assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, "fits of one form with as many replicates"
+    assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, (
+        "fits of one form with as many replicates"
+    )
     found = [compare(fits[name], fits[base], name, base, rng) for name, base in against.items()]
     exponents = corrected([one.exponents for one in found])
     one_floor = corrected([one.one_floor for one in found])
-    return [replace(one, exponents=a, one_floor=b) for one, a, b in zip(found, exponents, one_floor, strict=True)]
+    return [
+        replace(one, exponents=a, one_floor=b)
+        for one, a, b in zip(found, exponents, one_floor, strict=True)
+    ]
 
 
 def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]]:
     """The same differences with Holm's p over all of them."""
     p = iter(holm([difference.p for one in family for difference in one.values()]))
-    return [{name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()} for one in family]
+    return [
+        {name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()}
+        for one in family
+    ]
 
 
 def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator) -> Comparison:
-    form, names = fit.form, [constant for constant in fit.form.constants if constant in ("alpha", "beta")]
+    form, names = (
+        fit.form,
+        [constant for constant in fit.form.constants if constant in ("alpha", "beta")],
+    )
     at = [form.constants.index(constant) for constant in names]
     dof = fit.dof + base.dof
     apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
@@ -116,7 +151,10 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
     value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
     copies = log_curve(fit, fit.replicates, axis, x) - log_curve(base, base.replicates, axis, x)
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
-    gaps = [gap(value[at], copies[:, at], dof, fit.confidence) for at in (within, within[:1], within[-1:])]
+    gaps = [
+        gap(value[at], copies[:, at], dof, fit.confidence)
+        for at in (within, within[:1], within[-1:])
+    ]
     return Comparison(
         group=name,
         baseline=baseline,
@@ -136,7 +174,9 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
 
 
 def measured(fit: Fit, base: Fit) -> Interval | None:
-    """The mean relative difference at the points that both have, with Student's t interval over the points; no curve in it."""
+    """The mean relative difference at the points that both have, with Student's t interval over the
+    points; no curve in it.
+    """
     names = fit.form.columns
     both = [level_of(np.concatenate([base.columns[name], fit.columns[name]])) for name in names]
     of = np.unique(np.stack(both), axis=1, return_inverse=True)[1]
@@ -148,7 +188,11 @@ def measured(fit: Fit, base: Fit) -> Interval | None:
     if shared.sum() < LEAST_POINTS:
         return None
     apart = sums[1][shared] / runs[1][shared] - sums[0][shared] / runs[0][shared]
-    half = st.t.isf((1 - fit.confidence) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
+    half = (
+        st.t.isf((1 - fit.confidence) / 2, len(apart) - 1)
+        * apart.std(ddof=1)
+        / math.sqrt(len(apart))
+    )
     return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
 
 
@@ -158,12 +202,15 @@ def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
     return Interval(*(float(np.expm1(one)) for one in (value.mean(), lo, hi)))
 
 
-def differences(names: list[str], value: Floats, copies: Floats, dof: int, confidence: float) -> dict[str, Difference]:
+def differences(
+    names: list[str], value: Floats, copies: Floats, dof: int, confidence: float
+) -> dict[str, Difference]:
     """Intervals of differences [k] with replicates [B, k], and p by inverting them."""
     lo, hi = limits(copies, dof, confidence)
     p = [p_of_zero(copy, dof) for copy in copies.T]
     return {
-        name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan) for i, name in enumerate(names)
+        name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan)
+        for i, name in enumerate(names)
     }
 
 
@@ -174,9 +221,15 @@ def p_of_zero(copies: Floats, dof: int) -> float:
     return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
 
 
-def one_floor(fit: Fit, base: Fit, at: list[int], rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Differences of the exponents [k] and of their replicates [B, k] with one floor E for both curves."""
-    columns = {name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns}
+def one_floor(
+    fit: Fit, base: Fit, at: list[int], rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Differences of the exponents [k] and of their replicates [B, k] with one floor E for both
+    curves.
+    """
+    columns = {
+        name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns
+    }
     log_loss = np.log(np.concatenate([base.loss, fit.loss]))
     problem = Problem.build(fit.form, columns, log_loss, np.repeat([0, 1], [base.runs, fit.runs]))
     weights = rng.exponential(size=(len(fit.replicates), base.runs))
@@ -189,42 +242,62 @@ def one_floor(fit: Fit, base: Fit, at: list[int], rng: np.random.Generator) -> t
 
 
 def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ...]) -> bool:
-    """Whether two tables hold the same points in the same order (within 5%: matching moves parameters a little)."""
-    return all(a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all()) for name in names)
+    """Whether two tables hold the same points in the same order (within 5%: matching moves
+    parameters a little).
+    """
+    return all(
+        a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all())
+        for name in names
+    )
 
 
 def measured_range(fit: Fit, base: Fit) -> tuple[str, float, float]:
-    """The resource two curves are compared along, and the lowest and highest value of it in either group."""
+    """The resource two curves are compared along, and the lowest and highest value of it in either
+    group.
+    """
     if len(fit.form.columns) == 1:
-        name, both = fit.form.columns[0], np.concatenate([one.columns[fit.form.columns[0]] for one in (fit, base)])
+        name, both = (
+            fit.form.columns[0],
+            np.concatenate([one.columns[fit.form.columns[0]] for one in (fit, base)]),
+        )
     else:
         name, both = "c", np.concatenate([fit.budgets, base.budgets])
     return name, float(both.min()), float(both.max())
 
 
 def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
-    """ln of the loss along the axis at x [X], constants [..., K] → [..., X]; of L(N, D) at the best split of a budget."""
+    """ln of the loss along the axis at x [X], constants [..., K] → [..., X]; of L(N, D) at the best
+    split of a budget.
+    """
     if len(fit.form.columns) == 2:
         return np.log(best_split(constants, x, fit.cost)[2])
     return np.log(fit.form.loss(constants, {axis: x}))
 
 
-def crossing(x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float) -> Crossing:
-    """Where a difference of curves, value [X] and replicates copies [B, X], changes sign nearest the middle of what was measured.
+def crossing(
+    x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float
+) -> Crossing:
+    """Where a difference of curves, value [X] and replicates copies [B, X], changes sign nearest
+    the middle of what was measured.
 
     A replicate that does not cross counts as crossing beyond the end where its curves are closer.
     """
     at = meeting(x, value[None], low, high)[0]
     places = meeting(x, copies, low, high)
     ends = limits(np.log(np.clip(places, x[0] / 2, x[-1] * 2)), dof, confidence)
-    lo, hi = (0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end)) for end in ends)
+    lo, hi = (
+        0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end))
+        for end in ends
+    )
     shown = float(at) if x[0] <= at <= x[-1] else math.nan
     inside = (places >= low) & (places <= high)
     return Crossing(Interval(shown, lo, hi), bool(low <= at <= high), float(inside.mean()))
 
 
 def meeting(x: Floats, gaps: Floats, low: float, high: float) -> Floats:
-    """Where each row of gaps [B, X] changes sign, nearest to the middle of [low, high]; 0 or ∞ where it does not."""
+    """Where each row of gaps [B, X] changes sign, nearest to the middle of [low, high]; 0 or ∞
+    where it does not.
+    """
     log_x = np.log(x)
     middle = (math.log(low) + math.log(high)) / 2
     changes = np.sign(gaps[:, :-1]) * np.sign(gaps[:, 1:]) < 0

@@ -1,4 +1,6 @@
-"""The check of a fit: without the largest size, token count or budget, does it foretell what those runs reached?"""
+"""The check of a fit: without the largest size, token count or budget, does it foretell what those
+runs reached?
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class HeldOut:
     predicted: float  # geometric mean of the predicted losses
     actual: float  # geometric mean of the losses reached
     miss: float  # actual / predicted − 1
-    lo: float  # interval of the miss that the fit expected: its own uncertainty and the noise of the runs
+    # interval of the miss that the fit expected: its own uncertainty and the noise of the runs
+    lo: float
     hi: float
     column: str  # the resource: "n", "d" or "c"
     from_: float  # runs from here on were held out
@@ -37,10 +40,16 @@ class HeldOut:
 
     def __str__(self) -> str:
         text = (
-            f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}: predicted {self.predicted:.4f}, "
-            f"reached {self.actual:.4f}, a miss of {self.miss:+z.2%} (expected within {self.lo:+z.2%} to {self.hi:+z.2%})."
+            f"Fitted without the {self.what}, {self.runs} run{'s' if self.runs > 1 else ''}:"
+            f" predicted {self.predicted:.4f}, reached {self.actual:.4f}, a miss of"
+            f" {self.miss:+z.2%} (expected within {self.lo:+z.2%} to {self.hi:+z.2%})."
         )
-        return text if self.trusted else text + " The miss exceeds the interval: do not trust the intervals beyond the runs."
+        return (
+            text
+            if self.trusted
+            else text
+            + " The miss exceeds the interval: do not trust the intervals beyond the runs."
+        )
 
 
 def chosen_check(hold_out: str, form: Form, columns: dict[str, Floats]) -> str:
@@ -62,7 +71,9 @@ def check(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> HeldOut:
-    """Fit without the largest size or budget, predict it, and set the miss against what the fit expected."""
+    """Fit without the largest size or budget, predict it, and set the miss against what the fit
+    expected.
+    """
     x = columns[HELD_OUT[what]]
     top = levels(x)[-1]
     out = x >= top

@@ -1,7 +1,7 @@
 """IsoFLOP curves: the size of lowest loss in each budget, and how it grows with the budget.
 
-The minimum is read off an Akima interpolation of log loss over log size (Porian et al. 2024, arXiv:2406.19146): a parabola
-through the whole range is pulled aside by the steeper flank.
+The minimum is read off an Akima interpolation of log loss over log size (Porian et al. 2024,
+arXiv:2406.19146): a parabola through the whole range is pulled aside by the steeper flank.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Minimum:
 
 @dataclass(frozen=True)
 class IsoFlop:
-    """N_opt = n_scale · C^n_exponent, likewise D_opt, and the losses at the minima as a curve of C where there are enough."""
+    """N_opt = n_scale · C^n_exponent, likewise D_opt, and the losses at the minima as a curve of C
+    where there are enough.
+    """
 
     minima: tuple[Minimum, ...]
     n_exponent: Interval
@@ -59,7 +61,10 @@ class IsoFlop:
     def best_split(self, c: Floats) -> tuple[Floats, Floats]:
         """Compute-optimal parameters and tokens at budgets [P]."""
         budget = np.asarray(c, float)
-        return self.n_scale * budget**self.n_exponent.value, self.d_scale * budget**self.d_exponent.value
+        return (
+            self.n_scale * budget**self.n_exponent.value,
+            self.d_scale * budget**self.d_exponent.value,
+        )
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,12 @@ class Budget:
     runs: Floats  # of each size
 
     def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
-        """Where the interpolated columns of losses [S, B] are lowest, and how low; NaN [B] for a minimum at an end."""
-        cubic, square, slope, constant = Akima1DInterpolator(self.sizes, losses, axis=0).c  # each [S − 1, B]
+        """Where the interpolated columns of losses [S, B] are lowest, and how low; NaN [B] for a
+        minimum at an end.
+        """
+        cubic, square, slope, constant = Akima1DInterpolator(
+            self.sizes, losses, axis=0
+        ).c  # each [S − 1, B]
         widths = np.diff(self.sizes)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):  # pieces without a minimum
             step = -slope / (square + np.sqrt(square**2 - 3 * cubic * slope))
@@ -86,21 +95,41 @@ class Budget:
         inside = least < np.minimum(losses[0], losses[-1])
         return np.where(inside, at, np.nan), np.where(inside, least, np.nan)
 
-    def minimum(self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float) -> tuple[Minimum, Floats]:
-        """The size of lowest loss, and its logarithm in replicates [B] that give every run fresh noise of this sd."""
+    def minimum(
+        self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float
+    ) -> tuple[Minimum, Floats]:
+        """The size of lowest loss, and its logarithm in replicates [B] that give every run fresh
+        noise of this sd.
+        """
         at, loss, copies, reason = math.nan, math.nan, np.full(bootstraps, np.nan), ""
         if len(self.sizes) < LEAST_SIZES:
             reason = f"{len(self.sizes)} sizes, {LEAST_SIZES} needed"
         else:
             (at,), (loss,) = self.lowest(self.losses[:, None])
-            fresh = noise / np.sqrt(self.runs[:, None]) * rng.normal(size=(len(self.runs), bootstraps))
+            fresh = (
+                noise / np.sqrt(self.runs[:, None]) * rng.normal(size=(len(self.runs), bootstraps))
+            )
             copies, _ = self.lowest(self.losses[:, None] + fresh)
             if math.isnan(at):
-                reason = f"lowest at its {'smallest' if self.losses[0] < self.losses[-1] else 'largest'} size"
+                reason = (
+                    f"lowest at its {'smallest' if self.losses[0] < self.losses[-1] else 'largest'}"
+                    " size"
+                )
         tokens = math.nan if reason else float(np.exp(np.interp(at, self.sizes, self.tokens)))
         lo, hi = (math.nan, math.nan) if reason else percentiles(copies, confidence)
         n = Interval(*(float(np.exp(value)) for value in (at, lo, hi)))
-        return Minimum(self.c, np.exp(self.sizes), np.exp(self.losses), n, tokens, float(np.exp(loss)), reason), copies
+        return (
+            Minimum(
+                self.c,
+                np.exp(self.sizes),
+                np.exp(self.losses),
+                n,
+                tokens,
+                float(np.exp(loss)),
+                reason,
+            ),
+            copies,
+        )
 
 
 def isoflop(
@@ -113,11 +142,13 @@ def isoflop(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> IsoFlop:
-    """Minima and exponents from P runs: loss, parameters n, FLOPs c, tokens d [P] (by default c/6n).
+    """Minima and exponents from P runs: loss, parameters n, FLOPs c, tokens d [P] (by default
+    c/6n).
 
-    Budgets within 5% are one, and so are sizes. A budget counts with four sizes and a minimum that is not at its smallest or
-    largest; three such budgets are needed. Intervals are percentiles over replicates in which every run gets fresh noise, of the
-    size that repeated runs of a size in a budget show, or where there are none the roughness of the curves.
+    Budgets within 5% are one, and so are sizes. A budget counts with four sizes and a minimum that
+    is not at its smallest or largest; three such budgets are needed. Intervals are percentiles over
+    replicates in which every run gets fresh noise, of the size that repeated runs of a size in a
+    budget show, or where there are none the roughness of the curves.
     """
     tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
@@ -131,9 +162,15 @@ def isoflop(
     best = [minimum for _, minimum, _ in good]
     c_good = np.array([minimum.c for minimum in best])
     copies_n = np.array([copies for *_, copies in good])
-    copies_d = np.array([np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good])  # NaN stays NaN
-    n_exponent, n_scale = growth(c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence)
-    d_exponent, d_scale = growth(c_good, np.array([minimum.d for minimum in best]), copies_d, confidence)
+    copies_d = np.array(
+        [np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good]
+    )  # NaN stays NaN
+    n_exponent, n_scale = growth(
+        c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence
+    )
+    d_exponent, d_scale = growth(
+        c_good, np.array([minimum.d for minimum in best]), copies_d, confidence
+    )
     notes = (
         [f"No minimum in {len(minima) - len(good)} of {len(minima)} budgets: {reasons(minima)}."]
         if len(good) < len(minima)
@@ -146,11 +183,15 @@ def isoflop(
     except AblateError as error:
         frontier = None
         notes.append(f"No curve of the lowest loss over C: {error}")
-    return IsoFlop(minima, n_exponent, d_exponent, n_scale, d_scale, noise, noise_from, frontier, tuple(notes))
+    return IsoFlop(
+        minima, n_exponent, d_exponent, n_scale, d_scale, noise, noise_from, frontier, tuple(notes)
+    )
 
 
 def growth(c: Floats, best: Floats, copies: Floats, confidence: float) -> tuple[Interval, float]:
-    """best [P] = scale · c^exponent by least squares of logarithms, with the exponents of log replicates [P, B]."""
+    """best [P] = scale · c^exponent by least squares of logarithms, with the exponents of log
+    replicates [P, B].
+    """
     slope, start = line(np.log(c), np.log(best)[:, None])
     slopes, _ = line(np.log(c), copies)
     return Interval(float(slope[0]), *percentiles(slopes, confidence)), float(np.exp(start[0]))
@@ -165,27 +206,36 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
         member = level_of(columns["n"][here])
         runs = np.bincount(member)
         sizes, losses, tokens = (
-            np.bincount(member, values[here]) / runs for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]))
+            np.bincount(member, values[here]) / runs
+            for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]))
         )
         c = float(np.exp(np.log(columns["c"][here]).mean()))
         found.append(Budget(c, sizes, losses, tokens, runs.astype(float)))
     return found
 
 
-def run_noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]) -> tuple[float, str]:
+def run_noise(
+    columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]
+) -> tuple[float, str]:
     """The sd of log loss from run to run, and what it was taken from."""
     repeats = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
     if np.isfinite(repeats):
         return repeats, "repeated runs"
-    off = [roughness(budget.sizes, budget.losses) for budget in budgets if len(budget.sizes) >= LEAST_SIZES]
+    off = [
+        roughness(budget.sizes, budget.losses)
+        for budget in budgets
+        if len(budget.sizes) >= LEAST_SIZES
+    ]
     together = np.concatenate(off) if off else np.zeros(1)
     return float(np.sqrt((together**2).mean())), "roughness of the curves"
 
 
 def roughness(x: Floats, y: Floats) -> Floats:
-    """Fourth divided differences of neighbouring points (third of four points), scaled to the noise's sd: [S] → [S − 4].
+    """Fourth divided differences of neighbouring points (third of four points), scaled to the
+    noise's sd: [S] → [S − 4].
 
-    The difference-based noise estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order that a smooth minimum passes.
+    The difference-based noise estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order that a
+    smooth minimum passes.
     """
     width = min(5, len(x))
     out = []
@@ -197,7 +247,9 @@ def roughness(x: Floats, y: Floats) -> Floats:
 
 
 def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Slopes and intercepts of the columns of y [P, B] over x [P] by least squares; NaN points are left out."""
+    """Slopes and intercepts of the columns of y [P, B] over x [P] by least squares; NaN points are
+    left out.
+    """
     there = np.isfinite(y)
     count = there.sum(axis=0)
     at, value = np.where(there, x[:, None], 0.0), np.where(there, y, 0.0)
@@ -224,14 +276,18 @@ def reasons(minima: tuple[Minimum, ...]) -> str:
     for minimum in minima:
         if minimum.reason:
             found.setdefault(minimum.reason, []).append(f"{minimum.c:.3g}")
-    return "; ".join(f"C = {', '.join(c[:3])}{', …' if len(c) > 3 else ''}: {reason}" for reason, c in found.items())
+    return "; ".join(
+        f"C = {', '.join(c[:3])}{', …' if len(c) > 3 else ''}: {reason}"
+        for reason, c in found.items()
+    )
 
 
 def too_few(minima: tuple[Minimum, ...]) -> str:
     """Why there are no exponents, and what would give them."""
     good = sum(not minimum.reason for minimum in minima)
     return (
-        f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the lowest loss in between; "
-        f"of {len(minima)} budgets {good} have that{f' ({reasons(minima)})' if good < len(minima) else ''}. "
-        f"{LEAST_BUDGETS} budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
+        f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the"
+        f" lowest loss in between; of {len(minima)} budgets {good} have"
+        f" that{f' ({reasons(minima)})' if good < len(minima) else ''}. {LEAST_BUDGETS} budgets,"
+        " each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
     )

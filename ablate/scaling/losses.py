@@ -1,4 +1,6 @@
-"""A table of losses ready to be fitted: what each run reached, what it took, and which curve it is on."""
+"""A table of losses ready to be fitted: what each run reached, what it took, and which curve it is
+on.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ class Losses:
     """P runs that completed their schedule, in any order."""
 
     loss: Floats  # [P]
-    columns: dict[str, Floats]  # of "n" parameters, "d" tokens and "c" FLOPs what is known, [P] each
+    columns: dict[
+        str, Floats
+    ]  # of "n" parameters, "d" tokens and "c" FLOPs what is known, [P] each
     curves: tuple[str, ...]  # [P] names; all "" where there is one curve
-    against: dict[str, str]  # curve → the curve it is compared with; without those that are compared with none
+    against: dict[
+        str, str
+    ]  # curve → the curve it is compared with; without those that are compared with none
     means: dict[str, str]  # resource → what it counts, in words
     notes: tuple[str, ...] = ()  # what was left out, and why
 
@@ -41,7 +47,8 @@ class Losses:
     def measured(self) -> str:
         """What was measured, over which range: one line."""
         ranges = [
-            f"{name.upper()} {column.min():.3g} to {column.max():.3g}" + (f" ({self.means[name]})" if name in self.means else "")
+            f"{name.upper()} {column.min():.3g} to {column.max():.3g}"
+            + (f" ({self.means[name]})" if name in self.means else "")
             for name, column in self.columns.items()
         ]
         return f"{len(self.loss):,} runs; {'; '.join(ranges)}"

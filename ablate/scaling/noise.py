@@ -1,4 +1,6 @@
-"""How far runs lie from a curve, and how far from each other: misfit, and the few runs that are far off."""
+"""How far runs lie from a curve, and how far from each other: misfit, and the few runs that are far
+off.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import numpy.typing as npt
 from ablate.scaling.solve import Floats
 
 MISFIT = 2.0  # residuals larger than this times the noise from run to run are the form's fault
-HOPELESS = 0.1  # residuals larger than this are, where no run is repeated: seeds differ by a percent or so
+# residuals larger than this are, where no run is repeated: seeds differ by a percent or so
+HOPELESS = 0.1
 FAR = 6.0  # times the usual residual (a normal's sd by the median): as good as never by chance
 FAR_AT_LEAST = 0.01  # of the loss; nearer than that no run is far off
 MOST_FAR = 0.1  # of the runs; where more are far off, that is how residuals are spread
@@ -18,7 +21,9 @@ RUNS_A_CONSTANT = 4  # that the usual residual is known from
 
 
 def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
-    """The sd of log loss among runs of one cell, cells [V, P]; NaN below five degrees of freedom."""
+    """The sd of log loss among runs of one cell, cells [V, P]; NaN below five degrees of
+    freedom.
+    """
     _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
     within = log_loss - (np.bincount(member, log_loss) / runs)[member]
     spare = (runs - 1).sum()
@@ -26,18 +31,22 @@ def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
 
 
 def misfit(residual: float, noise: float) -> str:
-    """What is said where `describes` does not hold; noise: from run to run, NaN where it is not known."""
+    """What is said where `describes` does not hold; noise: from run to run, NaN where it is not
+    known.
+    """
     if math.isnan(noise):
         far = f"Runs lie {residual:.1%} off the curve, further than noise would put them"
         return f"{far}: the form does not describe them, and its constants mean nothing."
     return (
-        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}: the form does not describe "
-        "them, and its intervals leave that out."
+        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}:"
+        " the form does not describe them, and its intervals leave that out."
     )
 
 
 def describes(residual: float, noise: float) -> bool:
-    """Whether a curve that runs lie `residual` off is one of theirs; noise: from run to run, NaN where it is not known."""
+    """Whether a curve that runs lie `residual` off is one of theirs; noise: from run to run, NaN
+    where it is not known.
+    """
     return not residual > (HOPELESS if math.isnan(noise) else MISFIT * noise)
 
 
@@ -48,7 +57,8 @@ def residual_sd(residuals: Floats, constants: int) -> float:
 def far_off(residuals: Floats, constants: int) -> npt.NDArray[np.bool_]:
     """Which of the residuals [P] of log loss stand apart from the others.
 
-    A robust fit goes through about as many runs as it has constants; the usual residual is the median of the others.
+    A robust fit goes through about as many runs as it has constants; the usual residual is the
+    median of the others.
     """
     size = np.abs(residuals)
     none = np.zeros(len(size), bool)

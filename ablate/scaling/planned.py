@@ -1,4 +1,6 @@
-"""Before a study runs: whether its grid of sizes and budgets will tell the exponents of its [fit], and at what noise."""
+"""Before a study runs: whether its grid of sizes and budgets will tell the exponents of its [fit],
+and at what noise.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from scipy import optimize
 from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Plan
-from ablate.scaling.design import LOWEST, TARGET, USUAL_NOISE, demand, expected_width, proposal, usual_constants
+from ablate.scaling.design import (
+    LOWEST,
+    TARGET,
+    USUAL_NOISE,
+    demand,
+    expected_width,
+    proposal,
+    usual_constants,
+)
 from ablate.scaling.forms import FORMS, Form, level_of, levels
 from ablate.scaling.held_out import HELD_OUT
 from ablate.scaling.isoflop import LEAST_BUDGETS, LEAST_SIZES
@@ -37,7 +47,9 @@ def foretell(plan: Plan) -> list[str]:
     for name in dict.fromkeys(losses.curves):
         part = {column: values[names == name] for column, values in losses.columns.items()}
         said.setdefault(_curve(FORMS[form], part, plan.study.fit.hold_out), []).append(name)
-    return [f"Scaling curve{'s' if len(of) > 1 else ''}{_of(of)}: {text}" for text, of in said.items()] + why
+    return [
+        f"Scaling curve{'s' if len(of) > 1 else ''}{_of(of)}: {text}" for text, of in said.items()
+    ] + why
 
 
 def _of(names: list[str]) -> str:
@@ -49,14 +61,22 @@ def _planned(plan: Plan) -> Losses:
     cells = {cell.label: cell for cell in plan.cells}
     rows = [
         run.config.model_dump()
-        | {"cell": run.cell, "run": run.config.key, "role": run.role, "status": "complete", "metric": 1.0}
+        | {
+            "cell": run.cell,
+            "run": run.config.key,
+            "role": run.role,
+            "status": "complete",
+            "metric": 1.0,
+        }
         | {"tokens": run.config.tokens, "flops": sizes.train_flops(run.config)}
         | {"n_params": cells[run.cell].sizes.params, "n_params_body": cells[run.cell].sizes.body}
         for run in (*plan.runs, *plan.later)
         if run.role == "compare"
     ]
     chosen = {label: cell.levels for label, cell in cells.items()}
-    return of_study(pd.DataFrame(rows), chosen, group=plan.study.fit.group if plan.study.fit else "")
+    return of_study(
+        pd.DataFrame(rows), chosen, group=plan.study.fit.group if plan.study.fit else ""
+    )
 
 
 def _curve(form: Form, columns: dict[str, Floats], hold_out: str) -> str:
@@ -76,18 +96,27 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
 
     there = width(USUAL_NOISE)
     text = (
-        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {there:.2f} wide is to be expected at "
-        f"{USUAL_NOISE:.0%} noise from run to run"
+        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {there:.2f} wide is to"
+        f" be expected at {USUAL_NOISE:.0%} noise from run to run"
     )
     if not width(NOISES[0]) < TARGET:
         return f"{text}, and hardly less at any.{proposal(form)}"
     low, high = np.log(NOISES)
-    most = high if width(NOISES[1]) < TARGET else optimize.brentq(lambda log: width(np.exp(log)) - TARGET, low, high, xtol=1e-3)
-    return f"{text}; one of {TARGET:g} at {np.exp(most):.2%}.{proposal(form) if there > TARGET else ''}"
+    most = (
+        high
+        if width(NOISES[1]) < TARGET
+        else optimize.brentq(lambda log: width(np.exp(log)) - TARGET, low, high, xtol=1e-3)
+    )
+    return (
+        f"{text}; one of {TARGET:g} at"
+        f" {np.exp(most):.2%}.{proposal(form) if there > TARGET else ''}"
+    )
 
 
 def _judged(form: Form, columns: dict[str, Floats]) -> dict[str, Floats]:
-    """The points as `sufficient_grid` judges a grid: from its lowest size on, at the same tokens per parameter."""
+    """The points as `sufficient_grid` judges a grid: from its lowest size on, at the same tokens
+    per parameter.
+    """
     first = form.columns[0]
     ratio = max(1.0, LOWEST[first] / columns[first].min())
     return {name: columns[name] * ratio for name in form.columns}
@@ -101,7 +130,10 @@ def _minima(columns: dict[str, Floats]) -> Iterator[str]:
     counts = [len(levels(columns["n"][budget == one])) for one in range(budget.max() + 1)]
     enough = sum(count >= LEAST_SIZES for count in counts)
     if enough < LEAST_BUDGETS:
-        yield f"No isoFLOP exponents: {enough} of {len(counts)} budgets have {LEAST_SIZES} sizes, {LEAST_BUDGETS} are needed."
+        yield (
+            f"No isoFLOP exponents: {enough} of {len(counts)} budgets have {LEAST_SIZES} sizes,"
+            f" {LEAST_BUDGETS} are needed."
+        )
 
 
 def _check(form: Form, columns: dict[str, Floats], hold_out: str) -> Iterator[str]:

@@ -1,11 +1,13 @@
 """Many robust fits at once: the log of a sum of power laws to log losses, by the summed Huber loss.
 
-Every form of a scaling curve is a log-sum-exp of terms that are linear in their parameters: with e = ln E, a = ln A,
+Every form of a scaling curve is a log-sum-exp of terms that are linear in their parameters: with e
+= ln E, a = ln A,
 
     ln L = ln(e^e + e^(a − α ln x) + …) = logsumexp_t(X_t θ)
 
-so one solver serves them all. The Huber loss is summed, not averaged: averaged over runs it is so small that a solver's stopping
-rule ends the fit before it has converged (Besiroglu et al. 2024, arXiv:2404.10102).
+so one solver serves them all. The Huber loss is summed, not averaged: averaged over runs it is so
+small that a solver's stopping rule ends the fit before it has converged (Besiroglu et al. 2024,
+arXiv:2404.10102).
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-DELTA = 1e-3  # where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)
-BLOCK = 16_384  # points of replicates worked on together: enough for numpy, little enough for the cache
+# where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)
+DELTA = 1e-3
+# points of replicates worked on together: enough for numpy, little enough for the cache
+BLOCK = 16_384
 ITERATIONS = 200
 TOLERANCE = 1e-8  # stop at a step that lowers the loss by a smaller share than this
 
@@ -37,7 +41,9 @@ class Design:
         return (theta @ self.x.reshape(t * p, k).T).reshape(-1, t, p)
 
 
-def minimise(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> tuple[Floats, Floats]:
+def minimise(
+    design: Design, log_loss: Floats, weights: Floats, start: Floats
+) -> tuple[Floats, Floats]:
     """Minimise Σ_p weights[b, p] · huber(prediction − log_loss[p]) for every replicate b.
 
     log_loss [P], weights [B, P], start [B, K] → θ [B, K] and the loss reached [B].
@@ -50,25 +56,34 @@ def minimise(design: Design, log_loss: Floats, weights: Floats, start: Floats) -
     return theta, reached
 
 
-def _block(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> tuple[Floats, Floats]:
+def _block(
+    design: Design, log_loss: Floats, weights: Floats, start: Floats
+) -> tuple[Floats, Floats]:
     """Levenberg–Marquardt whose damping is the reweighted least-squares matrix.
 
-    The curvature of the summed Huber loss comes from the few points within ±δ alone (Newton's matrix): fast near the optimum,
-    wild far from it. Reweighting every point by δ/|residual| bounds the loss from above: safe and slow. The step solves
-    (newton + damping · reweighted) step = −gradient, with the damping lowered after a step that helped and raised after one that
-    did not.
+    The curvature of the summed Huber loss comes from the few points within ±δ alone (Newton's
+    matrix): fast near the optimum, wild far from it. Reweighting every point by δ/|residual| bounds
+    the loss from above: safe and slow. The step solves (newton + damping · reweighted) step =
+    −gradient, with the damping lowered after a step that helped and raised after one that did not.
     """
     theta = np.clip(start, design.lower, design.upper)
     loss, gradient, newton, reweighted = _derivatives(design, log_loss, weights, theta)
     damping, quiet = np.ones(len(theta)), np.zeros(len(theta), int)
     todo = np.arange(len(theta))
     for _ in range(ITERATIONS):
-        step = _step(design, theta[todo], gradient[todo], newton[todo] + damping[todo, None, None] * reweighted[todo])
+        step = _step(
+            design,
+            theta[todo],
+            gradient[todo],
+            newton[todo] + damping[todo, None, None] * reweighted[todo],
+        )
         tried = np.clip(theta[todo] + step, design.lower, design.upper)
         new = _derivatives(design, log_loss, weights[todo], tried)
         better = new[0] < loss[todo]
         gain = np.where(better, loss[todo] - new[0], 0.0)
-        quiet[todo] = np.where(gain > TOLERANCE * loss[todo], 0, quiet[todo] + (better | (damping[todo] >= 1)))
+        quiet[todo] = np.where(
+            gain > TOLERANCE * loss[todo], 0, quiet[todo] + (better | (damping[todo] >= 1))
+        )
         rows = todo[better]
         theta[rows] = tried[better]
         for kept, fresh in zip((loss, gradient, newton, reweighted), new, strict=True):
@@ -80,7 +95,9 @@ def _block(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> 
     return theta, loss
 
 
-def _derivatives(design: Design, log_loss: Floats, weights: Floats, theta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+def _derivatives(
+    design: Design, log_loss: Floats, weights: Floats, theta: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Loss [B], gradient [B, K], and the two curvature matrices [B, K, K]."""
     eta = design.terms(theta)
     top = eta.max(axis=1)
@@ -93,7 +110,9 @@ def _derivatives(design: Design, log_loss: Floats, weights: Floats, theta: Float
         jacobian[:, k] += share[:, t] * design.x[t, :, k]
     size = np.abs(residual)
     inside = size <= DELTA
-    loss: Floats = (weights * np.where(inside, 0.5 * residual**2, DELTA * (size - 0.5 * DELTA))).sum(axis=1)
+    loss: Floats = (
+        weights * np.where(inside, 0.5 * residual**2, DELTA * (size - 0.5 * DELTA))
+    ).sum(axis=1)
     gradient = (jacobian @ (weights * np.clip(residual, -DELTA, DELTA))[..., None])[..., 0]
     transposed: Floats = np.swapaxes(jacobian, 1, 2)
     newton = (jacobian * (weights * inside)[:, None]) @ transposed
@@ -103,7 +122,9 @@ def _derivatives(design: Design, log_loss: Floats, weights: Floats, theta: Float
 
 def _step(design: Design, theta: Floats, gradient: Floats, matrix: Floats) -> Floats:
     """Solve for the step, leaving out parameters that lean on their bound."""
-    leaning = ((theta <= design.lower) & (gradient > 0)) | ((theta >= design.upper) & (gradient < 0))
+    leaning = ((theta <= design.lower) & (gradient > 0)) | (
+        (theta >= design.upper) & (gradient < 0)
+    )
     free = ~leaning
     matrix = matrix * (free[:, :, None] & free[:, None, :])
     diagonal = np.einsum("bkk->bk", matrix)

@@ -1,4 +1,6 @@
-"""A study's runs → `Losses`: which factors make a model larger or train it longer, and which make another curve."""
+"""A study's runs → `Losses`: which factors make a model larger or train it longer, and which make
+another curve.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
-GROWN = frozenset(("n_layer", "d_model", "d_mlp", "steps"))  # what a step of size or budget changes, one of them at least
+GROWN = frozenset(
+    ("n_layer", "d_model", "d_mlp", "steps")
+)  # what a step of size or budget changes, one of them at least
 FOLLOW = frozenset(("n_head", "n_kv_head", "d_head", "lr"))  # what may change along
 
 
@@ -27,18 +31,29 @@ class Count:
 
 
 COUNTS = {
-    "body": Count("parameters without embeddings and head", "FLOPs of training, the head's among them"),
+    "body": Count(
+        "parameters without embeddings and head", "FLOPs of training, the head's among them"
+    ),
     "total": Count("all parameters", "FLOPs of training, the head's among them"),
-    "headless": Count("parameters without embeddings and head", "FLOPs of training without the head's"),
+    "headless": Count(
+        "parameters without embeddings and head", "FLOPs of training without the head's"
+    ),
 }
 
 
-def of_study(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], *, group: str = "", count: str = "body") -> Losses:
+def of_study(
+    runs: pd.DataFrame,
+    levels: Mapping[str, Mapping[str, str]],
+    *,
+    group: str = "",
+    count: str = "body",
+) -> Losses:
     """The compared runs of a study that completed their schedule, by the study's metric.
 
-    runs: `results.load`; levels: `results.levels`. group: the factor whose levels are compared, by default the one that is no
-    matter of size or budget. A further factor makes further curves, each compared with that of the group's first level. count: a
-    key of `COUNTS`. Raises `AblateError` for what is no factor or count, and where no run has completed.
+    runs: `results.load`; levels: `results.levels`. group: the factor whose levels are compared, by
+    default the one that is no matter of size or budget. A further factor makes further curves, each
+    compared with that of the group's first level. count: a key of `COUNTS`. Raises `AblateError`
+    for what is no factor or count, and where no run has completed.
     """
     if count not in COUNTS:
         raise unknown("count", count, COUNTS)
@@ -47,13 +62,22 @@ def of_study(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], *, gro
     if group and group not in factors:
         raise unknown("factor in group", group, factors)
     steps = resources(compared, levels)
-    several = [f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1]
-    rest = [*([group] if group else []), *(factor for factor in several if factor not in (group, *steps))]
+    several = [
+        f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1
+    ]
+    rest = [
+        *([group] if group else []),
+        *(factor for factor in several if factor not in (group, *steps)),
+    ]
     compared_by = group or (rest[0] if len(rest) == 1 else "")
     named = {cell: _curve(chosen, rest) for cell, chosen in levels.items()}
-    good = compared[(compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))]
+    good = compared[
+        (compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))
+    ]
     if good.empty:
-        raise AblateError("no compared run has completed its schedule with a finite loss: there is nothing to fit")
+        raise AblateError(
+            "no compared run has completed its schedule with a finite loss: there is nothing to fit"
+        )
     return Losses(
         loss=good["metric"].to_numpy(float),
         columns=_resources_of(good, count),
@@ -65,7 +89,9 @@ def of_study(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], *, gro
 
 
 def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The factors of which every step, all else equal, changes the size of the model or its training, and nothing else."""
+    """The factors of which every step, all else equal, changes the size of the model or its
+    training, and nothing else.
+    """
     first = runs.drop_duplicates("cell").set_index("cell")
     cells = {cell: chosen for cell, chosen in levels.items() if cell in first.index}
     fields = [name for name in RunConfig.model_fields if name in first and name != "seed"]
@@ -74,7 +100,9 @@ def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> li
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for cell, chosen in cells.items():
             if factor in chosen:
-                groups.setdefault(tuple((other, level) for other, level in chosen.items() if other != factor), []).append(cell)
+                groups.setdefault(
+                    tuple((other, level) for other, level in chosen.items() if other != factor), []
+                ).append(cell)
         several = [first.loc[group] for group in groups.values() if len(group) > 1]
         if several and all(_grows(part, fields) for part in several):
             found.append(factor)
@@ -89,15 +117,27 @@ def _grows(part: pd.DataFrame, fields: Sequence[str]) -> bool:
 
 def _curve(chosen: Mapping[str, str], rest: Sequence[str]) -> str:
     """What the curve of a cell is called: the level where one factor tells curves apart."""
-    return ", ".join(chosen[name] if len(rest) == 1 else f"{name}={chosen[name]}" for name in rest if name in chosen)
+    return ", ".join(
+        chosen[name] if len(rest) == 1 else f"{name}={chosen[name]}"
+        for name in rest
+        if name in chosen
+    )
 
 
-def _against(levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str) -> dict[str, str]:
-    """Curve → the one of the group's first level, all else equal; without a group every curve → the first."""
+def _against(
+    levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str
+) -> dict[str, str]:
+    """Curve → the one of the group's first level, all else equal; without a group every curve → the
+    first.
+    """
     first: dict[str, str] = {}
     against = {}
     for chosen in levels.values():
-        others = _curve({name: level for name, level in chosen.items() if name != group}, rest) if group else ""
+        others = (
+            _curve({name: level for name, level in chosen.items() if name != group}, rest)
+            if group
+            else ""
+        )
         name = _curve(chosen, rest)
         if name != first.setdefault(others, name):
             against[name] = first[others]
@@ -110,10 +150,16 @@ def _resources_of(runs: pd.DataFrame, count: str) -> dict[str, np.ndarray]:
     if count == "headless":
         per_token = [
             sizes.head_flops_per_token(*row)
-            for row in zip(runs["d_model"], runs["n_vocab"], runs["mlm_head_transform"], strict=True)
+            for row in zip(
+                runs["d_model"], runs["n_vocab"], runs["mlm_head_transform"], strict=True
+            )
         ]
         flops = flops - 3 * np.array(per_token, float) * tokens
-    return {"n": runs["n_params" if count == "total" else "n_params_body"].to_numpy(float), "d": tokens, "c": flops}
+    return {
+        "n": runs["n_params" if count == "total" else "n_params_body"].to_numpy(float),
+        "d": tokens,
+        "c": flops,
+    }
 
 
 def _left_out(compared: pd.DataFrame, good: pd.DataFrame) -> tuple[str, ...]:
@@ -123,4 +169,6 @@ def _left_out(compared: pd.DataFrame, good: pd.DataFrame) -> tuple[str, ...]:
     why = rest["status"].replace("complete", "without a finite loss").value_counts()
     counts = ", ".join(f"{number} {status}" for status, number in why.items())
     of = f"{len(rest)} of {compared['run'].nunique()} runs"
-    return (f"{of} are left out, since they did not end a whole schedule with a finite loss: {counts}.",)
+    return (
+        f"{of} are left out, since they did not end a whole schedule with a finite loss: {counts}.",
+    )

@@ -1,4 +1,6 @@
-"""Fit any table of losses: one curve a group, isoFLOP exponents where budgets repeat, and the groups against each other."""
+"""Fit any table of losses: one curve a group, isoFLOP exponents where budgets repeat, and the
+groups against each other.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ ONE = "all"  # what the curve of a table without groups is called
 
 @dataclass(frozen=True)
 class TableFit:
-    """What a table of losses says. Groups in order of appearance; the first is the baseline. One group is called "all"."""
+    """What a table of losses says. Groups in order of appearance; the first is the baseline. One
+    group is called "all".
+    """
 
     fits: dict[str, Fit]
     isoflops: dict[str, IsoFlop]
@@ -55,11 +59,13 @@ def fit_table(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> TableFit:
-    """Fit P runs: loss [P], and of n (parameters), d (tokens), flops what the table has; group names a curve for each run.
+    """Fit P runs: loss [P], and of n (parameters), d (tokens), flops what the table has; group
+    names a curve for each run.
 
-    form: "n", "d", "c" or "nd"; by default what the points can tell, see `natural_form`, where two columns make the third by
-    C = 6·N·D. against: group → the group it is compared with; by default all with the first. IsoFLOP minima are looked for
-    besides where budgets repeat. AblateError where nothing can be fitted.
+    form: "n", "d", "c" or "nd"; by default what the points can tell, see `natural_form`, where two
+    columns make the third by C = 6·N·D. against: group → the group it is compared with; by default
+    all with the first. IsoFLOP minima are looked for besides where budgets repeat. AblateError
+    where nothing can be fitted.
     """
     for name, given in {"n": n, "d": d, "flops": flops, "group": group}.items():
         if given is not None and len(given) != len(loss):
@@ -70,23 +76,41 @@ def fit_table(
         form, why = natural_form(columns, names)
         notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
-    order = np.lexsort([*columns.values()])  # runs of the same point stand at the same place in every group
+    order = np.lexsort(
+        [*columns.values()]
+    )  # runs of the same point stand at the same place in every group
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
     refused: dict[str, list[str]] = {}  # why → curves
     for name in dict.fromkeys(names.tolist()):
         rows = order[names[order] == name]
-        part, losses = {column: values[rows] for column, values in columns.items()}, np.asarray(loss, float)[rows]
+        part, losses = (
+            {column: values[rows] for column, values in columns.items()},
+            np.asarray(loss, float)[rows],
+        )
         try:
-            # One seed for every group: groups of the same points share their replicates' weights, and are compared as pairs.
+            # One seed for every group: groups of the same points share their replicates' weights,
+            # and are compared as pairs.
             same = np.random.default_rng(seed)
-            fits[name] = fit(losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, confidence=confidence, **part)
+            fits[name] = fit(
+                losses,
+                form,
+                rng=same,
+                hold_out=hold_out,
+                bootstraps=bootstraps,
+                confidence=confidence,
+                **part,
+            )
         except AblateError as error:
             refused.setdefault(str(error), []).append(name)
-        if {"n", "c"} <= part.keys() and repeating(part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES):
+        if {"n", "c"} <= part.keys() and repeating(
+            part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES
+        ):
             try:
-                isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part)
+                isoflops[name] = isoflop(
+                    losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part
+                )
             except AblateError as error:
                 refused.setdefault(str(error), []).append(name)
     complaints = _complaints(refused, 0 if group is None else len(set(names.tolist())))
@@ -94,41 +118,76 @@ def fit_table(
         raise AblateError(" ".join(complaints))
     for name, one in fits.items():
         if name in isoflops and one.describes and not describes(one.noise, isoflops[name].noise):
-            fits[name] = replace(one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes))
+            fits[name] = replace(
+                one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes)
+            )
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
-    notes += [f"{a} is not compared with {b}: {one} has no curve." for a, b in pairs.items() for one in (a, b) if one not in fits]
+    notes += [
+        f"{a} is not compared with {b}: {one} has no curve."
+        for a, b in pairs.items()
+        for one in (a, b)
+        if one not in fits
+    ]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
     comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
     return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes))
 
 
 def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:
-    """Why curves were refused, once for all that it holds for; they are named where there is a choice of them."""
+    """Why curves were refused, once for all that it holds for; they are named where there is a
+    choice of them.
+    """
     return [
-        why if not curves else f"All {curves} curves: {why}" if len(of) == curves > 1 else f"{listed(of)}: {why}"
+        (
+            why
+            if not curves
+            else f"All {curves} curves: {why}"
+            if len(of) == curves > 1
+            else f"{listed(of)}: {why}"
+        )
         for why, of in refused.items()
     ]
 
 
-def complete(n: Floats | None, d: Floats | None, flops: Floats | None) -> tuple[dict[str, Floats], list[str]]:
-    """The columns that are there, and the third of n, d and flops from the other two by C = 6·N·D."""
-    columns = {name: np.asarray(c, float) for name, c in (("n", n), ("d", d), ("c", flops)) if c is not None}
+def complete(
+    n: Floats | None, d: Floats | None, flops: Floats | None
+) -> tuple[dict[str, Floats], list[str]]:
+    """The columns that are there, and the third of n, d and flops from the other two by C =
+    6·N·D.
+    """
+    columns = {
+        name: np.asarray(c, float)
+        for name, c in (("n", n), ("d", d), ("c", flops))
+        if c is not None
+    }
     if not columns:
         raise AblateError("a table of losses needs at least one of the columns n, d, flops.")
     if columns.keys() == {"n", "c"}:
-        return columns | {"d": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"])}, ["Tokens taken as d = flops / 6n."]
+        return columns | {"d": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"])}, [
+            "Tokens taken as d = flops / 6n."
+        ]
     if columns.keys() == {"d", "c"}:
-        return columns | {"n": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["d"])}, ["Parameters taken as n = flops / 6d."]
+        return columns | {"n": columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["d"])}, [
+            "Parameters taken as n = flops / 6d."
+        ]
     if columns.keys() == {"n", "d"}:
-        return columns | {"c": FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"]}, ["Budgets taken as C = 6·n·d."]
+        return columns | {"c": FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"]}, [
+            "Budgets taken as C = 6·n·d."
+        ]
     return columns, []
 
 
 def natural_form(columns: dict[str, Floats], names: np.ndarray) -> tuple[str, list[str]]:
-    """L(N, D); or, with the reason, the curve of one resource where on every curve the other stays or follows it."""
+    """L(N, D); or, with the reason, the curve of one resource where on every curve the other stays
+    or follows it.
+    """
     if not {"n", "d"} <= columns.keys():
         return "".join(columns), []
-    for form, why in (("d", "size is the same"), ("n", "tokens are the same"), ("c", "tokens rise with size at one ratio")):
+    for form, why in (
+        ("d", "size is the same"),
+        ("n", "tokens are the same"),
+        ("c", "tokens rise with size at one ratio"),
+    ):
         if all(_tells(form, part) for part in _curves(columns, names)):
             return form, [f"On every curve {why} in all runs: {FORMS[form].symbol} is fitted."]
     return "nd", []
@@ -140,10 +199,16 @@ def _curves(columns: dict[str, Floats], names: np.ndarray) -> Iterator[dict[str,
 
 
 def _tells(form: str, part: dict[str, Floats]) -> bool:
-    """Whether the points of a curve differ in the one resource of the form alone; on one line, in C."""
+    """Whether the points of a curve differ in the one resource of the form alone; on one line, in
+    C.
+    """
     sizes, tokens = (len(levels(part[name])) for name in ("n", "d"))
     if form == "c":
-        return sizes > 2 and tokens > 2 and np.corrcoef(np.log(part["n"]), np.log(part["d"]))[0, 1] > SAME_LINE
+        return (
+            sizes > 2
+            and tokens > 2
+            and np.corrcoef(np.log(part["n"]), np.log(part["d"]))[0, 1] > SAME_LINE
+        )
     return (sizes if form == "d" else tokens) == 1 < (tokens if form == "d" else sizes)
 
 

@@ -13,11 +13,16 @@ CLAIMS = {
     "offset": "is not told to differ in its exponents, and differs in loss",
     "not told apart": "is not told apart",
 }
-UNTRUSTED = ", but a curve does not describe its runs or missed what was held out: not to be trusted"
+UNTRUSTED = (
+    ", but a curve does not describe its runs or missed what was held out: not to be trusted"
+)
 
 
 def fit_lines(name: str, one: Fit) -> list[str]:
-    first = f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the curve"
+    first = (
+        f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the"
+        " curve"
+    )
     out = [f"  {constant} = {interval}" for constant, interval in one.constants.items()]
     if one.form.columns == ("n", "d"):
         out.append(f"  best N grows as C^a, a = {one.n_exponent}")
@@ -28,7 +33,9 @@ def fit_lines(name: str, one: Fit) -> list[str]:
 
 
 def enough(one: Fit) -> str:
-    """What noise, how many runs or what grid would make a wide interval of alpha narrow; "" where it is."""
+    """What noise, how many runs or what grid would make a wide interval of alpha narrow; "" where
+    it is.
+    """
     alpha = one.constants["alpha"]
     width = alpha.hi - alpha.lo
     if not width > TARGET or not one.describes:
@@ -36,19 +43,27 @@ def enough(one: Fit) -> str:
     times = (width / TARGET) ** 2
     more = f"about {times:.2g} times as many" if times < 100 else "over a hundred times as many"
     text = (
-        f"The interval of alpha is {width:.2f} wide. For {TARGET:g} the noise would have to be about "
-        f"{one.noise * TARGET / width:.2%}, or runs at these points {more}."
+        f"The interval of alpha is {width:.2f} wide. For {TARGET:g} the noise would have to be"
+        f" about {one.noise * TARGET / width:.2%}, or runs at these points {more}."
     )
-    grid = sufficient_grid(one.form, one.noise, constants=one.values, columns=one.columns) if alpha.value > 0.01 else None
+    grid = (
+        sufficient_grid(one.form, one.noise, constants=one.values, columns=one.columns)
+        if alpha.value > 0.01
+        else None
+    )
     return f"{text} At the noise there is, this would do: {grid}." if grid else text
 
 
 def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
     found = sum(not minimum.reason for minimum in iso.minima)
-    out = [f"{name}: isoFLOP minima of {found} budgets, noise {iso.noise:.2%} from {iso.noise_from}"]
+    out = [
+        f"{name}: isoFLOP minima of {found} budgets, noise {iso.noise:.2%} from {iso.noise_from}"
+    ]
     out.append(f"  best N grows as C^a, a = {iso.n_exponent}; best D as C^b, b = {iso.d_exponent}")
     if iso.frontier:
-        constants = ", ".join(f"{constant} = {interval}" for constant, interval in iso.frontier.constants.items())
+        constants = ", ".join(
+            f"{constant} = {interval}" for constant, interval in iso.frontier.constants.items()
+        )
         out.append(f"  at the minima L(C) = {iso.frontier.form.equation}: {constants}")
         out += [f"  {iso.frontier.held_out}"] if iso.frontier.held_out else []
     return out + [f"  {note}" for note in iso.notes]
@@ -66,9 +81,20 @@ def claim(one: Comparison) -> str:
 def comparison_lines(one: Comparison) -> list[str]:
     out = [f"Against {one.baseline}, {one.group} {claim(one)}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
-        out += [f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}" for constant, t in tests.items()]
-    places = (("", one.gap), (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low), (f" at {one.high:.3g}", one.gap_high))
+        out += [
+            f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}"
+            for constant, t in tests.items()
+        ]
+    places = (
+        ("", one.gap),
+        (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low),
+        (f" at {one.high:.3g}", one.gap_high),
+    )
     gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in places)
     if one.measured:
         out.append(f"  loss against the baseline's at the points of both: {percent(one.measured)}")
-    return [*out, f"  loss against the baseline's, by the curves: {gaps}", f"  {one.axis.upper()}: {one.crossing}"]
+    return [
+        *out,
+        f"  loss against the baseline's, by the curves: {gaps}",
+        f"  {one.axis.upper()}: {one.crossing}",
+    ]

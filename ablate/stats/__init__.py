@@ -1,4 +1,6 @@
-"""Arrays → effects, intervals and the number of seeds. No database, no pandas; a `numpy.random.Generator` where random."""
+"""Arrays → effects, intervals and the number of seeds. No database, no pandas; a
+`numpy.random.Generator` where random.
+"""
 
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects

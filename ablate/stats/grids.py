@@ -1,4 +1,6 @@
-"""A whole grid at once: what each factor and interaction does, by least squares with seed blocks."""
+"""A whole grid at once: what each factor and interaction does, by least squares with seed
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Term:
     sum_sq: float
     f: float
     p: float
-    explained: float  # share of the total sum of squares; shares add up to 1 with `residual` when no run is lost
+    # share of the total sum of squares; shares add up to 1 with `residual` when no run is lost
+    explained: float
     partial: float  # sum_sq / (sum_sq + residual sum of squares)
 
 
@@ -60,21 +63,29 @@ def grid_effects(
     interactions: int = 2,
     confidence: float = 0.95,
 ) -> GridEffects:
-    """Main effects and interactions of a grid, values [P] with the level of every factor and the seed of every run.
+    """Main effects and interactions of a grid, values [P] with the level of every factor and the
+    seed of every run.
 
-    The model is value = seed + factors + interactions of up to `interactions` factors, coded to sum to zero, so that each term is
-    tested with all others in the model (type III) and a lost run costs only its own information. Levels stand in the order in
-    which they first appear; the first is the baseline. A non-finite value is a lost run. AblateError where cells are missing, so
-    that a term cannot be told from others, or no run is left to estimate noise from.
+    The model is value = seed + factors + interactions of up to `interactions` factors, coded to sum
+    to zero, so that each term is tested with all others in the model (type III) and a lost run
+    costs only its own information. Levels stand in the order in which they first appear; the first
+    is the baseline. A non-finite value is a lost run. AblateError where cells are missing, so that
+    a term cannot be told from others, or no run is left to estimate noise from.
     """
     y = np.asarray(values, float)
     keep = np.isfinite(y)
-    columns = {SEED: [str(seed) for seed in seeds]} | {name: [str(level) for level in given] for name, given in factors.items()}
+    columns = {SEED: [str(seed) for seed in seeds]} | {
+        name: [str(level) for level in given] for name, given in factors.items()
+    }
     order = {name: list(dict.fromkeys(given)) for name, given in columns.items()}
     coded = {name: sum_coded(given, order[name])[keep] for name, given in columns.items()}
     names = [name for name in factors if len(order[name]) > 1]
     groups: list[tuple[str, ...]] = [(SEED,)] * (len(order[SEED]) > 1)
-    groups += [group for size in range(1, interactions + 1) for group in itertools.combinations(names, size)]
+    groups += [
+        group
+        for size in range(1, interactions + 1)
+        for group in itertools.combinations(names, size)
+    ]
     blocks = [product([coded[name] for name in group]) for group in groups]
     model = least_squares(y[keep], blocks)
     spans = spans_of(blocks)
@@ -85,9 +96,19 @@ def grid_effects(
         df_residual=int(model.df_resid),
         residual_sd=math.sqrt(model.mse_resid),
         residual=float(model.ssr) / total if total > 0 else math.nan,
-        terms=tuple(term(" × ".join(group), model, span, total) for group, span in zip(groups, spans, strict=True)),
+        terms=tuple(
+            term(" × ".join(group), model, span, total)
+            for group, span in zip(groups, spans, strict=True)
+        ),
         levels=tuple(
-            level_effect(name, level, sum_contrast(at, len(order[name])), model, spans[groups.index((name,))], confidence)
+            level_effect(
+                name,
+                level,
+                sum_contrast(at, len(order[name])),
+                model,
+                spans[groups.index((name,))],
+                confidence,
+            )
             for name in names
             for at, level in enumerate(order[name])
             if at > 0
@@ -96,7 +117,9 @@ def grid_effects(
 
 
 def sum_coded(given: Sequence[str], order: Sequence[str]) -> Floats:
-    """Levels [P] → columns [P, L − 1] that sum to zero over the levels: a one for each level but the last, which is −1 in all."""
+    """Levels [P] → columns [P, L − 1] that sum to zero over the levels: a one for each level but
+    the last, which is −1 in all.
+    """
     codes = np.vstack([np.eye(len(order) - 1), -np.ones((1, len(order) - 1))])
     return np.asarray(codes[[order.index(level) for level in given]], float)
 
@@ -122,15 +145,23 @@ def spans_of(blocks: Sequence[Floats]) -> list[slice]:
 
 
 def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
-    """The fitted statsmodels OLS of y on an intercept and the blocks; AblateError where the effects cannot be told apart."""
+    """The fitted statsmodels OLS of y on an intercept and the blocks; AblateError where the effects
+    cannot be told apart.
+    """
     import statsmodels.api as sm
 
     design = np.concatenate([np.ones((len(y), 1)), *blocks], axis=1)
     runs, effects = design.shape
     if runs and np.linalg.matrix_rank(design) < effects:
-        raise AblateError("grid: combinations of levels without a run, so effects cannot be told apart; leave out interactions.")
+        raise AblateError(
+            "grid: combinations of levels without a run, so effects cannot be told apart; leave out"
+            " interactions."
+        )
     if runs <= effects:
-        raise AblateError(f"grid: {runs} runs for {effects} effects leave nothing to estimate noise from; add seeds.")
+        raise AblateError(
+            f"grid: {runs} runs for {effects} effects leave nothing to estimate noise from; add"
+            " seeds."
+        )
     return sm.OLS(y, design).fit()
 
 
@@ -149,9 +180,13 @@ def term(name: str, model: Any, span: slice, total: float) -> Term:
     )
 
 
-def level_effect(factor: str, level: str, contrast: Floats, model: Any, span: slice, confidence: float) -> LevelEffect:
+def level_effect(
+    factor: str, level: str, contrast: Floats, model: Any, span: slice, confidence: float
+) -> LevelEffect:
     row = np.zeros(len(model.params))
     row[span] = contrast
     test = model.t_test(row)
     lo, hi = test.conf_int(alpha=1 - confidence)[0]
-    return LevelEffect(factor, level, float(test.effect[0]), float(lo), float(hi), float(test.pvalue))
+    return LevelEffect(
+        factor, level, float(test.effect[0]), float(lo), float(hi), float(test.pvalue)
+    )

@@ -1,12 +1,14 @@
 """One contrast: the differences of a level against its baseline, paired by seed, and what they say.
 
-A difference that is not finite belongs to a pair one of whose runs diverged. It is a lost pair: counted in `Effect.lost`, never
-part of a mean. What remains follows these rules:
+A difference that is not finite belongs to a pair one of whose runs diverged. It is a lost pair:
+counted in `Effect.lost`, never part of a mean. What remains follows these rules:
 
-- no pair: every number is NaN; one pair: the mean is known, its noise is not (sd, interval and p are NaN);
+- no pair: every number is NaN; one pair: the mean is known, its noise is not (sd, interval and p
+  are NaN);
 - two pairs and more: Student's t on n − 1 degrees of freedom;
 - all differences exactly zero (the same runs under two names): interval [0, 0], p = 1;
-- all differences equal but not zero: nothing was learnt about noise, so interval and p are NaN, as for one pair.
+- all differences equal but not zero: nothing was learnt about noise, so interval and p are NaN, as
+  for one pair.
 """
 
 from __future__ import annotations
@@ -48,12 +50,15 @@ class Effect:
 
     @property
     def resolved(self) -> bool:
-        """Whether the difference is told from zero (p, after Holm where a family is known, below 1 − confidence)."""
+        """Whether the difference is told from zero (p, after Holm where a family is known, below 1
+        − confidence).
+        """
         return (self.p if math.isnan(self.p_holm) else self.p_holm) <= 1 - self.confidence
 
 
 def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
-    """The effect behind `differences` [n]: mean, Student-t interval, p, and what n pairs could have resolved.
+    """The effect behind `differences` [n]: mean, Student-t interval, p, and what n pairs could have
+    resolved.
 
     >>> effect = paired([0.1, 0.3, 0.2, float("nan")])
     >>> effect.n, effect.lost, round(effect.mean, 3), round(effect.p, 4)
@@ -80,7 +85,8 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
 
 
 def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Effect:
-    """`paired` of two arms [n] whose entries belong to the same seeds, with their correlation over seeds.
+    """`paired` of two arms [n] whose entries belong to the same seeds, with their correlation over
+    seeds.
 
     The correlation says what pairing bought: var(difference) = var(a) + var(b) − 2·r·sd(a)·sd(b).
     """
@@ -91,27 +97,39 @@ def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Ef
     return replace(effect, correlation=pair_correlation(a, b))
 
 
-def after_pilot(effect: Effect, differences: Values, pilot: Values, resolution: float | None = None) -> Effect:
-    """`effect` of all `differences` [N] with the interval and test of Stein's rule (1945), after a `pilot` that decided on N.
+def after_pilot(
+    effect: Effect, differences: Values, pilot: Values, resolution: float | None = None
+) -> Effect:
+    """`effect` of all `differences` [N] with the interval and test of Stein's rule (1945), after a
+    `pilot` that decided on N.
 
-    The noise is that of `noise_of`. A pilot of fewer than two whole pairs has decided nothing: `effect` stays as it is, and so
-    does one of exactly equal arms.
+    The noise is that of `noise_of`. A pilot of fewer than two whole pairs has decided nothing:
+    `effect` stays as it is, and so does one of exactly equal arms.
     """
     if not pilot_spread(pilot):
         return effect
     noise = noise_of(differences, pilot, resolution)
     half, p = noise.half(effect.confidence), 2 * noise.tail(abs(effect.mean))
     seen = resolvable(effect.n, effect.sd, alpha=1 - effect.confidence, df=noise.df)
-    return replace(effect, noise=noise, lo=effect.mean - half, hi=effect.mean + half, p=p, resolvable=seen, method="two-stage t")
+    return replace(
+        effect,
+        noise=noise,
+        lo=effect.mean - half,
+        hi=effect.mean + half,
+        p=p,
+        resolvable=seen,
+        method="two-stage t",
+    )
 
 
 def noise_of(differences: Values, pilot: Values = (), resolution: float | None = None) -> Noise:
-    """The noise of the mean of `differences` [N], of which those of a `pilot` may have decided on N, for this `resolution`.
+    """The noise of the mean of `differences` [N], of which those of a `pilot` may have decided on
+    N, for this `resolution`.
 
-    After a pilot it is the pilot's s and degrees of freedom, over √N: that is what makes coverage exact whatever N the pilot
-    asked for; the sd of all N would be too small where the pilot's was. Where N is more than this pilot asked for (another
-    contrast did, or no resolution was meant for these differences) both hold: of heavy-tailed noise the pilot alone shows too
-    little then.
+    After a pilot it is the pilot's s and degrees of freedom, over √N: that is what makes coverage
+    exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's was.
+    Where N is more than this pilot asked for (another contrast did, or no resolution was meant for
+    these differences) both hold: of heavy-tailed noise the pilot alone shows too little then.
     """
     d, _ = finite(differences)
     n, sd = len(d), spread(d)
@@ -125,13 +143,17 @@ def noise_of(differences: Values, pilot: Values = (), resolution: float | None =
 
 
 def pilot_spread(pilot: Values) -> float:
-    """The sd of a pilot's differences that decided how many follow; 0 for a pilot that shows none."""
+    """The sd of a pilot's differences that decided how many follow; 0 for a pilot that shows
+    none.
+    """
     first, _ = finite(pilot)
     return spread(first) if len(first) > 1 else 0.0
 
 
 def pair_correlation(a: Values, b: Values) -> float:
-    """Pearson correlation over the pairs that are whole; NaN below three of them or where an arm does not vary."""
+    """Pearson correlation over the pairs that are whole; NaN below three of them or where an arm
+    does not vary.
+    """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
     a, b = a[whole], b[whole]
@@ -151,8 +173,9 @@ class Spread:
 def unequal_spread(a: Values, b: Values) -> Spread:
     """Whether the values of two arms, paired by seed, spread alike (Pitman 1939, Morgan 1939).
 
-    Equal variances make the sums and the differences of the pairs uncorrelated; p is that of their correlation. Below four whole
-    pairs, or where an arm or the difference does not vary, nothing is known: NaN.
+    Equal variances make the sums and the differences of the pairs uncorrelated; p is that of their
+    correlation. Below four whole pairs, or where an arm or the difference does not vary, nothing is
+    known: NaN.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -165,9 +188,10 @@ def unequal_spread(a: Values, b: Values) -> Spread:
 def sign_flip(differences: Values) -> float:
     """Two-sided p of the mean under every one of the 2^n ways to flip the differences' signs.
 
-    Exact for noise that is symmetric about zero under the null, whatever its shape. The smallest value it can take is 2/2^n, so
-    fewer than six pairs never reach 0.05. Exact up to 40 pairs (both halves' sums are sorted and matched); beyond, by the normal
-    limit with variance Σd². Lost pairs are left out; NaN without pairs.
+    Exact for noise that is symmetric about zero under the null, whatever its shape. The smallest
+    value it can take is 2/2^n, so fewer than six pairs never reach 0.05. Exact up to 40 pairs (both
+    halves' sums are sorted and matched); beyond, by the normal limit with variance Σd². Lost pairs
+    are left out; NaN without pairs.
     """
     d, _ = finite(differences)
     n, observed = len(d), abs(float(d.sum()))
@@ -176,7 +200,9 @@ def sign_flip(differences: Values) -> float:
     if n > EXACT_PAIRS:
         return float(2 * st.norm.sf(observed / math.sqrt(float(d @ d)))) if np.any(d) else 1.0
     left, right = flipped_sums(d[: n // 2]), np.sort(flipped_sums(d[n // 2 :]))
-    edge = observed - SAME * float(np.abs(d).sum())  # a sum equal to the observed one counts, rounding or not
+    edge = observed - SAME * float(
+        np.abs(d).sum()
+    )  # a sum equal to the observed one counts, rounding or not
     above = len(right) - np.searchsorted(right, edge - left, side="left")
     return min(1.0, 2 * int(above.sum()) / 2**n)
 
@@ -201,9 +227,15 @@ class Equivalence:
 
 
 def equivalence(
-    differences: Values, margin: float, *, alpha: float = 0.05, pilot: Values = (), resolution: float | None = None
+    differences: Values,
+    margin: float,
+    *,
+    alpha: float = 0.05,
+    pilot: Values = (),
+    resolution: float | None = None,
 ) -> Equivalence:
-    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is equivalent (p is NaN).
+    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is
+    equivalent (p is NaN).
 
     pilot, resolution: what decided on n, as in `noise_of`.
     """
@@ -216,7 +248,9 @@ def equivalence(
 
 
 def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for a rate of k in n, such as diverged seeds (Wilson 1927). (0, 1) when n is 0: nothing is known."""
+    """Interval for a rate of k in n, such as diverged seeds (Wilson 1927). (0, 1) when n is 0:
+    nothing is known.
+    """
     assert 0 <= k <= n, (k, n)
     if n == 0:
         return 0.0, 1.0

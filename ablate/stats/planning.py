@@ -1,4 +1,6 @@
-"""How many seeds: what n pairs can resolve, how many an effect needs, and Stein's two-stage rule."""
+"""How many seeds: what n pairs can resolve, how many an effect needs, and Stein's two-stage
+rule.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ NODES, WEIGHTS = special.roots_legendre(500)
 NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2  # quadrature on (0, 1)
 
 
-def power(n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: int | None = None) -> float:
-    """The chance that a two-sided paired t-test on n pairs finds a true `effect` whose paired differences have this sd.
+def power(
+    n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: int | None = None
+) -> float:
+    """The chance that a two-sided paired t-test on n pairs finds a true `effect` whose paired
+    differences have this sd.
 
-    From the noncentral t distribution, as an integral over the distribution of the estimated sd (scipy's own is NaN for few pairs
-    and large effects). 0 below two pairs: no test can be made. df: degrees of freedom of the estimated sd, n − 1 unless it is
-    that of a pilot.
+    From the noncentral t distribution, as an integral over the distribution of the estimated sd
+    (scipy's own is NaN for few pairs and large effects). 0 below two pairs: no test can be made.
+    df: degrees of freedom of the estimated sd, n − 1 unless it is that of a pilot.
     """
     assert sd > 0, sd
     if n < 2:
@@ -43,11 +48,18 @@ def _resolvable_in_sd(n: int, wanted: float, alpha: float, df: int | None) -> fl
     high = 1.0
     while power(n, high, alpha=alpha, df=df) < wanted:
         high *= 2
-    return float(optimize.brentq(lambda effect: power(n, effect, alpha=alpha, df=df) - wanted, 0.0, high, xtol=1e-10))
+    return float(
+        optimize.brentq(
+            lambda effect: power(n, effect, alpha=alpha, df=df) - wanted, 0.0, high, xtol=1e-10
+        )
+    )
 
 
-def resolvable(n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: int | None = None) -> float:
-    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired difference. df: as in `power`.
+def resolvable(
+    n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: int | None = None
+) -> float:
+    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired
+    difference. df: as in `power`.
 
     >>> round(resolvable(5), 2), round(resolvable(10), 2)
     (1.68, 1.0)
@@ -56,7 +68,8 @@ def resolvable(n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = 
 
 
 def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int:
-    """The fewest pairs that find a true `effect` with this power, the paired differences having this sd.
+    """The fewest pairs that find a true `effect` with this power, the paired differences having
+    this sd.
 
     >>> seeds_needed(0.01, sd=0.01)
     10
@@ -67,23 +80,34 @@ def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if resolvable(middle, sd, power, alpha=alpha) <= abs(effect) else (middle, high)
+        low, high = (
+            (low, middle)
+            if resolvable(middle, sd, power, alpha=alpha) <= abs(effect)
+            else (middle, high)
+        )
     return high
 
 
-def two_stage(pilot: Values, resolution: float, *, confidence: float = 0.95, most: int | None = None) -> int:
-    """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution` at the most.
+def two_stage(
+    pilot: Values, resolution: float, *, confidence: float = 0.95, most: int | None = None
+) -> int:
+    """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution`
+    at the most.
 
-    N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on pilot − 1 degrees of freedom.
-    The effect of all N differences is then `after_pilot`'s. Pairs lost in the pilot do not count; with fewer than two left no
-    number can be given, and the rule answers `most` (AblateError without one).
+    N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on
+    pilot − 1 degrees of freedom. The effect of all N differences is then `after_pilot`'s. Pairs
+    lost in the pilot do not count; with fewer than two left no number can be given, and the rule
+    answers `most` (AblateError without one).
     """
     assert resolution > 0, resolution
     first, _ = finite(pilot)
     n = len(first)
     if n < 2:
         if most is None:
-            raise AblateError(f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more wanted.")
+            raise AblateError(
+                f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more"
+                " wanted."
+            )
         return most
     wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
     return wanted if most is None else min(wanted, most)

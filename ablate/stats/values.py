@@ -1,4 +1,6 @@
-"""What the other files here share: a column of differences, its spread, and the t interval of its mean."""
+"""What the other files here share: a column of differences, its spread, and the t interval of its
+mean.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def finite(values: Values) -> tuple[Floats, int]:
 
 
 def spread(d: Floats) -> float:
-    """Standard deviation on n − 1 degrees of freedom; exactly 0 when values differ by rounding only; NaN below two values."""
+    """Standard deviation on n − 1 degrees of freedom; exactly 0 when values differ by rounding
+    only; NaN below two values.
+    """
     if len(d) < 2:
         return math.nan
     sd = float(d.std(ddof=1))
@@ -34,7 +38,9 @@ def spread(d: Floats) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known of the noise of a mean: standard errors, each with its degrees of freedom; the widest answer holds."""
+    """What is known of the noise of a mean: standard errors, each with its degrees of freedom; the
+    widest answer holds.
+    """
 
     errors: tuple[tuple[float, int], ...]  # a NaN for noise that is not known
 
@@ -45,7 +51,9 @@ class Noise:
     def tail(self, distance: float) -> float:
         """The chance that a mean lies so far on one side of what it estimates."""
         sure = math.copysign(math.inf, distance) if distance else 0.0  # without any noise
-        return max(float(st.t.sf(distance / error if error else sure, df)) for error, df in self.errors)
+        return max(
+            float(st.t.sf(distance / error if error else sure, df)) for error, df in self.errors
+        )
 
     @property
     def df(self) -> int:

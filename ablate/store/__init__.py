@@ -1,4 +1,6 @@
-"""The results database: schema, opening, registering and claiming runs, ingest of journals, questions."""
+"""The results database: schema, opening, registering and claiming runs, ingest of journals,
+questions.
+"""
 
 from ablate.place import exists, locate
 from ablate.store.database import Database, open

@@ -30,13 +30,18 @@ class Finding:
 
 
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
-    """Look for damage, rows that refer to nothing, doubled attempts, contradicting states, the dead, and stray journals.
+    """Look for damage, rows that refer to nothing, doubled attempts, contradicting states, the
+    dead, and stray journals.
 
-    With `repair`, put right what can be: no measured number of a run that the database knows is deleted. Raises `Damaged`
-    where the file itself is broken; `cure` then says what to do.
+    With `repair`, put right what can be: no measured number of a run that the database knows is
+    deleted. Raises `Damaged` where the file itself is broken; `cure` then says what to do.
     """
     with db.read() as connection:
-        damage = [line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check(20)") if line != "ok"]
+        damage = [
+            line
+            for (line,) in connection.exec_driver_sql("PRAGMA integrity_check(20)")
+            if line != "ok"
+        ]
     if damage:  # nothing below can be trusted
         raise Damaged(db.path, "; ".join(damage))
     findings = []
@@ -52,20 +57,29 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
 def cure(path: Path) -> str:
     """What to do about a damaged file, by what lies beside it."""
     journals = folder(path, "journals")
-    backups = sorted(path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime)
-    back = f"copy {backups[-1]} back to its place" if backups else "copy a backup of yours back to its place, if there is one"
+    backups = sorted(
+        path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime
+    )
+    back = (
+        f"copy {backups[-1]} back to its place"
+        if backups
+        else "copy a backup of yours back to its place, if there is one"
+    )
     name, saved = quote(str(path)), quote(str(path.with_name(f"{path.stem}.recovered.db")))
     kept = (
-        f"The journals in {journals} hold what was measured: `ablate db check --repair` takes in what the restored file lacks "
-        "of runs that it knows; `ablate run STUDY` does the rest."
+        f"The journals in {journals} hold what was measured: `ablate db check --repair` takes in"
+        " what the restored file lacks of runs that it knows; `ablate run STUDY` does the rest."
     )
     return (
-        f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else save what can be read by\n"
-        f"    sqlite3 {name} .recover | sqlite3 {saved}\n"
+        f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else"
+        f" save what can be read by\n    sqlite3 {name} .recover | sqlite3 {saved}\n"
         + (
             kept
             if journals.exists()
-            else f"No journals lie beside it, in {journals}: `ablate run STUDY` trains again what is missing."
+            else (
+                f"No journals lie beside it, in {journals}: `ablate run STUDY` trains again what is"
+                " missing."
+            )
         )
     )
 
@@ -79,7 +93,8 @@ def _references(connection: Connection, repair: bool) -> Iterator[Finding]:
             keys = connection.exec_driver_sql(f"PRAGMA foreign_key_list({table})").all()
             column = {key[2]: (key[3], key[4] or "id") for key in keys}[parent]
             connection.exec_driver_sql(
-                f"DELETE FROM {table} WHERE {column[0]} IS NOT NULL AND {column[0]} NOT IN (SELECT {column[1]} FROM {parent})"
+                f"DELETE FROM {table} WHERE {column[0]} IS NOT NULL AND {column[0]} NOT IN (SELECT"
+                f" {column[1]} FROM {parent})"
             )
             done = "deleted"
         yield Finding(f"{number} rows of {table} refer to a {parent} that is not there", done)
@@ -91,22 +106,31 @@ def _points(connection: Connection, repair: bool) -> Iterator[Finding]:
         if number := connection.exec_driver_sql(f"SELECT count(*) {stray}").scalar_one():
             if repair:
                 connection.exec_driver_sql(f"DELETE {stray}")
-            yield Finding(f"{number} points belong to a {parent} that is not there", "deleted" if repair else "")
+            yield Finding(
+                f"{number} points belong to a {parent} that is not there",
+                "deleted" if repair else "",
+            )
 
 
 def _doubled(connection: Connection, repair: bool) -> Iterator[Finding]:
-    for kind, statuses, instead in (("accepted", "'complete', 'diverged'", "superseded"), ("running", "'running'", "dead")):
+    for kind, statuses, instead in (
+        ("accepted", "'complete', 'diverged'", "superseded"),
+        ("running", "'running'", "dead"),
+    ):
         doubled = connection.exec_driver_sql(
-            f"SELECT run_id, count(*), max(n) FROM attempt WHERE status IN ({statuses}) GROUP BY run_id HAVING count(*) > 1"
+            f"SELECT run_id, count(*), max(n) FROM attempt WHERE status IN ({statuses}) GROUP BY"
+            " run_id HAVING count(*) > 1"
         ).all()
         for run_id, number, last in doubled:
             if repair:
                 connection.exec_driver_sql(
-                    f"UPDATE attempt SET status = ? WHERE run_id = ? AND status IN ({statuses}) AND n < ?",
+                    f"UPDATE attempt SET status = ? WHERE run_id = ? AND status IN ({statuses}) AND"
+                    " n < ?",
                     (instead, run_id, last),
                 )
             yield Finding(
-                f"run {run_id} has {number} {kind} attempts", f"the last one stays, the others are {instead}" if repair else ""
+                f"run {run_id} has {number} {kind} attempts",
+                f"the last one stays, the others are {instead}" if repair else "",
             )
 
 
@@ -119,8 +143,13 @@ def _states(connection: Connection, repair: bool) -> Iterator[Finding]:
         ).all()
         for (run_id,) in lost:
             if repair:
-                connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id = ?", (run_id,))
-            yield Finding(f"run {run_id} is {status}, but no attempt of it is", "planned again" if repair else "")
+                connection.exec_driver_sql(
+                    "UPDATE run SET status = 'planned' WHERE id = ?", (run_id,)
+                )
+            yield Finding(
+                f"run {run_id} is {status}, but no attempt of it is",
+                "planned again" if repair else "",
+            )
 
 
 _PARTS = (_references, _points, _doubled, _states)
@@ -128,16 +157,24 @@ _PARTS = (_references, _points, _doubled, _states)
 
 def _dead(db: Database, repair: bool) -> Iterator[Finding]:
     for run_id in sorted(owners.bury_dead(db) if repair else owners.dead(db)):
-        yield Finding(f"run {run_id} is running, but its launcher and worker are gone", "planned again" if repair else "")
+        yield Finding(
+            f"run {run_id} is running, but its launcher and worker are gone",
+            "planned again" if repair else "",
+        )
 
 
 def _journals(db: Database, repair: bool) -> Iterator[Finding]:
     with db.read() as connection:
         attempts = connection.exec_driver_sql("SELECT journal, journal_offset FROM attempt")
         offsets = {row.journal: row.journal_offset for row in attempts}
-        keys = {key[:12]: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
+        keys = {
+            key[:12]: run_id
+            for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")
+        }
     if db.journals.exists() and not os.access(db.journals, os.R_OK | os.X_OK):
-        yield Finding(f"folder {db.journals} is closed to this user: its journals were not looked at")
+        yield Finding(
+            f"folder {db.journals} is closed to this user: its journals were not looked at"
+        )
         return
     for path in sorted(db.journals.glob("*.jsonl")):
         if path.name in offsets:
@@ -153,21 +190,26 @@ def _journals(db: Database, repair: bool) -> Iterator[Finding]:
             yield Finding(f"journal {path.name} belongs to no run of this database")
         elif not journal.alive(path):
             yield Finding(
-                f"journal {path.name} of run {run_id} belongs to no attempt", _adopt(db, path.name, run_id) if repair else ""
+                f"journal {path.name} of run {run_id} belongs to no attempt",
+                _adopt(db, path.name, run_id) if repair else "",
             )
 
 
 def _adopt(db: Database, name: str, run_id: int) -> str:
-    """Give an orphan journal an attempt: it counts where its run has no other, else it is history."""
+    """Give an orphan journal an attempt: it counts where its run has no other, else it is
+    history.
+    """
     with db.begin() as connection:
         needed = connection.exec_driver_sql(
-            "SELECT status NOT IN ('complete', 'diverged', 'running') FROM run WHERE id = ?", (run_id,)
+            "SELECT status NOT IN ('complete', 'diverged', 'running') FROM run WHERE id = ?",
+            (run_id,),
         ).scalar_one()
         attempt_id = connection.exec_driver_sql(
-            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset, evaluation) "
-            "SELECT ?, (SELECT coalesce(max(n), 0) + 1 FROM attempt WHERE run_id = ?), ?, '', 0, ?, 0, "
-            "coalesce((SELECT evaluation FROM study JOIN cell ON cell.study_id = study.id "
-            "JOIN member ON member.cell_id = cell.id WHERE member.run_id = ? LIMIT 1), '{}') RETURNING id",
+            "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"
+            " evaluation) SELECT ?, (SELECT coalesce(max(n), 0) + 1 FROM attempt WHERE run_id = ?),"
+            " ?, '', 0, ?, 0, coalesce((SELECT evaluation FROM study JOIN cell ON cell.study_id ="
+            " study.id JOIN member ON member.cell_id = cell.id WHERE member.run_id = ? LIMIT 1),"
+            " '{}') RETURNING id",
             (run_id, run_id, "running" if needed else "superseded", name, run_id),
         ).scalar_one()
     if not needed:
@@ -186,5 +228,6 @@ def _locks(db: Database, repair: bool) -> Iterator[Finding]:
     for path in sorted(db.journals.glob("*.owner")):
         if os.access(path, os.R_OK) and not journal.alive(path):
             yield Finding(
-                f"lock file {path.name} of a launcher that is gone", "deleted" if repair and owners.remove(path) else ""
+                f"lock file {path.name} of a launcher that is gone",
+                "deleted" if repair and owners.remove(path) else "",
             )

@@ -1,4 +1,6 @@
-"""Opening a results database: the one place that does, and the two ways to use it, `begin` to write and `read`."""
+"""Opening a results database: the one place that does, and the two ways to use it, `begin` to write
+and `read`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ablate.store import migrate, sqlite
 
 
 class Database:
-    """A results database of the newest schema. `notes` are lines for the user about how it was opened."""
+    """A results database of the newest schema. `notes` are lines for the user about how it was
+    opened.
+    """
 
     def __init__(self, path: Path, *, owned: bool, notes: tuple[str, ...] = ()):
         self.path = path
@@ -38,16 +42,27 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection that cannot write and sees one state of the database throughout."""
-        with sqlite.undisturbed(self.path), sqlite.explained(self.path), self._reader.begin() as connection:
+        with (
+            sqlite.undisturbed(self.path),
+            sqlite.explained(self.path),
+            self._reader.begin() as connection,
+        ):
             yield connection
 
     def vacuum(self) -> None:
-        """Write the file anew without the space of what was deleted; it is smaller once it is at rest."""
-        with sqlite.explained(self.path), contextlib.closing(sqlite.connect(self.path, "rw")) as connection:
+        """Write the file anew without the space of what was deleted; it is smaller once it is at
+        rest.
+        """
+        with (
+            sqlite.explained(self.path),
+            contextlib.closing(sqlite.connect(self.path, "rw")) as connection,
+        ):
             connection.execute("VACUUM")
 
     def close(self) -> None:
-        """Let go of the file. The last writer leaves it in DELETE mode, one file without side files."""
+        """Let go of the file. The last writer leaves it in DELETE mode, one file without side
+        files.
+        """
         self._reader.dispose()
         self._writer.dispose()
         if self._owned:
@@ -58,7 +73,12 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -70,9 +90,10 @@ def folder(path: Path, kind: str) -> Path:
 def open(url: str | None = None, *, create: bool = False) -> Database:
     """The database at `url` (see `locate`).
 
-    With `create` it is opened to be worked on: made where it is missing, upgraded (after a backup) where it is older,
-    both under a file lock. Without, it must be there and of this version: readers change nothing. `AblateError`, and
-    nothing touched, for a newer one, for a file that is something else, and for a folder that is absent or unwritable.
+    With `create` it is opened to be worked on: made where it is missing, upgraded (after a backup)
+    where it is older, both under a file lock. Without, it must be there and of this version:
+    readers change nothing. `AblateError`, and nothing touched, for a newer one, for a file that is
+    something else, and for a folder that is absent or unwritable.
     """
     path = locate(url)
     try:
@@ -94,13 +115,17 @@ def _prepare(path: Path, create: bool) -> tuple[str, ...]:
             with sqlite.locked(path):
                 notes += _create_or_upgrade(path)
         if kind := sqlite.network_filesystem(path):
-            notes.append(f"database {path} is on a network file system ({kind}), whose locks may fail; a local disk is safer")
+            notes.append(
+                f"database {path} is on a network file system ({kind}), whose locks may fail; a"
+                " local disk is safer"
+            )
         sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
     elif (found := _version(path)) is None:
         raise AblateError(f"database {path} is empty: no study has been run in it")
     elif found != migrate.HEAD:
         raise AblateError(
-            f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate db upgrade` upgrades it"
+            f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate"
+            " db upgrade` upgrades it"
         )
     return tuple(notes)
 
@@ -108,13 +133,20 @@ def _prepare(path: Path, create: bool) -> tuple[str, ...]:
 def _check_place(path: Path, create: bool) -> None:
     if not exists(path):
         if not create:
-            raise AblateError(f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names another")
+            raise AblateError(
+                f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names"
+                " another"
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise AblateError(f"database {path} cannot be made: folder {path.parent}: {error.strerror}") from None
+            raise AblateError(
+                f"database {path} cannot be made: folder {path.parent}: {error.strerror}"
+            ) from None
     elif path.is_dir():
-        raise AblateError(f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}")
+        raise AblateError(
+            f"database {path} is a folder; name a file in it, such as {path / 'ablate.db'}"
+        )
     elif not os.access(path, os.R_OK | (os.W_OK if create else 0)):
         why = "its file system is read-only" if create and _read_only(path) else "no permission"
         raise AblateError(f"database {path} cannot be {'written' if create else 'read'}: {why}")
@@ -136,7 +168,10 @@ def _version(path: Path) -> str | None:
     if found == "":
         raise AblateError(f"database {path} holds tables of something else; name another file")
     if found is not None and found > migrate.HEAD:
-        raise AblateError(f"database {path} is of a newer ablate (schema {found}, this one knows {migrate.HEAD}); upgrade ablate")
+        raise AblateError(
+            f"database {path} is of a newer ablate (schema {found}, this one knows {migrate.HEAD});"
+            " upgrade ablate"
+        )
     return found
 
 
@@ -147,6 +182,9 @@ def _create_or_upgrade(path: Path) -> list[str]:
     notes = []
     if found is not None:
         copy = migrate.backup(path, found)
-        notes.append(f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept as {copy}")
+        notes.append(
+            f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept"
+            f" as {copy}"
+        )
     migrate.upgrade(path)
     return notes

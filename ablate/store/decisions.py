@@ -11,11 +11,15 @@ from ablate.plan import Decision
 from ablate.store.database import Database
 from ablate.store.schema import from_db
 
-BASIS = "basis"  # key of the evidence: a hash of the question that was decided; a decision on another question is void
+# key of the evidence: a hash of the question that was decided; a decision on another question is
+# void
+BASIS = "basis"
 
 
 def read(db: Database, study: str) -> list[Decision]:
-    """The decisions of the study of that name, of cells in force; none where the database does not know it."""
+    """The decisions of the study of that name, of cells in force; none where the database does not
+    know it.
+    """
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT cell.label, decision.name, decision.value, decision.evidence FROM decision "
@@ -23,16 +27,24 @@ def read(db: Database, study: str) -> list[Decision]:
             "WHERE study.name = ? AND cell.active ORDER BY decision.name, cell.id",
             (study,),
         )
-        return [Decision(cell, name, float(json.loads(value)), json.loads(evidence)) for cell, name, value, evidence in rows]
+        return [
+            Decision(cell, name, float(json.loads(value)), json.loads(evidence))
+            for cell, name, value, evidence in rows
+        ]
 
 
-def write(db: Database, study_id: int, new: Iterable[Decision], void: Iterable[Decision] = ()) -> None:
-    """Store decisions, and remove those that are void. One that somebody else has stored in the meantime stays."""
+def write(
+    db: Database, study_id: int, new: Iterable[Decision], void: Iterable[Decision] = ()
+) -> None:
+    """Store decisions, and remove those that are void. One that somebody else has stored in the
+    meantime stays.
+    """
     with db.begin() as connection:
         for decision in void:
             connection.exec_driver_sql(
-                f"DELETE FROM decision WHERE study_id = ? AND name = ? AND json_extract(evidence, '$.{BASIS}') IS ? "
-                "AND cell_id IN (SELECT id FROM cell WHERE study_id = ? AND label = ?)",
+                "DELETE FROM decision WHERE study_id = ? AND name = ? AND json_extract(evidence,"
+                f" '$.{BASIS}') IS ? AND cell_id IN (SELECT id FROM cell WHERE study_id = ? AND"
+                " label = ?)",
                 (study_id, decision.name, decision.evidence.get(BASIS), study_id, decision.cell),
             )
         for decision in new:
@@ -40,18 +52,26 @@ def write(db: Database, study_id: int, new: Iterable[Decision], void: Iterable[D
                 "INSERT INTO decision (study_id, cell_id, name, value, evidence) "
                 "SELECT study_id, id, ?, ?, ? FROM cell WHERE study_id = ? AND label = ? "
                 "ON CONFLICT (study_id, cell_id, name) DO NOTHING",
-                (decision.name, json.dumps(decision.value), json.dumps(decision.evidence), study_id, decision.cell),
+                (
+                    decision.name,
+                    json.dumps(decision.value),
+                    json.dumps(decision.evidence),
+                    study_id,
+                    decision.cell,
+                ),
             )
 
 
 def values(db: Database, keys: Sequence[str], metric: str) -> dict[str, float]:
-    """Key → metric of the runs that have their result; NaN for one that diverged, or ended without a number."""
+    """Key → metric of the runs that have their result; NaN for one that diverged, or ended without
+    a number.
+    """
     name, at = metrics.final(metric)
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT run.key, run.status, final.run_id IS NOT NULL, final.value FROM json_each(?) AS wanted "
-            "JOIN run ON run.key = wanted.value AND run.status IN ('complete', 'diverged') "
-            "LEFT JOIN final ON final.run_id = run.id AND final.name = ? AND final.at = ?",
+            "SELECT run.key, run.status, final.run_id IS NOT NULL, final.value FROM json_each(?) AS"
+            " wanted JOIN run ON run.key = wanted.value AND run.status IN ('complete', 'diverged')"
+            " LEFT JOIN final ON final.run_id = run.id AND final.name = ? AND final.at = ?",
             (json.dumps(list(keys)), name, at),
         )
         return {

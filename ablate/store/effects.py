@@ -35,19 +35,24 @@ class EffectRow(Protocol):
 
 
 def write(db: Database, study_id: int, rows: Iterable[EffectRow]) -> None:
-    """Put `rows` in the place of all effects of the study. NaN is stored as NULL. Every row's contrast must be in the plan."""
+    """Put `rows` in the place of all effects of the study. NaN is stored as NULL. Every row's
+    contrast must be in the plan.
+    """
     with db.begin() as connection:
         ids = {
             tuple(row[1:]): row[0]
             for row in connection.exec_driver_sql(
-                "SELECT x.id, x.family, x.stratum, x.factor, x.level, c.label, b.label FROM contrast AS x "
-                "JOIN cell AS c ON c.id = x.cell_id JOIN cell AS b ON b.id = x.baseline_id WHERE x.study_id = ?",
+                "SELECT x.id, x.family, x.stratum, x.factor, x.level, c.label, b.label FROM"
+                " contrast AS x JOIN cell AS c ON c.id = x.cell_id JOIN cell AS b ON b.id ="
+                " x.baseline_id WHERE x.study_id = ?",
                 (study_id,),
             )
         }
         values = [
             {
-                "contrast_id": ids[row.family, row.stratum, row.factor, row.level, row.cell, row.baseline],
+                "contrast_id": ids[
+                    row.family, row.stratum, row.factor, row.level, row.cell, row.baseline
+                ],
                 "metric": row.metric,
                 "method": row.method,
                 "n": int(row.n),
@@ -58,7 +63,8 @@ def write(db: Database, study_id: int, rows: Iterable[EffectRow]) -> None:
             for row in rows
         ]
         connection.exec_driver_sql(
-            "DELETE FROM effect WHERE contrast_id IN (SELECT id FROM contrast WHERE study_id = ?)", (study_id,)
+            "DELETE FROM effect WHERE contrast_id IN (SELECT id FROM contrast WHERE study_id = ?)",
+            (study_id,),
         )
         if values:
             connection.execute(schema.effect.insert(), values)

@@ -12,11 +12,17 @@ from ablate.store import owners
 from ablate.store.database import Database
 
 _ITS_RUNS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
-_OWN = f"{_ITS_RUNS} EXCEPT SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <> :study"
+_OWN = (
+    f"{_ITS_RUNS} EXCEPT SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <>"
+    " :study"
+)
 _COUNTED = {
     "cells": "SELECT count(*) FROM cell WHERE study_id = :study",
     "decisions": "SELECT count(*) FROM decision WHERE study_id = :study",
-    "effects": "SELECT count(*) FROM effect JOIN contrast ON contrast.id = contrast_id WHERE study_id = :study",
+    "effects": (
+        "SELECT count(*) FROM effect JOIN contrast ON contrast.id = contrast_id WHERE study_id ="
+        " :study"
+    ),
     "runs": f"SELECT count(*) FROM ({_OWN})",
     "points": f"SELECT count(*) FROM metric WHERE run_id IN ({_OWN})",
     "finals": f"SELECT count(*) FROM final WHERE run_id IN ({_OWN})",
@@ -26,7 +32,9 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class Part:
-    """A study's own part of a database: rows by what they are, the files beside it, and the runs that others share."""
+    """A study's own part of a database: rows by what they are, the files beside it, and the runs
+    that others share.
+    """
 
     rows: dict[str, int]
     files: tuple[Path, ...]  # journals and checkpoints
@@ -42,7 +50,8 @@ def part(db: Database, name: str) -> Part:
 def forget(db: Database, name: str) -> Part:
     """Delete the study, and of its runs those that no other study has, with all that is theirs.
 
-    One transaction, then the files. Raises `AblateError` where there is no such study, and while one of its runs is running.
+    One transaction, then the files. Raises `AblateError` where there is no such study, and while
+    one of its runs is running.
     """
     owners.bury_dead(db)
     with db.begin() as connection:
@@ -50,10 +59,17 @@ def forget(db: Database, name: str) -> Part:
         if running := connection.exec_driver_sql(
             f"SELECT min(id) FROM run WHERE status = 'running' AND id IN ({_ITS_RUNS})", study
         ).scalar():
-            raise AblateError(f"study {name!r} cannot be forgotten while its run {running} is running; Ctrl-C stops `ablate run`")
+            raise AblateError(
+                f"study {name!r} cannot be forgotten while its run {running} is running; Ctrl-C"
+                " stops `ablate run`"
+            )
         gone = _part(db, connection, study["study"])
-        connection.exec_driver_sql(f"DELETE FROM metric WHERE run_id IN ({_OWN})", study)  # it has no foreign keys
-        connection.exec_driver_sql(f"DELETE FROM run WHERE id IN ({_OWN})", study)  # and by cascade what refers to it
+        connection.exec_driver_sql(
+            f"DELETE FROM metric WHERE run_id IN ({_OWN})", study
+        )  # it has no foreign keys
+        connection.exec_driver_sql(
+            f"DELETE FROM run WHERE id IN ({_OWN})", study
+        )  # and by cascade what refers to it
         connection.exec_driver_sql("DELETE FROM study WHERE id = :study", study)
     for file in gone.files:
         file.unlink(missing_ok=True)
@@ -61,7 +77,10 @@ def forget(db: Database, name: str) -> Part:
 
 
 def _study(connection: Connection, name: str) -> int:
-    ids = {known: study_id for study_id, known in connection.exec_driver_sql("SELECT id, name FROM study ORDER BY id")}
+    ids = {
+        known: study_id
+        for study_id, known in connection.exec_driver_sql("SELECT id, name FROM study ORDER BY id")
+    }
     if name not in ids:
         raise unknown("study in the database", name, ids)
     return ids[name]
@@ -69,11 +88,24 @@ def _study(connection: Connection, name: str) -> int:
 
 def _part(db: Database, connection: Connection, study_id: int) -> Part:
     study = {"study": study_id}
-    rows = {what: connection.exec_driver_sql(sql, study).scalar_one() for what, sql in _COUNTED.items()}
-    its = connection.exec_driver_sql(f"SELECT count(*) FROM ({_ITS_RUNS} GROUP BY run_id)", study).scalar_one()
-    journals = connection.exec_driver_sql(f"SELECT journal FROM attempt WHERE run_id IN ({_OWN})", study).scalars()
-    written = connection.exec_driver_sql(f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study).all()
+    rows = {
+        what: connection.exec_driver_sql(sql, study).scalar_one() for what, sql in _COUNTED.items()
+    }
+    its = connection.exec_driver_sql(
+        f"SELECT count(*) FROM ({_ITS_RUNS} GROUP BY run_id)", study
+    ).scalar_one()
+    journals = connection.exec_driver_sql(
+        f"SELECT journal FROM attempt WHERE run_id IN ({_OWN})", study
+    ).scalars()
+    written = connection.exec_driver_sql(
+        f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
+    ).all()
     names = {own: {Path(path).name for path, its in written if its == own} for own in (0, 1)}
-    checkpoints = sorted(names[1] - names[0])  # one that runs of a pack wrote together stays as long as one of them
-    files = [*(db.journals / name for name in journals), *(db.checkpoints / name for name in checkpoints)]
+    checkpoints = sorted(
+        names[1] - names[0]
+    )  # one that runs of a pack wrote together stays as long as one of them
+    files = [
+        *(db.journals / name for name in journals),
+        *(db.checkpoints / name for name in checkpoints),
+    ]
     return Part(rows, tuple(file for file in files if file.exists()), its - rows["runs"])

@@ -1,4 +1,6 @@
-"""Journals → tables, exactly once: the offset moves, by compare-and-set, in the transaction that inserts the rows."""
+"""Journals → tables, exactly once: the offset moves, by compare-and-set, in the transaction that
+inserts the rows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ KNOWN_SERIES = {  # name → unit, goal
     "tokens_per_second": ("tokens/s", "max"),
 }
 
-Points = defaultdict[int, list[int | float]]  # series → step, value, step, value, …; SQLite makes NULL of NaN
+Points = defaultdict[
+    int, list[int | float]
+]  # series → step, value, step, value, …; SQLite makes NULL of NaN
 
 _TOGETHER = (50, 10, 1)  # points that one statement inserts: 50 are 2.6 times as fast as one each
 
@@ -39,7 +43,10 @@ _TOGETHER = (50, 10, 1)  # points that one statement inserts: 50 are 2.6 times a
 def _inserting(n: int) -> str:
     rows = ", ".join(f"(?1, ?2, ?{k}, ?{k + 1})" for k in range(3, 3 + 2 * n, 2))
     columns, key = "run_id, series_id, step, value", "run_id, series_id, step"
-    return f"INSERT INTO metric ({columns}) VALUES {rows} ON CONFLICT ({key}) DO UPDATE SET value = excluded.value"
+    return (
+        f"INSERT INTO metric ({columns}) VALUES {rows} ON CONFLICT ({key}) DO UPDATE SET value ="
+        " excluded.value"
+    )
 
 
 _INSERT = {n: _inserting(n) for n in _TOGETHER}
@@ -48,18 +55,35 @@ _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
 )
-_NOT_UNDERSTOOD = (  # what a line raises that is JSON and yet no event of ours; nothing that a full or a locked database raises
+# what a line raises that is JSON and yet no event of ours; nothing that a full or a locked database
+# raises
+_NOT_UNDERSTOOD = (
     *(LookupError, TypeError, ValueError, AttributeError, OverflowError),
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
 )
-_FROM_START = ("host", "device", "device_name", "threads", "pack_size", "compile_mode", "commit", "dirty")
+_FROM_START = (
+    "host",
+    "device",
+    "device_name",
+    "threads",
+    "pack_size",
+    "compile_mode",
+    "commit",
+    "dirty",
+)
 
 
 class Spoilt(AblateError):
-    """Journals that cannot be taken in. `taken` is what was new in the others, and is in the tables: attempt → events."""
+    """Journals that cannot be taken in. `taken` is what was new in the others, and is in the
+    tables: attempt → events.
+    """
 
     def __init__(self, errors: Sequence[AblateError], taken: dict[int, list[Event]]):
-        several = f"; it is one of {len(errors)} journals that cannot be taken in" if len(errors) > 1 else ""
+        several = (
+            f"; it is one of {len(errors)} journals that cannot be taken in"
+            if len(errors) > 1
+            else ""
+        )
         super().__init__(f"{errors[0]}{several}")
         self.taken = taken
 
@@ -77,20 +101,24 @@ class _Piece:
 
 
 def ingest(db: Database, attempt_id: int) -> list[Event]:
-    """What the journal of an attempt holds beyond the stored offset, put into the tables and returned.
+    """What the journal of an attempt holds beyond the stored offset, put into the tables and
+    returned.
 
-    Nothing, where another process was quicker or the attempt is no longer the one that runs. A `start` at step s
-    deletes the run's points beyond s; an `end` decides the attempt's and the run's status. A run that is done again for
-    further finals keeps its accepted attempt and its finals until the new attempt has a result. `Spoilt` for a journal
-    that is damaged, not understood, or cannot be read.
+    Nothing, where another process was quicker or the attempt is no longer the one that runs. A
+    `start` at step s deletes the run's points beyond s; an `end` decides the attempt's and the
+    run's status. A run that is done again for further finals keeps its accepted attempt and its
+    finals until the new attempt has a result. `Spoilt` for a journal that is damaged, not
+    understood, or cannot be read.
     """
     return ingest_all(db, [attempt_id])[attempt_id]
 
 
 def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event]]:
-    """`ingest` of several attempts, such as those of a pack, in one transaction: attempt → what was new.
+    """`ingest` of several attempts, such as those of a pack, in one transaction: attempt → what was
+    new.
 
-    A journal that cannot be taken in keeps none of the others out: `Spoilt` is raised when they are in the tables.
+    A journal that cannot be taken in keeps none of the others out: `Spoilt` is raised when they are
+    in the tables.
     """
     pieces, errors = _unread(db, attempt_ids)
     new: dict[int, list[Event]] = {attempt_id: [] for attempt_id in attempt_ids}
@@ -113,7 +141,9 @@ def _damaged(path: Path, offset: int, error: Exception) -> AblateError:
 
 
 def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], list[AblateError]]:
-    """What is to be ingested of those attempts that are running, and what is wrong with the journals of the others."""
+    """What is to be ingested of those attempts that are running, and what is wrong with the
+    journals of the others.
+    """
     with db.read() as connection:
         attempts = _driver(connection).execute(
             "SELECT id, run_id, journal, journal_offset FROM attempt WHERE status = 'running' "
@@ -138,7 +168,9 @@ def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], lis
 
 
 def _store(db: Database, pieces: Sequence[_Piece]) -> dict[int, list[Event]]:
-    """Put the pieces into the tables, all or none: attempt → its events, where no other process was quicker."""
+    """Put the pieces into the tables, all or none: attempt → its events, where no other process was
+    quicker.
+    """
     if not pieces:
         return {}
     stored = {}
@@ -146,7 +178,8 @@ def _store(db: Database, pieces: Sequence[_Piece]) -> dict[int, list[Event]]:
         series = dict(db.series_ids)
         for piece in pieces:
             moved = _driver(connection).execute(
-                "UPDATE attempt SET journal_offset = ? WHERE id = ? AND journal_offset = ? AND status = 'running'",
+                "UPDATE attempt SET journal_offset = ? WHERE id = ? AND journal_offset = ? AND"
+                " status = 'running'",
                 (piece.end, piece.attempt_id, piece.offset),
             )
             if moved.rowcount == 1:
@@ -157,14 +190,18 @@ def _store(db: Database, pieces: Sequence[_Piece]) -> dict[int, list[Event]]:
 
 
 def _driver(connection: Connection) -> sqlite3.Connection:
-    """The driver's own connection, in the same transaction: SQLAlchemy takes longer for a small statement than SQLite."""
+    """The driver's own connection, in the same transaction: SQLAlchemy takes longer for a small
+    statement than SQLite.
+    """
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> None:
-    """Carry out the events of a piece, in order. `series` learns the ids of those that they name."""
+    """Carry out the events of a piece, in order. `series` learns the ids of those that they
+    name.
+    """
     driver, run_id, attempt_id = _driver(connection), piece.run_id, piece.attempt_id
     points: Points = defaultdict(list)
     for event in piece.events:
@@ -175,15 +212,21 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
                     raise ValueError(f"series {name!r} has not one value a step")
                 if name not in series:
                     series[name] = _series_id(driver, name)
-                points[series[name]] += chain.from_iterable(zip(event["steps"], values, strict=True))
+                points[series[name]] += chain.from_iterable(
+                    zip(event["steps"], values, strict=True)
+                )
         elif kind == "start":
             _insert(driver, run_id, points)
             _start(connection, run_id, attempt_id, event)
         elif kind == "final":
-            driver.executemany(_INSERT_FINAL, [(run_id, name, float(at), to_db(value)) for name, at, value in event["values"]])
+            driver.executemany(
+                _INSERT_FINAL,
+                [(run_id, name, float(at), to_db(value)) for name, at, value in event["values"]],
+            )
         elif kind == "checkpoint":
             driver.execute(
-                "INSERT INTO artifact (run_id, kind, path) VALUES (?, 'checkpoint', ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO artifact (run_id, kind, path) VALUES (?, 'checkpoint', ?) ON CONFLICT"
+                " DO NOTHING",
                 (run_id, event["path"]),
             )
         elif kind == "end":
@@ -200,7 +243,10 @@ def _insert(driver: sqlite3.Connection, run_id: int, points: Points) -> None:
         for n, statement in _INSERT.items():
             end = len(flat) - (len(flat) - first) % (2 * n)
             if first < end:
-                driver.executemany(statement, [(run_id, series, *flat[k : k + 2 * n]) for k in range(first, end, 2 * n)])
+                driver.executemany(
+                    statement,
+                    [(run_id, series, *flat[k : k + 2 * n]) for k in range(first, end, 2 * n)],
+                )
             first = end
     points.clear()
 
@@ -217,31 +263,44 @@ def _series_id(driver: sqlite3.Connection, name: str) -> int:
 def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:
     driver = _driver(connection)
     driver.execute("DELETE FROM metric WHERE run_id = ? AND step > ?", (run_id, event["step"]))
-    if driver.execute("SELECT 1 FROM attempt WHERE run_id = ? AND status IN ('complete', 'superseded')", (run_id,)).fetchone():
+    if driver.execute(
+        "SELECT 1 FROM attempt WHERE run_id = ? AND status IN ('complete', 'superseded')", (run_id,)
+    ).fetchone():
         _delete_other_measures(connection, run_id, attempt_id)
     _update_attempt(
         driver,
         attempt_id,
         {name: event.get(name) for name in _FROM_START}
-        | {"resumed_step": event["step"], "started": utc(event.get("time")), "versions": json.dumps(event.get("versions") or {})},
+        | {
+            "resumed_step": event["step"],
+            "started": utc(event.get("time")),
+            "versions": json.dumps(event.get("versions") or {}),
+        },
     )
 
 
 def _delete_other_measures(connection: Connection, run_id: int, attempt_id: int) -> None:
-    """Delete the finals that the attempt measures otherwise: no old number stands beside new ones."""
-    own = connection.exec_driver_sql("SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)).scalar_one()
+    """Delete the finals that the attempt measures otherwise: no old number stands beside new
+    ones.
+    """
+    own = connection.exec_driver_sql(
+        "SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)
+    ).scalar_one()
     names = differing(Evaluation.model_validate_json(own), evaluations(connection, run_id))
     if "loss" in names:
         connection.exec_driver_sql("DELETE FROM final WHERE run_id = ?", (run_id,))
     elif names:
-        connection.exec_driver_sql("DELETE FROM final WHERE run_id = ? AND name = ?", [(run_id, name) for name in names])
+        connection.exec_driver_sql(
+            "DELETE FROM final WHERE run_id = ? AND name = ?", [(run_id, name) for name in names]
+        )
 
 
 def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:
     driver, status = _driver(connection), event["status"]
     if status in ACCEPTED:
         driver.execute(
-            "UPDATE attempt SET status = 'superseded' WHERE run_id = ? AND id <> ? AND status IN ('complete', 'diverged')",
+            "UPDATE attempt SET status = 'superseded' WHERE run_id = ? AND id <> ? AND status IN"
+            " ('complete', 'diverged')",
             (run_id, attempt_id),
         )
     _update_attempt(
@@ -253,7 +312,9 @@ def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> 
     if status in ("failed", "oom"):
         status = fallback(connection, run_id, attempt_id, status)
     diverged_at = event.get("step") if status == "diverged" else None
-    driver.execute("UPDATE run SET status = ?, diverged_at = ? WHERE id = ?", (status, diverged_at, run_id))
+    driver.execute(
+        "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?", (status, diverged_at, run_id)
+    )
 
 
 def _update_attempt(driver: sqlite3.Connection, attempt_id: int, values: dict[str, Any]) -> None:
@@ -262,7 +323,13 @@ def _update_attempt(driver: sqlite3.Connection, attempt_id: int, values: dict[st
 
 
 def utc(time: float | str | None) -> str | None:
-    """Seconds since 1970 as ISO 8601, which SQLite's date functions and people read; text stays as it is."""
+    """Seconds since 1970 as ISO 8601, which SQLite's date functions and people read; text stays as
+    it is.
+    """
     if time is None or isinstance(time, str) or not math.isfinite(time):
         return time if isinstance(time, str) else None
-    return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.datetime.fromtimestamp(time, datetime.UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,9 +1,10 @@
 """Join another database into this one, by names and keys. Idempotent, and commutative but for ids.
 
-A run's points and finals are taken whole from one side, never mixed: from the one that is further on (complete before
-diverged before running …), then from the one with more finals, then by the name of the attempt's journal, which is
-unique everywhere, then from the one with more points, for `ablate db thin` may have taken some from the other. Attempts
-are united by that name. Studies: see `ablate.store.studies.combine`.
+A run's points and finals are taken whole from one side, never mixed: from the one that is further
+on (complete before diverged before running …), then from the one with more finals, then by the name
+of the attempt's journal, which is unique everywhere, then from the one with more points, for
+`ablate db thin` may have taken some from the other. Attempts are united by that name. Studies: see
+`ablate.store.studies.combine`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,26 @@ from ablate.store.register import refuse_other_measures
 from ablate.store.studies import rank
 
 _RUN_RANK = ("planned", "failed", "oom", "stopped", "running", "diverged", "complete")
-_ATTEMPT_RANK = ("running", "dead", "failed", "oom", "stopped", "diverged", "complete", "superseded")
+_ATTEMPT_RANK = (
+    "running",
+    "dead",
+    "failed",
+    "oom",
+    "stopped",
+    "diverged",
+    "complete",
+    "superseded",
+)
 _WITH_RESULT = (*schema.ACCEPTED, "superseded")
-_RUN = tuple(column.name for column in schema.run.columns if column.name not in ("id", "parent_run_id"))
-_ATTEMPT = tuple(column.name for column in schema.attempt.columns if column.name not in ("id", "run_id", "n"))
-_STATUS, _JOURNAL, _OFFSET, _STARTED = map(_ATTEMPT.index, ("status", "journal", "journal_offset", "started"))
+_RUN = tuple(
+    column.name for column in schema.run.columns if column.name not in ("id", "parent_run_id")
+)
+_ATTEMPT = tuple(
+    column.name for column in schema.attempt.columns if column.name not in ("id", "run_id", "n")
+)
+_STATUS, _JOURNAL, _OFFSET, _STARTED = map(
+    _ATTEMPT.index, ("status", "journal", "journal_offset", "started")
+)
 
 Attempt = tuple[Any, ...]  # values of `_ATTEMPT`
 
@@ -73,13 +89,15 @@ class _Side:
 
 
 def merge(db: Database, other: Database) -> Merged:
-    """Take in all of `other`, which stays as it is. Runs that a study measures otherwise than their side did are to be
-    done again. `AblateError` while a study runs in either on this host, and, with nothing changed, where studies that
-    share runs measure them otherwise.
+    """Take in all of `other`, which stays as it is. Runs that a study measures otherwise than their
+    side did are to be done again. `AblateError` while a study runs in either on this host, and,
+    with nothing changed, where studies that share runs measure them otherwise.
     """
     for each in (db, other):
         if busy := owners.running_here(each):
-            raise AblateError(f"database {each.path} is being written by {busy} runs; merge when they have ended")
+            raise AblateError(
+                f"database {each.path} is being written by {busy} runs; merge when they have ended"
+            )
     with other.read() as theirs, db.begin() as ours:
         series = _series(ours, theirs)
         ids, new, renewed = _runs(ours, theirs, series)
@@ -90,7 +108,9 @@ def merge(db: Database, other: Database) -> Merged:
             if combined != known.get(name):
                 studies.write(ours, name, combined, ids)
                 changed += 1
-        for study_id, evaluation in ours.exec_driver_sql("SELECT id, evaluation FROM study ORDER BY id").all():
+        for study_id, evaluation in ours.exec_driver_sql(
+            "SELECT id, evaluation FROM study ORDER BY id"
+        ).all():
             refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
             settle(ours, study_id, Evaluation.model_validate_json(evaluation))
         return Merged(changed, new, renewed)
@@ -108,11 +128,17 @@ def _series(ours: Connection, theirs: Connection) -> dict[int, int]:
     return ids
 
 
-def _runs(ours: Connection, theirs: Connection, series: dict[int, int]) -> tuple[dict[str, int], int, int]:
-    """Take in runs, attempts, finals, points, artifacts. Our ids by key, and how many runs are new, how many renewed."""
+def _runs(
+    ours: Connection, theirs: Connection, series: dict[int, int]
+) -> tuple[dict[str, int], int, int]:
+    """Take in runs, attempts, finals, points, artifacts. Our ids by key, and how many runs are new,
+    how many renewed.
+    """
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
-    for their_id, *row in theirs.exec_driver_sql(f"SELECT id, {_names(_RUN)} FROM run ORDER BY id").all():
+    for their_id, *row in theirs.exec_driver_sql(
+        f"SELECT id, {_names(_RUN)} FROM run ORDER BY id"
+    ).all():
         key = row[_RUN.index("key")]
         their = _side(theirs, their_id)
         if key not in ids:
@@ -130,40 +156,80 @@ def _runs(ours: Connection, theirs: Connection, series: dict[int, int]) -> tuple
             _take_values(ours, theirs, our.id, their, series)
         _unite_attempts(ours, our, their, their if better else our)
         _artifacts(ours, theirs, our.id, their_id)
-    parents = theirs.exec_driver_sql("SELECT run.key, parent.key FROM run JOIN run AS parent ON parent.id = run.parent_run_id")
+    parents = theirs.exec_driver_sql(
+        "SELECT run.key, parent.key FROM run JOIN run AS parent ON parent.id = run.parent_run_id"
+    )
     for key, parent in parents:
-        ours.exec_driver_sql("UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key]))
+        ours.exec_driver_sql(
+            "UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key])
+        )
     return ids, new, renewed
 
 
 def _side(connection: Connection, run_id: int) -> _Side:
-    status, diverged_at = connection.exec_driver_sql("SELECT status, diverged_at FROM run WHERE id = ?", (run_id,)).one()
-    finals = connection.exec_driver_sql("SELECT count(*) FROM final WHERE run_id = ?", (run_id,)).scalar_one()
-    points = connection.exec_driver_sql("SELECT count(*) FROM metric WHERE run_id = ?", (run_id,)).scalar_one()
-    rows = connection.exec_driver_sql(f"SELECT {_names(_ATTEMPT)} FROM attempt WHERE run_id = ?", (run_id,))
-    return _Side(run_id, status, diverged_at, finals, points, {row[_JOURNAL]: tuple(row) for row in rows})
+    status, diverged_at = connection.exec_driver_sql(
+        "SELECT status, diverged_at FROM run WHERE id = ?", (run_id,)
+    ).one()
+    finals = connection.exec_driver_sql(
+        "SELECT count(*) FROM final WHERE run_id = ?", (run_id,)
+    ).scalar_one()
+    points = connection.exec_driver_sql(
+        "SELECT count(*) FROM metric WHERE run_id = ?", (run_id,)
+    ).scalar_one()
+    rows = connection.exec_driver_sql(
+        f"SELECT {_names(_ATTEMPT)} FROM attempt WHERE run_id = ?", (run_id,)
+    )
+    return _Side(
+        run_id, status, diverged_at, finals, points, {row[_JOURNAL]: tuple(row) for row in rows}
+    )
 
 
-def _take_values(ours: Connection, theirs: Connection, run_id: int, their: _Side, series: dict[int, int]) -> None:
+def _take_values(
+    ours: Connection, theirs: Connection, run_id: int, their: _Side, series: dict[int, int]
+) -> None:
     """Put their status, finals and points in the place of ours."""
-    ours.exec_driver_sql("UPDATE run SET status = ?, diverged_at = ? WHERE id = ?", (their.status, their.diverged_at, run_id))
+    ours.exec_driver_sql(
+        "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?",
+        (their.status, their.diverged_at, run_id),
+    )
     for table in ("final", "metric"):
         ours.exec_driver_sql(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
-    finals = [(run_id, *row) for row in theirs.exec_driver_sql("SELECT name, at, value FROM final WHERE run_id = ?", (their.id,))]
+    finals = [
+        (run_id, *row)
+        for row in theirs.exec_driver_sql(
+            "SELECT name, at, value FROM final WHERE run_id = ?", (their.id,)
+        )
+    ]
     if finals:
-        ours.exec_driver_sql("INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?)", finals)
-    points = iter(theirs.exec_driver_sql("SELECT series_id, step, value FROM metric WHERE run_id = ?", (their.id,)))
-    while batch := [(run_id, series[series_id], step, value) for series_id, step, value in islice(points, 100_000)]:
-        ours.exec_driver_sql("INSERT INTO metric (run_id, series_id, step, value) VALUES (?, ?, ?, ?)", batch)
+        ours.exec_driver_sql(
+            "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?)", finals
+        )
+    points = iter(
+        theirs.exec_driver_sql(
+            "SELECT series_id, step, value FROM metric WHERE run_id = ?", (their.id,)
+        )
+    )
+    while batch := [
+        (run_id, series[series_id], step, value)
+        for series_id, step, value in islice(points, 100_000)
+    ]:
+        ours.exec_driver_sql(
+            "INSERT INTO metric (run_id, series_id, step, value) VALUES (?, ?, ?, ?)", batch
+        )
 
 
 def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -> None:
-    """The attempts of both sides, numbered by their start. Only the winner's accepted and running ones stay so.
+    """The attempts of both sides, numbered by their start. Only the winner's accepted and running
+    ones stay so.
 
-    The loser's results are not here: as superseded ones its attempts would say that what they measured had been measured.
+    The loser's results are not here: as superseded ones its attempts would say that what they
+    measured had been measured.
     """
     united = {
-        name: max((side.attempts[name] for side in (our, their) if name in side.attempts), key=_attempt_order)
+        name: max(
+            (side.attempts[name] for side in (our, their) if name in side.attempts),
+            key=_attempt_order,
+        )
         for name in our.attempts | their.attempts
     }
     accepted = winner.attempt(*schema.ACCEPTED)
@@ -179,13 +245,17 @@ def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -
         elif status == "running":
             status = "dead"
         rows.append((*attempt[:_STATUS], status, *attempt[_STATUS + 1 :]))
-    rows.sort(key=lambda row: (row[_STARTED] or "~", row[_JOURNAL]))  # those that never started last
+    rows.sort(
+        key=lambda row: (row[_STARTED] or "~", row[_JOURNAL])
+    )  # those that never started last
     if {row[_JOURNAL]: row for row in rows} == our.attempts:
         return
-    ours.exec_driver_sql("UPDATE attempt SET n = -n, status = 'dead' WHERE run_id = ?", (our.id,))  # clear of unique indexes
+    ours.exec_driver_sql(
+        "UPDATE attempt SET n = -n, status = 'dead' WHERE run_id = ?", (our.id,)
+    )  # clear of unique indexes
     statement = (
-        f"INSERT INTO attempt (run_id, n, {_names(_ATTEMPT)}) VALUES (?, ?, {', '.join('?' * len(_ATTEMPT))}) "
-        f"ON CONFLICT (journal) DO UPDATE SET n = excluded.n, "
+        f"INSERT INTO attempt (run_id, n, {_names(_ATTEMPT)}) VALUES (?, ?,"
+        f" {', '.join('?' * len(_ATTEMPT))}) ON CONFLICT (journal) DO UPDATE SET n = excluded.n, "
         + ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in _ATTEMPT)
     )
     ours.exec_driver_sql(statement, [(our.id, n, *row) for n, row in enumerate(rows, start=1)])
@@ -196,11 +266,14 @@ def _attempt_order(attempt: Attempt) -> tuple[Any, ...]:
 
 
 def _artifacts(ours: Connection, theirs: Connection, run_id: int, their_id: int) -> None:
-    rows = theirs.exec_driver_sql("SELECT kind, path, sha256 FROM artifact WHERE run_id = ?", (their_id,)).all()
+    rows = theirs.exec_driver_sql(
+        "SELECT kind, path, sha256 FROM artifact WHERE run_id = ?", (their_id,)
+    ).all()
     if rows:
         ours.exec_driver_sql(
-            "INSERT INTO artifact (run_id, kind, path, sha256) VALUES (?, ?, ?, ?) ON CONFLICT (run_id, kind, path) DO UPDATE "
-            "SET sha256 = max(coalesce(sha256, ''), coalesce(excluded.sha256, ''))",
+            "INSERT INTO artifact (run_id, kind, path, sha256) VALUES (?, ?, ?, ?) ON CONFLICT"
+            " (run_id, kind, path) DO UPDATE SET sha256 = max(coalesce(sha256, ''),"
+            " coalesce(excluded.sha256, ''))",
             [(run_id, *row) for row in rows],
         )
 

@@ -1,4 +1,6 @@
-"""Bring a database to the newest schema: the migrations in `migrations/versions`, run by Alembic in one transaction."""
+"""Bring a database to the newest schema: the migrations in `migrations/versions`, run by Alembic in
+one transaction.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,14 @@ SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def version(path: Path) -> str | None:
-    """The schema's version; None for a file without tables; "" for one whose tables are not ablate's."""
+    """The schema's version; None for a file without tables; "" for one whose tables are not
+    ablate's.
+    """
     with sqlite.undisturbed(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
         if VERSION_TABLE not in tables:
             return "" if tables else None
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
@@ -25,7 +32,8 @@ def version(path: Path) -> str | None:
 def upgrade(path: Path) -> None:
     """Create, or upgrade to `HEAD`, all or nothing.
 
-    Foreign keys are off meanwhile: with them on, a table that Alembic makes anew would delete its children's rows.
+    Foreign keys are off meanwhile: with them on, a table that Alembic makes anew would delete its
+    children's rows.
     """
     from alembic import command
     from alembic.config import Config
@@ -44,14 +52,18 @@ def upgrade(path: Path) -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, HEAD)
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
-            assert not broken, f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
+            assert not broken, (
+                f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
+            )
             views.create(connection)
     finally:
         driver.close()
 
 
 def backup(path: Path, old: str) -> Path:
-    """A copy of the database beside it, as it was at version `old`. It has its name when it is whole."""
+    """A copy of the database beside it, as it was at version `old`. It has its name when it is
+    whole.
+    """
     copy = path.with_name(f"{path.name}.before-{HEAD}-from-{old}")
     number = 1
     while copy.exists():
@@ -60,7 +72,10 @@ def backup(path: Path, old: str) -> Path:
     part = path.with_name(f"{path.name}.backup")
     part.unlink(missing_ok=True)
     try:
-        with contextlib.closing(sqlite.connect(path, "ro")) as source, contextlib.closing(sqlite3.connect(part)) as target:
+        with (
+            contextlib.closing(sqlite.connect(path, "ro")) as source,
+            contextlib.closing(sqlite3.connect(part)) as target,
+        ):
             source.backup(target)
         part.rename(copy)
     finally:

@@ -1,4 +1,6 @@
-"""Names of series and finals: one that neither the database nor the package knows is refused, with the nearest that is there."""
+"""Names of series and finals: one that neither the database nor the package knows is refused, with
+the nearest that is there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from ablate.metrics import METRICS
 from ablate.store.database import Database
 from ablate.store.thin import THINNED
 
-_SERIES = ("loss", *THINNED)  # what a run may record; a study whose runs did not has none of it, which is no mistake
+_SERIES = (
+    "loss",
+    *THINNED,
+)  # what a run may record; a study whose runs did not has none of it, which is no mistake
 _FINALS = (*METRICS, "train_seconds", "epochs")
 
 
@@ -23,7 +28,9 @@ def require_final(db: Database, name: str) -> None:
     _require(db, "final", [name], _FINALS, "SELECT DISTINCT name FROM final")
 
 
-def _require(db: Database, kind: str, names: Iterable[str], usual: tuple[str, ...], sql: str) -> None:
+def _require(
+    db: Database, kind: str, names: Iterable[str], usual: tuple[str, ...], sql: str
+) -> None:
     if strange := [name for name in names if name not in usual]:
         with db.read() as connection:
             stored = sorted(connection.exec_driver_sql(sql).scalars())

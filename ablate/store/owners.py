@@ -1,7 +1,8 @@
 """The living and the dead: who owns a running attempt, and whether its owner is still there.
 
-On one host the operating system tells: launcher and worker each hold a lock on a file while they live. A launcher on
-another host shows its life by a counter that moves; nobody's wall clock is compared with anybody's.
+On one host the operating system tells: launcher and worker each hold a lock on a file while they
+live. A launcher on another host shows its life by a counter that moves; nobody's wall clock is
+compared with anybody's.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ LEASE_SECONDS = 60.0  # how long another host's heartbeat may stand still
 
 @dataclass
 class Owner:
-    """A launcher, as `host:pid:token`. It holds the lock of a file beside the journals while it lives.
+    """A launcher, as `host:pid:token`. It holds the lock of a file beside the journals while it
+    lives.
 
-    `seen` is what it saw of owners on other hosts: attempt → (heartbeat, when first seen, by this process's own clock).
+    `seen` is what it saw of owners on other hosts: attempt → (heartbeat, when first seen, by this
+    process's own clock).
     """
 
     host: str
@@ -45,7 +48,9 @@ class Owner:
 
     @classmethod
     def here(cls, db: Database, lease: float = LEASE_SECONDS) -> Self:
-        """This process. Use it as a context manager, or `close` it: the lock is let go at the end."""
+        """This process. Use it as a context manager, or `close` it: the lock is let go at the
+        end.
+        """
         owner = cls(socket.gethostname(), os.getpid(), secrets.token_hex(4), lease)
         owner._file = _lock_file(db, str(owner))
         try:
@@ -63,7 +68,12 @@ class Owner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __str__(self) -> str:
@@ -71,10 +81,14 @@ class Owner:
 
 
 def heartbeat(db: Database, owner: Owner) -> set[int]:
-    """Show that the owner lives; the attempts that are still its own. One that is missing was taken over: stop it."""
+    """Show that the owner lives; the attempts that are still its own. One that is missing was taken
+    over: stop it.
+    """
     with db.begin() as connection:
         rows = connection.exec_driver_sql(
-            "UPDATE attempt SET heartbeat = heartbeat + 1 WHERE owner = ? AND status = 'running' RETURNING id", (str(owner),)
+            "UPDATE attempt SET heartbeat = heartbeat + 1 WHERE owner = ? AND status = 'running'"
+            " RETURNING id",
+            (str(owner),),
         )
         return set(rows.scalars())
 
@@ -99,7 +113,9 @@ def running_here(db: Database) -> int:
 
 
 def bury_dead(db: Database) -> set[int]:
-    """Take the runs of `dead` back, with what their journals hold ingested: they are to be done again."""
+    """Take the runs of `dead` back, with what their journals hold ingested: they are to be done
+    again.
+    """
     here = socket.gethostname()
     gone = [row for row in _running(db) if _is_local(row, here) and not _is_alive(db, row)]
     for row in gone:
@@ -127,16 +143,21 @@ def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, st
                 continue
             if time.monotonic() - since < owner.lease:
                 continue
-            reason = f"its launcher on {row.owner.rsplit(':', 2)[0]} gave no sign of life for {owner.lease:g} s"
+            reason = (
+                f"its launcher on {row.owner.rsplit(':', 2)[0]} gave no sign of life for"
+                f" {owner.lease:g} s"
+            )
         found.append((row.id, row.heartbeat, _last_words(db, row.id, reason)))
     return found
 
 
 def bury(connection: Connection, attempt_id: int, reason: str, beat: int | None = None) -> None:
-    """Mark an attempt dead and its run as to be done; not if it ended meanwhile, or its heartbeat is no longer `beat`."""
+    """Mark an attempt dead and its run as to be done; not if it ended meanwhile, or its heartbeat
+    is no longer `beat`.
+    """
     run_id = connection.exec_driver_sql(
-        "UPDATE attempt SET status = 'dead', error = ?, ended = ? "
-        "WHERE id = ? AND status = 'running' AND heartbeat = coalesce(?, heartbeat) RETURNING run_id",
+        "UPDATE attempt SET status = 'dead', error = ?, ended = ? WHERE id = ? AND status ="
+        " 'running' AND heartbeat = coalesce(?, heartbeat) RETURNING run_id",
         (reason, utc(time.time()), attempt_id, beat),
     ).scalar_one_or_none()
     if run_id is not None:
@@ -148,7 +169,9 @@ _GONE = "its launcher and its worker were gone"
 
 
 def _last_words(db: Database, attempt_id: int, reason: str) -> str:
-    """Ingest what a dead attempt still wrote. A damaged journal goes into its history, and the run is done again."""
+    """Ingest what a dead attempt still wrote. A damaged journal goes into its history, and the run
+    is done again.
+    """
     try:
         ingest(db, attempt_id)
     except AblateError as error:
@@ -161,8 +184,9 @@ def _running(db: Database, study_id: int | None = None) -> list[Row[Any]]:
     with db.read() as connection:
         return list(
             connection.exec_driver_sql(
-                "SELECT id, run_id, owner, host, journal, heartbeat FROM attempt WHERE status = 'running' AND (? IS NULL "
-                "OR run_id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = ?))",
+                "SELECT id, run_id, owner, host, journal, heartbeat FROM attempt WHERE status ="
+                " 'running' AND (? IS NULL OR run_id IN (SELECT run_id FROM member JOIN cell ON"
+                " cell.id = cell_id WHERE study_id = ?))",
                 (study_id, study_id),
             )
         )
@@ -178,12 +202,15 @@ def _is_alive(db: Database, row: Row[Any]) -> bool:
         return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
     except OSError as error:
         raise AblateError(
-            f"whether run {row.run_id} is still at work cannot be seen: {error.filename}: {error.strerror}"
+            f"whether run {row.run_id} is still at work cannot be seen: {error.filename}:"
+            f" {error.strerror}"
         ) from None
 
 
 def remove(lock: Path) -> bool:
-    """Delete the lock file of one who is gone; False where each user may delete his own alone. It is in nobody's way."""
+    """Delete the lock file of one who is gone; False where each user may delete his own alone. It
+    is in nobody's way.
+    """
     try:
         lock.unlink(missing_ok=True)
     except PermissionError:

@@ -1,4 +1,6 @@
-"""Questions in SQL that can only read, for a limited time; errors that show what could have been meant."""
+"""Questions in SQL that can only read, for a limited time; errors that show what could have been
+meant.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from ablate.store import sqlite
 from ablate.store.database import Database
 from ablate.store.schema import VERSION_TABLE
 
-_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_READS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
 _LONGEST = 64 << 20  # bytes of one value
 _STEPS = 1000  # of SQLite's virtual machine between looks at the clock
 
@@ -22,17 +29,19 @@ _STEPS = 1000  # of SQLite's virtual machine between looks at the clock
 def run(
     db: Database, sql: str, values: Mapping[str, Any] = {}, *, limit_seconds: float = 10
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns and rows of one SELECT, in which `:name` stands for a value. `AblateError` for anything that writes,
-    attaches or sets, and for what is wrong in it.
+    """The columns and rows of one SELECT, in which `:name` stands for a value. `AblateError` for
+    anything that writes, attaches or sets, and for what is wrong in it.
 
-    The connection is read-only, may attach no other file, and its authorizer admits reading alone; a statement is
-    stopped after `limit_seconds`.
+    The connection is read-only, may attach no other file, and its authorizer admits reading alone;
+    a statement is stopped after `limit_seconds`.
     """
     end = time.monotonic() + limit_seconds
     refused: list[str] = []
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action in _READS and not (action == sqlite3.SQLITE_FUNCTION and second == "load_extension"):
+        if action in _READS and not (
+            action == sqlite3.SQLITE_FUNCTION and second == "load_extension"
+        ):
             return sqlite3.SQLITE_OK
         refused.append(" ".join(name for name in (first, second) if name))
         return sqlite3.SQLITE_DENY
@@ -53,29 +62,49 @@ def run(
         except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
             code = getattr(error, "sqlite_errorcode", 0)
             if code == sqlite3.SQLITE_INTERRUPT:
-                if time.monotonic() <= end:  # a Ctrl-C came while Python looked at the clock, and SQLite was told to stop
+                if (
+                    time.monotonic() <= end
+                ):  # a Ctrl-C came while Python looked at the clock, and SQLite was told to stop
                     raise KeyboardInterrupt from None
-                raise AblateError(f"the query was stopped after {limit_seconds:g} s; narrow it with WHERE or LIMIT") from None
+                raise AblateError(
+                    f"the query was stopped after {limit_seconds:g} s; narrow it with WHERE or"
+                    " LIMIT"
+                ) from None
             if refused or code == sqlite3.SQLITE_AUTH:
                 raise AblateError(
-                    f"a query only reads: one SELECT on tables and views ({refused[0] if refused else error})"
+                    "a query only reads: one SELECT on tables and views"
+                    f" ({refused[0] if refused else error})"
                 ) from None
-            raise sqlite.explain(error, db.path, limit_seconds) or _explained(db, sql, error) from None
+            raise sqlite.explain(error, db.path, limit_seconds) or _explained(
+                db, sql, error
+            ) from None
     if cursor.description is None:
-        raise AblateError("a query is one SELECT, such as: SELECT cell, avg(loss) FROM runs GROUP BY cell")
+        raise AblateError(
+            "a query is one SELECT, such as: SELECT cell, avg(loss) FROM runs GROUP BY cell"
+        )
     return [column[0] for column in cursor.description], rows
 
 
 def tables(db: Database) -> list[tuple[str, str, list[str]]]:
-    """Every view and table as (name, kind, columns); the views, which are made for reading, first."""
+    """Every view and table as (name, kind, columns); the views, which are made for reading,
+    first.
+    """
     with db.read() as connection:
         found = connection.exec_driver_sql(
-            "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%' "
-            "AND name <> ? ORDER BY type = 'table', rowid",
+            "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE"
+            " 'sqlite_%' AND name <> ? ORDER BY type = 'table', rowid",
             (VERSION_TABLE,),
         ).all()
         return [
-            (name, kind, list(connection.exec_driver_sql("SELECT name FROM pragma_table_info(?)", (name,)).scalars()))
+            (
+                name,
+                kind,
+                list(
+                    connection.exec_driver_sql(
+                        "SELECT name FROM pragma_table_info(?)", (name,)
+                    ).scalars()
+                ),
+            )
             for name, kind in found
         ]
 
@@ -88,12 +117,19 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
         return unknown("table", table[1], known)
     if column := re.match(r"no such column: (.+)", message):
         wanted = column[1].rpartition(".")[2].strip('"')
-        named = [name for name in known if re.search(rf"\b{name}\b", sql, re.IGNORECASE)] or list(known)
+        named = [name for name in known if re.search(rf"\b{name}\b", sql, re.IGNORECASE)] or list(
+            known
+        )
         meant = nearest(wanted, [column for name in named for column in known[name]])
         lists = "; ".join(f"{name}: {', '.join(known[name])}" for name in named)
-        return AblateError(f"unknown column {column[1]!r}{f'; did you mean {meant!r}?' if meant else '.'} Columns of {lists}.")
+        return AblateError(
+            f"unknown column {column[1]!r}{f'; did you mean {meant!r}?' if meant else '.'} Columns"
+            f" of {lists}."
+        )
     if parameter := re.match(r"You did not supply a value for binding parameter :(\w+)", message):
-        return AblateError(f"the query has a parameter :{parameter[1]}; put {parameter[1]}=VALUE behind it")
+        return AblateError(
+            f"the query has a parameter :{parameter[1]}; put {parameter[1]}=VALUE behind it"
+        )
     if "one statement at a time" in message:
         return AblateError("a query is one statement; give the second one to a query of its own")
     return AblateError(f"the query is wrong: {message}")

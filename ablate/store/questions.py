@@ -1,7 +1,8 @@
-"""The catalogue of named queries: what a researcher asks, each one short SQL statement on the views.
+"""The catalogue of named queries: what a researcher asks, each one short SQL statement on the
+views.
 
-`ablate query --list` lists them, `ablate query best-lr topology` asks one, `ablate browse` offers all, and
-`docs/queries.md` shows them: it is what `ablate query --list --format md` prints.
+`ablate query --list` lists them, `ablate query best-lr topology` asks one, `ablate browse` offers
+all, and `docs/queries.md` shows them: it is what `ablate query --list --format md` prints.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from ablate.errors import AblateError, unknown
 _HEAD = """\
 # Named queries
 
-What a researcher asks most, each one short SQL statement, nearly all on the views that `ablate query --tables` lists.
-`ablate query NAME` asks it, `--format csv`, `json` or `md` hands the answer on, and the statement is a start for one of your
-own. Words in capitals stand for values, those in brackets may be left out: STUDY is a study's name, SERIES a series of the
-view `curves`.
+Common questions, each one short SQL statement; nearly all read the views that
+`ablate query --tables` lists. `ablate query NAME` runs one, `--format csv`, `json` or `md` exports
+the answer, and each statement is a start for one of your own. Words in capitals are values, those
+in brackets are optional: STUDY is a study's name, SERIES a series of the view `curves`.
 
 This page is what `ablate query --list --format md` prints.
 """
@@ -31,7 +32,9 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class Question:
-    """One statement. A parameter stands in it as `:name`; one that is optional is empty where it is left out."""
+    """One statement. A parameter stands in it as `:name`; one that is optional is empty where it is
+    left out.
+    """
 
     name: str
     answers: str
@@ -47,10 +50,15 @@ class Question:
     @property
     def usage(self) -> str:
         """The parameters as a usage line writes them: "STUDY [SERIES]"."""
-        return " ".join(f"[{name.upper()}]" if name in self.optional else name.upper() for name in self.parameters)
+        return " ".join(
+            f"[{name.upper()}]" if name in self.optional else name.upper()
+            for name in self.parameters
+        )
 
     def bind(self, words: Sequence[str]) -> dict[str, str]:
-        """Words of the command line, "topology" or "study=topology", as values of the parameters."""
+        """Words of the command line, "topology" or "study=topology", as values of the
+        parameters.
+        """
         given: dict[str, str] = {}
         free: list[str] = []
         for word in words:
@@ -66,7 +74,8 @@ class Question:
         values = dict.fromkeys(self.optional, "") | given | dict(zip(places, free, strict=False))
         if missing := [name for name in self.parameters if name not in values]:
             raise AblateError(
-                f"named query {self.name} needs {missing[0]}, {PARAMETERS[missing[0]]}: ablate query {self.name} {self.usage}"
+                f"named query {self.name} needs {missing[0]}, {PARAMETERS[missing[0]]}: ablate"
+                f" query {self.name} {self.usage}"
             )
         return values
 
@@ -86,7 +95,8 @@ _ROWS = (
         "means",
         "The mean of the study's metric in every cell, with its lowest and highest seed.",
         """\
-SELECT stratum, cell, count(metric) AS runs, avg(metric) AS metric, min(metric) AS lowest, max(metric) AS highest
+SELECT stratum, cell, count(metric) AS runs, avg(metric) AS metric, min(metric) AS lowest,
+       max(metric) AS highest
 FROM runs
 WHERE study = :study AND role = 'compare' AND status = 'complete'
 GROUP BY stratum, cell
@@ -104,7 +114,8 @@ ORDER BY n_layer, norm, avg(loss)""",
     ),
     Question(
         "effect-sizes",
-        "Every level against its baseline, as last analysed: the mean paired difference, its 95% interval, Holm's p.",
+        "Every level against its baseline, as last analysed: the mean paired difference, its 95%"
+        " interval, Holm's p.",
         """\
 SELECT family, factor, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
 FROM effects
@@ -117,12 +128,14 @@ ORDER BY family, mean""",
         """\
 SELECT family, factor, level, seed, status, baseline_status
 FROM pairs
-WHERE study = :study AND (status <> 'complete' OR baseline_status <> 'complete' OR difference IS NULL)
+WHERE study = :study AND (status <> 'complete' OR baseline_status <> 'complete'
+       OR difference IS NULL)
 ORDER BY family, factor, level, seed""",
     ),
     Question(
         "learning-curve",
-        "A series over the tokens seen, its mean over seeds in every cell; of held-out loss where none is named.",
+        "A series over the tokens seen, its mean over seeds in every cell; of held-out loss where"
+        " none is named.",
         """\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
 FROM curves
@@ -133,7 +146,8 @@ ORDER BY cell, tokens""",
     ),
     Question(
         "lr-curve",
-        "The study's metric at the learning rates that were tried for each cell, and how many runs diverged there.",
+        "The study's metric at the learning rates that were tried for each cell, and how many runs"
+        " diverged there.",
         """\
 SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
 FROM runs
@@ -143,17 +157,20 @@ ORDER BY cell, lr""",
     ),
     Question(
         "best-lr",
-        "The learning rate chosen for each group of cells, from how many, and whether it lies at the edge of those.",
+        "The learning rate chosen for each group of cells, from how many, and whether it lies at"
+        " the edge of those.",
         """\
 SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
-       json_array_length(evidence, '$.rates') AS tried, json_extract(evidence, '$.at_edge') AS at_edge
+       json_array_length(evidence, '$.rates') AS tried, json_extract(evidence,
+              '$.at_edge') AS at_edge
 FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id
 WHERE study.name = :study AND decision.name = 'lr' AND cell.active
 ORDER BY cell.id""",
     ),
     Question(
         "gpu-seconds",
-        "Device seconds by role and end of the attempt, of one study or of all; a run that cells or studies share counts once.",
+        "Device seconds by role and end of the attempt, of one study or of all; a run that cells or"
+        " studies share counts once.",
         """\
 SELECT role, status, count(*) AS attempts, sum(device_seconds) AS device_seconds
 FROM (SELECT min(runs.role) AS role, attempt.status, attempt.device_seconds
@@ -176,7 +193,8 @@ ORDER BY n_params, avg(loss)""",
     ),
     Question(
         "longer-context",
-        "The loss of the same targets with four times the context over that with the context of training.",
+        "The loss of the same targets with four times the context over that with the context of"
+        " training.",
         """\
 SELECT runs.cell, count(loss_at_4x) AS runs, avg(loss_at_1x) AS at_1x, avg(loss_at_4x) AS at_4x,
        avg(loss_at_4x / loss_at_1x) AS ratio
@@ -212,7 +230,8 @@ ORDER BY runs DESC, a.study, b.study""",
     ),
     Question(
         "unfinished",
-        "The runs of a study that have no result, and how often they were tried; `ablate show RUN` has the error.",
+        "The runs of a study that have no result, and how often they were tried; `ablate show RUN`"
+        " has the error.",
         """\
 SELECT run, cell, seed, role, status, attempts
 FROM runs
@@ -237,6 +256,8 @@ def page() -> str:
     parts = [_HEAD]
     for question in QUESTIONS.values():
         parts.append(f"## {question.name}\n\n{question.answers}\n")
-        parts.append(f"```sh\n{' '.join(['ablate query', question.name, *question.usage.split()])}\n```\n")
+        parts.append(
+            f"```sh\n{' '.join(['ablate query', question.name, *question.usage.split()])}\n```\n"
+        )
         parts.append(f"```sql\n{question.sql}\n```\n")
     return "\n".join(parts)

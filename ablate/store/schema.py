@@ -1,8 +1,10 @@
-"""The tables of a results database. What each means, and what NULL says in it, stands beside its column.
+"""The tables of a results database. What each means, and what NULL says in it, stands beside its
+column.
 
-The typed columns of `run` follow `RunConfig.model_fields`. A new field is one line in a new migration,
-`op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))`, and `HEAD` raised; then
-`python tests/test_store_migrations.py` keeps a database of that schema for the tests of all later ones.
+The typed columns of `run` follow `RunConfig.model_fields`. A new field is one line in a new
+migration, `op.add_column("run", sa.Column("window", sa.Integer(), nullable=False,
+server_default="0"))`, and `HEAD` raised; then `python tests/test_store_migrations.py` keeps a
+database of that schema for the tests of all later ones.
 """
 
 from __future__ import annotations
@@ -39,23 +41,32 @@ _TYPES: dict[Any, type[TypeEngine[Any]]] = {int: Integer, float: Float, str: Tex
 
 
 def field_column(name: str) -> Column[Any]:
-    """The column of `run` for a field of `RunConfig`: numbers and names as they are, tuples as JSON text."""
+    """The column of `run` for a field of `RunConfig`: numbers and names as they are, tuples as JSON
+    text.
+    """
     return Column(name, _TYPES.get(RunConfig.model_fields[name].annotation, Text), nullable=False)
 
 
 def field_values(config: RunConfig) -> dict[str, Any]:
     """What the columns of `run` hold for `config`."""
     values = {name: getattr(config, name) for name in FIELDS}
-    return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: json.dumps(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
 
 
 def to_db(value: float | None) -> float | None:
-    """A measured number as a column holds it: SQLite has no NaN, so NULL stands for it. ±Inf stay."""
+    """A measured number as a column holds it: SQLite has no NaN, so NULL stands for it. ±Inf
+    stay.
+    """
     return None if value is None or math.isnan(value) else value
 
 
 def from_db(value: float | None) -> float:
-    """A measured number back from a `value` column, where a row with NULL is NaN (and no row is "not measured")."""
+    """A measured number back from a `value` column, where a row with NULL is NaN (and no row is
+    "not measured").
+    """
     return math.nan if value is None else value
 
 
@@ -70,7 +81,9 @@ metadata = MetaData(
 
 
 def _refers(name: str, to: str, **options: Any) -> Column[Any]:
-    return Column(name, Integer, ForeignKey(to, ondelete="CASCADE"), **{"nullable": False, **options})
+    return Column(
+        name, Integer, ForeignKey(to, ondelete="CASCADE"), **{"nullable": False, **options}
+    )
 
 
 study = Table(
@@ -104,7 +117,9 @@ cell_level = Table(
     _refers("cell_id", "cell.id", primary_key=True),
     Column("factor", Text, primary_key=True),
     Column("level", Text, nullable=False),
-    Column("ordinal", Integer, nullable=False),  # of the level among its factor's; the baseline is 0
+    Column(
+        "ordinal", Integer, nullable=False
+    ),  # of the level among its factor's; the baseline is 0
     sqlite_with_rowid=False,
 )
 
@@ -171,13 +186,22 @@ attempt = Table(
     Column("device_seconds", Float),
     Column("peak_bytes", Integer),
     Column("resumed_step", Integer),  # step it began at; 0 from scratch
-    Column("journal", Text, nullable=False, unique=True),  # file name in the journals' folder; its identity everywhere
+    Column(
+        "journal", Text, nullable=False, unique=True
+    ),  # file name in the journals' folder; its identity everywhere
     Column("journal_offset", Integer, nullable=False),  # bytes of it that are in the tables
-    Column("evaluation", Text, nullable=False),  # JSON of the [eval] that its finals were measured by
+    Column(
+        "evaluation", Text, nullable=False
+    ),  # JSON of the [eval] that its finals were measured by
     Column("error", Text),
     UniqueConstraint("run_id", "n"),
     Index("ix_attempt_running", "run_id", unique=True, sqlite_where=text("status = 'running'")),
-    Index("ix_attempt_accepted", "run_id", unique=True, sqlite_where=text("status IN ('complete', 'diverged')")),
+    Index(
+        "ix_attempt_accepted",
+        "run_id",
+        unique=True,
+        sqlite_where=text("status IN ('complete', 'diverged')"),
+    ),
 )
 
 series = Table(
@@ -189,7 +213,8 @@ series = Table(
     Column("goal", Text, nullable=False),  # min, max, or empty where neither is better
 )
 
-# No foreign keys: checking them costs a third of the write rate. `ablate db check` looks for rows without a run.
+# No foreign keys: checking them costs a third of the write rate. `ablate db check` looks for rows
+# without a run.
 metric = Table(
     "metric",
     metadata,
@@ -249,4 +274,6 @@ artifact = Table(
     sqlite_with_rowid=False,
 )
 
-assert len(run.columns) == len(FIELDS) + 10, "a field of RunConfig has the name of another column of run"
+assert len(run.columns) == len(FIELDS) + 10, (
+    "a field of RunConfig has the name of another column of run"
+)

@@ -1,4 +1,6 @@
-"""A study's part of a database as a value, by names and keys instead of ids: read, combined with another, written."""
+"""A study's part of a database as a value, by names and keys instead of ids: read, combined with
+another, written.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,24 @@ from sqlalchemy import Connection
 
 from ablate.store import schema
 
-_HEADER = ("revision", "plan_hash", "toml", "question", "metric", "goal", "evaluation")  # the first decide which is later
-_EFFECT = tuple(column.name for column in schema.effect.columns if column.name not in ("contrast_id", "metric", "method"))
+_HEADER = (
+    "revision",
+    "plan_hash",
+    "toml",
+    "question",
+    "metric",
+    "goal",
+    "evaluation",
+)  # the first decide which is later
+_EFFECT = tuple(
+    column.name
+    for column in schema.effect.columns
+    if column.name not in ("contrast_id", "metric", "method")
+)
 
-ContrastKey = tuple[str, str, str, str, str, str]  # family, stratum, factor, level, labels of cell and baseline
+ContrastKey = tuple[
+    str, str, str, str, str, str
+]  # family, stratum, factor, level, labels of cell and baseline
 
 
 @dataclass
@@ -28,7 +44,9 @@ class CellContent:
 class StudyContent:
     header: tuple[Any, ...]  # values of `_HEADER`
     cells: dict[str, CellContent] = field(default_factory=dict)
-    contrasts: dict[ContrastKey, dict[tuple[str, str], tuple[Any, ...]]] = field(default_factory=dict)  # → effects
+    contrasts: dict[ContrastKey, dict[tuple[str, str], tuple[Any, ...]]] = field(
+        default_factory=dict
+    )  # → effects
 
 
 def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
@@ -40,7 +58,9 @@ def read(connection: Connection) -> dict[str, StudyContent]:
     """Every study by its name."""
     studies: dict[int, StudyContent] = {}
     names: dict[int, str] = {}
-    for study_id, name, *header in connection.exec_driver_sql(f"SELECT id, name, {', '.join(_HEADER)} FROM study ORDER BY id"):
+    for study_id, name, *header in connection.exec_driver_sql(
+        f"SELECT id, name, {', '.join(_HEADER)} FROM study ORDER BY id"
+    ):
         studies[study_id], names[study_id] = StudyContent(tuple(header)), name
     cells: dict[int, CellContent] = {}
     labels: dict[int, str] = {}
@@ -49,17 +69,31 @@ def read(connection: Connection) -> dict[str, StudyContent]:
     ):
         cells[cell_id] = studies[study_id].cells[label] = CellContent(stratum, bool(active))
         labels[cell_id] = label
-    for cell_id, factor, level, ordinal in connection.exec_driver_sql("SELECT cell_id, factor, level, ordinal FROM cell_level"):
+    for cell_id, factor, level, ordinal in connection.exec_driver_sql(
+        "SELECT cell_id, factor, level, ordinal FROM cell_level"
+    ):
         cells[cell_id].levels[factor] = (ordinal, level)
     for cell_id, key, role, ordinal in connection.exec_driver_sql(
         "SELECT cell_id, key, role, ordinal FROM member JOIN run ON run.id = run_id"
     ):
         cells[cell_id].members[key, role] = ordinal
-    for cell_id, name, value, evidence in connection.exec_driver_sql("SELECT cell_id, name, value, evidence FROM decision"):
+    for cell_id, name, value, evidence in connection.exec_driver_sql(
+        "SELECT cell_id, name, value, evidence FROM decision"
+    ):
         cells[cell_id].decisions[name] = (value, evidence)
     effects: dict[int, dict[tuple[str, str], tuple[Any, ...]]] = {}
-    for contrast_id, study_id, family, stratum, factor, level, cell_id, baseline_id in connection.exec_driver_sql(
-        "SELECT id, study_id, family, stratum, factor, level, cell_id, baseline_id FROM contrast ORDER BY id"
+    for (
+        contrast_id,
+        study_id,
+        family,
+        stratum,
+        factor,
+        level,
+        cell_id,
+        baseline_id,
+    ) in connection.exec_driver_sql(
+        "SELECT id, study_id, family, stratum, factor, level, cell_id, baseline_id FROM contrast"
+        " ORDER BY id"
     ):
         key = (family, stratum, factor, level, labels[cell_id], labels[baseline_id])
         effects[contrast_id] = studies[study_id].contrasts[key] = {}
@@ -71,7 +105,9 @@ def read(connection: Connection) -> dict[str, StudyContent]:
 
 
 def combine(a: StudyContent, b: StudyContent) -> StudyContent:
-    """The later revision; cells that only the other has are kept, inactive. It does not matter which side comes first."""
+    """The later revision; cells that only the other has are kept, inactive. It does not matter
+    which side comes first.
+    """
     late, early = (a, b) if rank(a.header) >= rank(b.header) else (b, a)
     same = late.header == early.header
     result = StudyContent(late.header)
@@ -100,24 +136,41 @@ def _latest(*sides: dict[Any, Any]) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for side in sides:
         for key, value in side.items():
-            result[key] = max(result.get(key, value), value, key=lambda v: rank(v) if isinstance(v, tuple) else v)
+            result[key] = max(
+                result.get(key, value), value, key=lambda v: rank(v) if isinstance(v, tuple) else v
+            )
     return result
 
 
 def write(connection: Connection, name: str, content: StudyContent, runs: dict[str, int]) -> None:
-    """Put `content` in the place of the study of that name, which keeps its id. `runs`: key → id."""
+    """Put `content` in the place of the study of that name, which keeps its id. `runs`: key →
+    id.
+    """
     header = dict(zip(_HEADER, content.header, strict=True))
-    study_id = connection.exec_driver_sql("SELECT id FROM study WHERE name = ?", (name,)).scalar_one_or_none()
+    study_id = connection.exec_driver_sql(
+        "SELECT id FROM study WHERE name = ?", (name,)
+    ).scalar_one_or_none()
     if study_id is None:
         insert = schema.study.insert().values(name=name, **header).returning(schema.study.c.id)
         study_id = connection.execute(insert).scalar_one()
     else:
-        connection.execute(schema.study.update().where(schema.study.c.id == study_id).values(**header))
-        connection.exec_driver_sql("DELETE FROM cell WHERE study_id = ?", (study_id,))  # and by cascade all that is theirs
+        connection.execute(
+            schema.study.update().where(schema.study.c.id == study_id).values(**header)
+        )
+        connection.exec_driver_sql(
+            "DELETE FROM cell WHERE study_id = ?", (study_id,)
+        )  # and by cascade all that is theirs
     ids = {}
     for label, cell in content.cells.items():
-        values = {"study_id": study_id, "label": label, "stratum": cell.stratum, "active": cell.active}
-        ids[label] = connection.execute(schema.cell.insert().values(values).returning(schema.cell.c.id)).scalar_one()
+        values = {
+            "study_id": study_id,
+            "label": label,
+            "stratum": cell.stratum,
+            "active": cell.active,
+        }
+        ids[label] = connection.execute(
+            schema.cell.insert().values(values).returning(schema.cell.c.id)
+        ).scalar_one()
     _insert(
         connection,
         schema.cell_level,
@@ -145,13 +198,24 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
             for decision, rest in cell.decisions.items()
         ],
     )
-    for (family, stratum, factor, level, cell_label, baseline), effects in content.contrasts.items():
+    for (
+        family,
+        stratum,
+        factor,
+        level,
+        cell_label,
+        baseline,
+    ), effects in content.contrasts.items():
         contrast_id = connection.exec_driver_sql(
-            "INSERT INTO contrast (study_id, family, stratum, factor, level, cell_id, baseline_id) VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "RETURNING id",
+            "INSERT INTO contrast (study_id, family, stratum, factor, level, cell_id, baseline_id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id",
             (study_id, family, stratum, factor, level, ids[cell_label], ids[baseline]),
         ).scalar_one()
-        _insert(connection, schema.effect, [(contrast_id, *names, *values) for names, values in effects.items()])
+        _insert(
+            connection,
+            schema.effect,
+            [(contrast_id, *names, *values) for names, values in effects.items()],
+        )
 
 
 def _insert(connection: Connection, table: Any, rows: list[tuple[Any, ...]]) -> None:

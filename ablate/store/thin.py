@@ -1,4 +1,6 @@
-"""Make a database small enough to be committed: training curves lose points, evaluations and finals stay whole."""
+"""Make a database small enough to be committed: training curves lose points, evaluations and finals
+stay whole.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ from dataclasses import dataclass
 
 from ablate.store.database import Database
 
-THINNED = ("train_loss", "lr", "grad_norm", "tokens_per_second")  # series of training itself; all others are evaluations
+THINNED = (
+    "train_loss",
+    "lr",
+    "grad_norm",
+    "tokens_per_second",
+)  # series of training itself; all others are evaluations
 
 
 @dataclass(frozen=True)
@@ -20,18 +27,29 @@ class Thinned:
 
 
 def thin(db: Database, keep: int) -> Thinned:
-    """Leave at most `keep` points, evenly spaced and with the first and last, of each training series of each run with a result.
+    """Leave at most `keep` points, evenly spaced and with the first and last, of each training
+    series of each run with a result.
 
-    The same again deletes nothing more. Every run is thinned in a transaction of its own, so that a launcher goes on meanwhile.
+    The same again deletes nothing more. Every run is thinned in a transaction of its own, so that a
+    launcher goes on meanwhile.
     """
     assert keep >= 2
     with db.read() as connection:
         marks = ", ".join("?" * len(THINNED))
-        series = list(connection.exec_driver_sql(f"SELECT id FROM series WHERE name IN ({marks})", THINNED).scalars())
-        ids = list(connection.exec_driver_sql("SELECT id FROM run WHERE status IN ('complete', 'diverged')").scalars())
+        series = list(
+            connection.exec_driver_sql(
+                f"SELECT id FROM series WHERE name IN ({marks})", THINNED
+            ).scalars()
+        )
+        ids = list(
+            connection.exec_driver_sql(
+                "SELECT id FROM run WHERE status IN ('complete', 'diverged')"
+            ).scalars()
+        )
         waiting = connection.exec_driver_sql(
-            "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT IN ('complete', 'diverged') "
-            "OR EXISTS (SELECT 1 FROM attempt WHERE attempt.run_id = run.id AND attempt.status = 'running')"
+            "SELECT count(DISTINCT run_id) FROM metric JOIN run ON run.id = run_id WHERE status NOT"
+            " IN ('complete', 'diverged') OR EXISTS (SELECT 1 FROM attempt WHERE attempt.run_id ="
+            " run.id AND attempt.status = 'running')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
     db.vacuum()
@@ -39,16 +57,18 @@ def thin(db: Database, keep: int) -> Thinned:
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
-    """Points deleted of a run. Of n points that one stays with which place · (keep − 1) / (n − 1) passes a whole number."""
+    """Points deleted of a run. Of n points that one stays with which place · (keep − 1) / (n − 1)
+    passes a whole number.
+    """
     with db.begin() as connection:
         marks = ", ".join("?" * len(series))
         return connection.exec_driver_sql(
-            "DELETE FROM metric WHERE run_id = ? AND (series_id, step) IN (SELECT series_id, step FROM ("
-            "SELECT series_id, step, count(*) OVER (PARTITION BY series_id) AS n, "
-            "row_number() OVER (PARTITION BY series_id ORDER BY step) - 1 AS place "
-            f"FROM metric WHERE run_id = ? AND series_id IN ({marks})) "
-            "WHERE n > ? AND place > 0 AND place * (? - 1) / (n - 1) = (place - 1) * (? - 1) / (n - 1)) "
-            "AND NOT EXISTS (SELECT 1 FROM attempt WHERE run_id = ? AND status = 'running')",
+            "DELETE FROM metric WHERE run_id = ? AND (series_id, step) IN (SELECT series_id, step"
+            " FROM (SELECT series_id, step, count(*) OVER (PARTITION BY series_id) AS n,"
+            " row_number() OVER (PARTITION BY series_id ORDER BY step) - 1 AS place FROM metric"
+            f" WHERE run_id = ? AND series_id IN ({marks})) WHERE n > ? AND place > 0 AND place *"
+            " (? - 1) / (n - 1) = (place - 1) * (? - 1) / (n - 1)) AND NOT EXISTS (SELECT 1 FROM"
+            " attempt WHERE run_id = ? AND status = 'running')",
             (run_id, run_id, *series, keep, keep, keep, run_id),
         ).rowcount
 
@@ -56,4 +76,6 @@ def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
 def _points(db: Database, series: list[int]) -> int:
     with db.read() as connection:
         marks = ", ".join("?" * len(series))
-        return connection.exec_driver_sql(f"SELECT count(*) FROM metric WHERE series_id IN ({marks})", tuple(series)).scalar_one()
+        return connection.exec_driver_sql(
+            f"SELECT count(*) FROM metric WHERE series_id IN ({marks})", tuple(series)
+        ).scalar_one()

@@ -8,8 +8,9 @@
 | effects | an analysed contrast, by name |
 | finals_wide | a run, with its usual finals as columns |
 
-In `metric`, `final` and these views NULL is NaN where a row stands for it. A run that was not measured has NULL in
-`runs`, too: its `status` tells the two apart. Changing a view needs a migration, be it an empty one.
+In `metric`, `final` and these views NULL is NaN where a row stands for it. A run that was not
+measured has NULL in `runs`, too: its `status` tells the two apart. Changing a view needs a
+migration, be it an empty one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ _FINALS = ("loss", "bits_per_byte", "accuracy")
 
 
 def _final(name: str, at: str = "0", run: str = "run.id") -> str:
-    return f"(SELECT f.value FROM final AS f WHERE f.run_id = {run} AND f.name = {name} AND f.at = {at})"
+    return (
+        f"(SELECT f.value FROM final AS f WHERE f.run_id = {run} AND f.name = {name} AND f.at ="
+        f" {at})"
+    )
 
 
 def _metric(run: str) -> str:
-    """The study's metric of a run: the final `name`, or `name@at` for one at a length factor or a probe ratio."""
+    """The study's metric of a run: the final `name`, or `name@at` for one at a length factor or a
+    probe ratio.
+    """
     at = "instr(study.metric, '@')"
     return _final(
         f"CASE {at} WHEN 0 THEN study.metric ELSE substr(study.metric, 1, {at} - 1) END",
@@ -37,21 +43,28 @@ def _metric(run: str) -> str:
 
 _RUNS = f"""
 SELECT study.name AS study, cell.label AS cell, cell.stratum AS stratum, member.role AS role,
-       run.id AS run, run.key AS key, run.status AS status, run.diverged_at AS diverged_at, run.seed AS seed,
+       run.id AS run, run.key AS key, run.status AS status, run.diverged_at AS diverged_at,
+              run.seed AS seed,
        {", ".join(f"run.{name} AS {name}" for name in FIELDS if name != "seed")},
-       run.tokens AS tokens, run.n_params AS n_params, run.n_params_body AS n_params_body, run.flops AS flops,
+       run.tokens AS tokens, run.n_params AS n_params, run.n_params_body AS n_params_body,
+              run.flops AS flops,
        {_metric("run.id")} AS metric,
        {", ".join(f"{_final(repr(name))} AS {name}" for name in _FINALS)},
-       (SELECT sum(attempt.device_seconds) FROM attempt WHERE attempt.run_id = run.id) AS device_seconds,
+       (SELECT sum(attempt.device_seconds) FROM attempt
+              WHERE attempt.run_id = run.id) AS device_seconds,
        (SELECT count(*) FROM attempt WHERE attempt.run_id = run.id) AS attempts
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+       JOIN run ON run.id = member.run_id
 WHERE cell.active
 """
 
 _CURVES = """
-SELECT study.name AS study, cell.label AS cell, member.role AS role, run.id AS run, run.seed AS seed,
-       series.name AS series, metric.step AS step, metric.step * run.batch_tokens AS tokens, metric.value AS value
-FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
+SELECT study.name AS study, cell.label AS cell, member.role AS role, run.id AS run,
+       run.seed AS seed,
+       series.name AS series, metric.step AS step, metric.step * run.batch_tokens AS tokens,
+              metric.value AS value
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+       JOIN run ON run.id = member.run_id
      JOIN metric ON metric.run_id = run.id JOIN series ON series.id = metric.series_id
 WHERE cell.active
 """
@@ -60,35 +73,49 @@ _PAIRS = f"""
 SELECT study, family, stratum, factor, level, cell, baseline, seed, metric, value, baseline_value,
        value - baseline_value AS difference, status, baseline_status, contrast
 FROM (
-    SELECT study.name AS study, contrast.family AS family, contrast.stratum AS stratum, contrast.factor AS factor,
-           contrast.level AS level, cell.label AS cell, base.label AS baseline, run.seed AS seed, study.metric AS metric,
+    SELECT study.name AS study, contrast.family AS family, contrast.stratum AS stratum,
+           contrast.factor AS factor,
+           contrast.level AS level, cell.label AS cell, base.label AS baseline, run.seed AS seed,
+                  study.metric AS metric,
            {_metric("run.id")} AS value, {_metric("base_run.id")} AS baseline_value,
            run.status AS status, base_run.status AS baseline_status, contrast.id AS contrast
     FROM study JOIN contrast ON contrast.study_id = study.id
          JOIN cell ON cell.id = contrast.cell_id JOIN cell AS base ON base.id = contrast.baseline_id
-         JOIN member ON member.cell_id = cell.id AND member.role = 'compare' JOIN run ON run.id = member.run_id
-         JOIN member AS base_member ON base_member.cell_id = base.id AND base_member.role = 'compare'
+         JOIN member ON member.cell_id = cell.id AND member.role = 'compare'
+                JOIN run ON run.id = member.run_id
+         JOIN member AS base_member ON base_member.cell_id = base.id
+                AND base_member.role = 'compare'
          JOIN run AS base_run ON base_run.id = base_member.run_id AND base_run.seed = run.seed
 )
 """
 
 _EFFECTS = """
-SELECT study.name AS study, contrast.family AS family, contrast.stratum AS stratum, contrast.factor AS factor,
-       contrast.level AS level, cell.label AS cell, base.label AS baseline, effect.metric AS metric, effect.n AS n,
-       effect.lost AS lost, effect.mean AS mean, effect.sd AS sd, effect.lo AS lo, effect.hi AS hi, effect.p AS p,
+SELECT study.name AS study, contrast.family AS family, contrast.stratum AS stratum,
+       contrast.factor AS factor,
+       contrast.level AS level, cell.label AS cell, base.label AS baseline,
+              effect.metric AS metric, effect.n AS n,
+       effect.lost AS lost, effect.mean AS mean, effect.sd AS sd, effect.lo AS lo, effect.hi AS hi,
+              effect.p AS p,
        effect.p_holm AS p_holm, effect.method AS method
-FROM study JOIN contrast ON contrast.study_id = study.id JOIN effect ON effect.contrast_id = contrast.id
+FROM study JOIN contrast ON contrast.study_id = study.id
+       JOIN effect ON effect.contrast_id = contrast.id
      JOIN cell ON cell.id = contrast.cell_id JOIN cell AS base ON base.id = contrast.baseline_id
 """
 
 _FINALS_WIDE = f"""
 SELECT run.id AS run, run.key AS key, run.status AS status, run.seed AS seed,
-       {", ".join(f"{_final(repr(name))} AS {name}" for name in (*_FINALS, "train_seconds", "epochs"))},
-       {", ".join(f"{_final(repr('loss_at_length'), str(at))} AS loss_at_{at}x" for at in (1, 2, 4))}
+       {", ".join(f"{_final(repr(n))} AS {n}" for n in (*_FINALS, "train_seconds", "epochs"))},
+       {", ".join(f"{_final(repr('loss_at_length'), str(n))} AS loss_at_{n}x" for n in (1, 2, 4))}
 FROM run
 """
 
-VIEWS = {"runs": _RUNS, "curves": _CURVES, "pairs": _PAIRS, "effects": _EFFECTS, "finals_wide": _FINALS_WIDE}
+VIEWS = {
+    "runs": _RUNS,
+    "curves": _CURVES,
+    "pairs": _PAIRS,
+    "effects": _EFFECTS,
+    "finals_wide": _FINALS_WIDE,
+}
 
 
 def drop(connection: Connection) -> None:

@@ -32,7 +32,9 @@ def load(path_or_name: str) -> Study:
 
 
 def find(path_or_name: str) -> Path:
-    """The study file that a path or a bare name ("quickstart" for studies/quickstart.toml) means."""
+    """The study file that a path or a bare name ("quickstart" for studies/quickstart.toml)
+    means.
+    """
     path = Path(path_or_name)
     named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
     for file in (path, named):
@@ -44,5 +46,9 @@ def find(path_or_name: str) -> Path:
     raise AblateError(
         f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"
         + (f"; did you mean {meant!r}?" if meant else ".")
-        + (f" In studies/: {', '.join(there)}." if there else " `ablate new NAME --factor …` writes one.")
+        + (
+            f" In studies/: {', '.join(there)}."
+            if there
+            else " `ablate new NAME --factor …` writes one."
+        )
     )

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 DESIGNS = {
     "grid": "every combination of levels",
     "one-factor": "the baseline, and one factor at a time moved to each of its other levels",
-    "leave-one-out": "two levels a factor, with and without: all parts together, and each taken away once",
+    "leave-one-out": (
+        "two levels a factor, with and without: all parts together, and each taken away once"
+    ),
     "add-one-in": "two levels a factor, with and without: no part, and each added once",
 }
 PARTWISE = ("leave-one-out", "add-one-in")  # of which one question is asked: which part matters
@@ -23,7 +25,9 @@ Combination = dict[str, str]  # factor → one level's label
 def combinations(
     design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()
 ) -> Iterator[Combination]:
-    """Every combination once: stratum after stratum (the grid of the `within` factors), each one's baseline first."""
+    """Every combination once: stratum after stratum (the grid of the `within` factors), each one's
+    baseline first.
+    """
     inner = {factor: names for factor, names in levels.items() if factor not in within}
     for stratum in _grid({factor: levels[factor] for factor in levels if factor in within}):
         seen: set[tuple[str, ...]] = set()
@@ -34,17 +38,25 @@ def combinations(
                 yield {factor: both[factor] for factor in levels}
 
 
-def count(design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()) -> int:
-    """How many combinations there are at most (interactions may share some), without building them."""
+def count(
+    design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()
+) -> int:
+    """How many combinations there are at most (interactions may share some), without building
+    them.
+    """
     strata = math.prod(len(names) for factor, names in levels.items() if factor in within)
     sizes = {factor: len(names) for factor, names in levels.items() if factor not in within}
     if design == "grid":
         return strata * math.prod(sizes.values())
     alone = 1 + sum(size - 1 for size in sizes.values())
-    return strata * (alone + sum(math.prod(sizes[factor] - 1 for factor in group) for group in interactions))
+    return strata * (
+        alone + sum(math.prod(sizes[factor] - 1 for factor in group) for group in interactions)
+    )
 
 
-def _inner(design: str, levels: Levels, interactions: Sequence[Sequence[str]]) -> Iterator[Combination]:
+def _inner(
+    design: str, levels: Levels, interactions: Sequence[Sequence[str]]
+) -> Iterator[Combination]:
     if design == "grid":
         yield from _grid(levels)
         return

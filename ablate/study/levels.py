@@ -14,14 +14,40 @@ from ablate.study.values import FOLLOWS, SETTABLE, field_value, label, number
 Factors = dict[str, dict[str, Fields]]
 
 LADDER = ("params", "aspect", "d_head")
-LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")  # what solving a step of the ladder fills in
-# fmt: off
+LADDER_SETS = (
+    "n_layer",
+    "d_model",
+    "n_head",
+    "d_head",
+    "d_mlp",
+)  # what solving a step of the ladder fills in
+
 TAKEN = (  # columns that every table of results has: no names for factors
-    "study", "cell", "stratum", "role", "run", "key", "status", "diverged_at", "seed", "n_params", "n_params_body", "metric",
-    "loss", "bits_per_byte", "accuracy", "device_seconds", "attempts", "family", "factor", "level", "baseline", "value", "series",
+    "study",
+    "cell",
+    "stratum",
+    "role",
+    "run",
+    "key",
+    "status",
+    "diverged_at",
+    "seed",
+    "n_params",
+    "n_params_body",
+    "metric",
+    "loss",
+    "bits_per_byte",
+    "accuracy",
+    "device_seconds",
+    "attempts",
+    "family",
+    "factor",
+    "level",
+    "baseline",
+    "value",
+    "series",
     "step",
 )
-# fmt: on
 
 
 def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
@@ -32,17 +58,21 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
         with located(source, *place):
             if isinstance(value, list):
                 factors[name] = _listed(source, name, value)
-            elif name == "size" and isinstance(value, dict) and isinstance(value.get("params"), list):
+            elif (
+                name == "size" and isinstance(value, dict) and isinstance(value.get("params"), list)
+            ):
                 factors[name] = _ladder(source, value)
             elif isinstance(value, dict):
                 factors[name] = _named(source, name, value)
             else:
                 raise AblateError(
-                    f"{name:.80} = {written(value):.80}: a factor is a list of levels, the baseline first; "
-                    "a single value belongs in [base]"
+                    f"{name:.80} = {written(value):.80}: a factor is a list of levels, the baseline"
+                    " first; a single value belongs in [base]"
                 )
             if len(factors[name]) < 2:
-                raise AblateError(f"{name}: a factor has two levels or more; a single value belongs in [base]")
+                raise AblateError(
+                    f"{name}: a factor has two levels or more; a single value belongs in [base]"
+                )
     return factors
 
 
@@ -87,28 +117,42 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
 
 def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
     if name in CATALOGUE or name in TAKEN:
-        raise AblateError(f"named levels cannot make up a factor called {name!r}: results have a column of that name")
+        raise AblateError(
+            f"named levels cannot make up a factor called {name!r}: results have a column of that"
+            " name"
+        )
     if not name.isidentifier():
         raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
     levels: dict[str, Fields] = {}
     for text, fields in table.items():
         place = ("factors", name, text)
         if not isinstance(fields, dict):
-            raise AblateError(f"{source.where(*place)}: level {text!r} of {name} is a table of fields, such as {{ n_head = 8 }}")
+            raise AblateError(
+                f"{source.where(*place)}: level {text!r} of {name} is a table of fields, such as {{"
+                " n_head = 8 }"
+            )
         if not text.strip() or not text.isprintable():
-            raise AblateError(f"{source.where(*place)}: level {text!r} of {name}: a level's name is printable text")
+            raise AblateError(
+                f"{source.where(*place)}: level {text!r} of {name}: a level's name is printable"
+                " text"
+            )
         levels[text] = fields_of(source, fields, *place)
     return levels
 
 
 def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
-    """{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 } → the levels "0.1M" and "1M". Solved by the plan."""
+    """{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 } → the levels "0.1M" and "1M". Solved by
+    the plan.
+    """
     for key in table:
         if key not in LADDER:
-            raise unknown("key of the size ladder", key, LADDER, source.where("factors", "size", key))
+            raise unknown(
+                "key of the size ladder", key, LADDER, source.where("factors", "size", key)
+            )
     if missing := [key for key in LADDER if key not in table]:
         raise AblateError(
-            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 }}'
+            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"],'
+            " aspect = 32, d_head = 32 }"
         )
     aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
     if d_head != int(d_head):

@@ -30,14 +30,20 @@ class Tune:
     high: float
     points: int  # rates from low to high, evenly spaced on a log scale
     seeds: int  # runs at each rate
-    per: tuple[str, ...]  # factors whose levels make a group: all of them for "cell", none for "study"
+    per: tuple[
+        str, ...
+    ]  # factors whose levels make a group: all of them for "cell", none for "study"
 
 
 @dataclass(frozen=True)
 class TwoStage:
-    """seeds = { pilot, resolution, max }: as many seeds as the pilot's noise asks for (Stein 1945)."""
+    """seeds = { pilot, resolution, max }: as many seeds as the pilot's noise asks for (Stein
+    1945).
+    """
 
-    resolution: float  # half the width that the 95% interval of an effect is to have, in the metric's unit
+    resolution: (
+        float  # half the width that the 95% interval of an effect is to have, in the metric's unit
+    )
     most: int  # seeds of a cell
 
 
@@ -45,16 +51,20 @@ class TwoStage:
 class Fit:
     """[fit]: the scaling curves that the report fits."""
 
-    group: str = ""  # a factor: one curve for each of its levels; "" for what is no matter of size or budget
-    hold_out: str = ""  # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
+    # a factor: one curve for each of its levels; "" for what is no matter of size or budget
+    group: str = ""
+    # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
+    hold_out: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """One question, as its file states it. Factors keep the file's order; a factor's first level is its baseline.
+    """One question, as its file states it. Factors keep the file's order; a factor's first level is
+    its baseline.
 
-    Under the design "add-one-in" a file gives [with, without] and the parts are added to a model without any: there
-    the two levels stand here in the other order, so that the first is the baseline in every design.
+    Under the design "add-one-in" a file gives [with, without] and the parts are added to a model
+    without any: there the two levels stand here in the other order, so that the first is the
+    baseline in every design.
     """
 
     name: str
@@ -73,7 +83,8 @@ class Study:
     tune: Tune | None = None
     two_stage: TwoStage | None = None
     fit: Fit | None = None
-    delta: float | None = None  # [report]: effects within ±delta do not matter, in the metric's unit
+    # [report]: effects within ±delta do not matter, in the metric's unit
+    delta: float | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

@@ -1,4 +1,6 @@
-"""The study file: every key is checked, and a complaint names the line, the value and the choices."""
+"""The study file: every key is checked, and a complaint names the line, the value and the
+choices.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +39,33 @@ class StudyFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str = Field(pattern=r"^\w[\w .+-]*$", max_length=80, description="letters, digits, blanks and . + - _; names results")
+    name: str = Field(
+        pattern=r"^\w[\w .+-]*$",
+        max_length=80,
+        description="letters, digits, blanks and . + - _; names results",
+    )
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
     design: str = Field("grid", description="which combinations of levels are trained")
-    within: list[str] = Field([], description="factors whose levels form strata, each with a baseline of its own")
-    interactions: list[list[str]] = Field([], description="groups of factors that are also varied together (not in a grid)")
+    within: list[str] = Field(
+        [], description="factors whose levels form strata, each with a baseline of its own"
+    )
+    interactions: list[list[str]] = Field(
+        [], description="groups of factors that are also varied together (not in a grid)"
+    )
     seeds: int | list[int] | dict[str, Any] = Field(
         description="how many runs a cell has, or their seeds, or { pilot, resolution, max }"
     )
     base: dict[str, Any] = Field({}, description="what every run starts from")
-    factors: dict[str, Any] = Field(min_length=1, description="what varies; a factor's first level is its baseline")
-    exclude: list[dict[str, Any]] = Field([], description="combinations of levels that are left out")
-    match: dict[str, Any] = Field({}, description="what the cells of a stratum have in common with its baseline")
+    factors: dict[str, Any] = Field(
+        min_length=1, description="what varies; a factor's first level is its baseline"
+    )
+    exclude: list[dict[str, Any]] = Field(
+        [], description="combinations of levels that are left out"
+    )
+    match: dict[str, Any] = Field(
+        {}, description="what the cells of a stratum have in common with its baseline"
+    )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
     report: dict[str, Any] | None = Field(None, description="what the report says besides")
@@ -57,7 +73,9 @@ class StudyFile(BaseModel):
 
 
 def parse(text: str, path: Path) -> Study:
-    """The study that `text` states. Raises `AblateError` with the line in `path` for all that has no meaning."""
+    """The study that `text` states. Raises `AblateError` with the line in `path` for all that has
+    no meaning.
+    """
     source = Source(path, text)
     file = _read(source)
     base = dict(file.base)
@@ -102,10 +120,15 @@ def _read(source: Source) -> StudyFile:
     for match in _KEYS.finditer(source.text):
         if match[0].count(".") > DOTS:  # which tomllib would take seconds to read
             where = f"{source.path}, line {source.text.count(chr(10), 0, match.start()) + 1}"
-            raise AblateError(f"{where}: {match[0].strip():.40}…: nested deeper than a study file ever is")
+            raise AblateError(
+                f"{where}: {match[0].strip():.40}…: nested deeper than a study file ever is"
+            )
     try:
         raw = tomllib.loads(source.text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
         raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
     _refuse_excess(source, raw)
     for table in raw:
@@ -120,9 +143,19 @@ def _refuse_excess(source: Source, raw: dict[str, Any]) -> None:
     for _ in range(DEEPEST):
         for place, value in level:
             number_ = isinstance(value, int) and not -LARGEST <= value <= LARGEST
-            if number_ or (not isinstance(value, int | float) and isinstance(value, Sized) and len(value) > LONGEST):
-                what = "a number beyond 1e30" if number_ else f"more than {LONGEST:,} characters or entries"
-                raise AblateError(f"{source.where(*place)}: {'.'.join(place) or 'the file':.80} has {what}")
+            if number_ or (
+                not isinstance(value, int | float)
+                and isinstance(value, Sized)
+                and len(value) > LONGEST
+            ):
+                what = (
+                    "a number beyond 1e30"
+                    if number_
+                    else f"more than {LONGEST:,} characters or entries"
+                )
+                raise AblateError(
+                    f"{source.where(*place)}: {'.'.join(place) or 'the file':.80} has {what}"
+                )
         level = [
             ((*place, str(key)), inner)
             for place, value in level
@@ -131,14 +164,20 @@ def _refuse_excess(source: Source, raw: dict[str, Any]) -> None:
         ]
     if level:
         place = level[0][0]
-        raise AblateError(f"{source.where(*place)}: {'.'.join(place):.80}…: nested deeper than a study file ever is")
+        raise AblateError(
+            f"{source.where(*place)}: {'.'.join(place):.80}…: nested deeper than a study file"
+            " ever is"
+        )
 
 
 def _question(source: Source, text: str) -> str:
     """The question on one line."""
     line = " ".join(text.split())
     if not line or not line.isprintable():
-        raise AblateError(f"{source.where('question')}: question = {text!r:.80}: a line of printable text is wanted")
+        raise AblateError(
+            f"{source.where('question')}: question = {text!r:.80}: a line of printable text is"
+            " wanted"
+        )
     return line
 
 
@@ -160,53 +199,79 @@ def _apart(source: Source, base: Fields, factors: Factors) -> None:
         for field in sorted(fields & base.keys()):
             by = "" if field == name else f", by {name}"
             raise AblateError(
-                f"{source.where('base', field)}: {field} stands both in [base] and in [factors]{by} "
-                f"({source.where('factors', name)}); keep one of them"
+                f"{source.where('base', field)}: {field} stands both in [base] and in [factors]{by}"
+                f" ({source.where('factors', name)}); keep one of them"
             )
     for one, other in pairs_of(by_factor, 2):
         if both := sorted(by_factor[one] & by_factor[other]):
             place = source.where("factors", other)
-            raise AblateError(f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them")
+            raise AblateError(
+                f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them"
+            )
 
 
 def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
     given = [name for name in BUDGETS if name in base]
-    varied = [name for levels in factors.values() for fields in levels.values() for name in fields if name in BUDGETS]
+    varied = [
+        name
+        for levels in factors.values()
+        for fields in levels.values()
+        for name in fields
+        if name in BUDGETS
+    ]
     if not given and not varied:
-        raise AblateError(f"{source.where('base')}: no budget; give one of {', '.join(BUDGETS)}, in [base] or as a factor")
+        raise AblateError(
+            f"{source.where('base')}: no budget; give one of {', '.join(BUDGETS)}, in [base] or as"
+            " a factor"
+        )
     if len({*given, *varied}) > 1 and given:
         raise AblateError(
-            f"{source.where('base', given[-1])}: two budgets, {' and '.join(dict.fromkeys((*given, *varied)))}; keep one of them"
+            f"{source.where('base', given[-1])}: two budgets,"
+            f" {' and '.join(dict.fromkeys((*given, *varied)))}; keep one of them"
         )
 
 
 def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
     if file.design not in DESIGNS:
         raise unknown("design", file.design, DESIGNS, source.where("design"))
-    for key, names in (("within", file.within), *(("interactions", group) for group in file.interactions)):
+    for key, names in (
+        ("within", file.within),
+        *(("interactions", group) for group in file.interactions),
+    ):
         for name in names:
             if name not in factors:
                 raise unknown(f"factor in {key}", name, factors, source.where(key))
         if len(set(names)) < len(names):
             raise AblateError(f"{source.where(key)}: {key} = {names}: a factor stands twice")
     if not set(factors) - set(file.within):
-        raise AblateError(f"{source.where('within')}: every factor stands in within: nothing is left to compare")
+        raise AblateError(
+            f"{source.where('within')}: every factor stands in within: nothing is left to compare"
+        )
     for group in file.interactions:
         if file.design == "grid":
-            raise AblateError(f"{source.where('interactions')}: a grid varies all factors together; remove interactions")
+            raise AblateError(
+                f"{source.where('interactions')}: a grid varies all factors together; remove"
+                " interactions"
+            )
         if len(group) < 2 or set(group) & set(file.within):
             place = source.where("interactions")
-            raise AblateError(f"{place}: {group}: an interaction is two or more factors that do not stand in within")
+            raise AblateError(
+                f"{place}: {group}: an interaction is two or more factors that do not stand in"
+                " within"
+            )
     if file.design in PARTWISE:
         for name, levels in factors.items():
             if name not in file.within and len(levels) != 2:
                 place = source.where("factors", name)
                 raise AblateError(
-                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two, with and without"
+                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two,"
+                    " with and without"
                 )
 
 
-def _affordable(source: Source, file: StudyFile, factors: Factors, seeds: int, tuned: Tune | None) -> None:
+def _affordable(
+    source: Source, file: StudyFile, factors: Factors, seeds: int, tuned: Tune | None
+) -> None:
     """Refuse a study by its number of cells and runs, before any of them is built."""
     names = {name: list(levels) for name, levels in factors.items()}
     cells = count(file.design, names, file.within, file.interactions)
@@ -234,10 +299,22 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     downstream = [name for name, row in metrics.METRICS.items() if row.downstream]
     for name in evaluation.downstream:
         if name not in downstream:
-            raise unknown("downstream probe", name, downstream, source.where("eval", "downstream", name))
-    for key, values, low, high in (("lengths", evaluation.lengths, 0, 64), ("probe", evaluation.probe.ratio, 0, 1)):
-        if not values or len(set(values)) < len(values) or not all(low < value <= high for value in values):
-            raise AblateError(f"{source.where('eval', key)}: {key}: different numbers above {low} and up to {high} are wanted")
+            raise unknown(
+                "downstream probe", name, downstream, source.where("eval", "downstream", name)
+            )
+    for key, values, low, high in (
+        ("lengths", evaluation.lengths, 0, 64),
+        ("probe", evaluation.probe.ratio, 0, 1),
+    ):
+        if (
+            not values
+            or len(set(values)) < len(values)
+            or not all(low < value <= high for value in values)
+        ):
+            raise AblateError(
+                f"{source.where('eval', key)}: {key}: different numbers above {low} and up to"
+                f" {high} are wanted"
+            )
     return evaluation
 
 
@@ -246,31 +323,51 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
     with located(source, "metric"):
         row, at = metrics.parse(text)
         if row.downstream and row.name not in evaluation.downstream:
-            evaluation = evaluation.model_copy(update={"downstream": (*evaluation.downstream, row.name)})
+            evaluation = evaluation.model_copy(
+                update={"downstream": (*evaluation.downstream, row.name)}
+            )
         if not row.at:
             return text, row.goal, evaluation
-        key, points = ("lengths", evaluation.lengths) if row.name == "loss_at_length" else ("probe.ratio", evaluation.probe.ratio)
+        key, points = (
+            ("lengths", evaluation.lengths)
+            if row.name == "loss_at_length"
+            else ("probe.ratio", evaluation.probe.ratio)
+        )
         if at is None and len(points) == 1:
             at = points[0]
         if at not in points:
             names = ", ".join(f"{row.name}@{point:g}" for point in points)
-            raise AblateError(f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}")
+            raise AblateError(
+                f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}"
+            )
         return f"{row.name}@{at:g}", row.goal, evaluation
 
 
-def _exclusions(source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors) -> tuple[dict[str, str], ...]:
+def _exclusions(
+    source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
+) -> tuple[dict[str, str], ...]:
     if len(rules) > MOST_EXCLUSIONS:
-        raise AblateError(f"{source.where('exclude')}: {len(rules):,} [[exclude]] tables, more than {MOST_EXCLUSIONS:,}")
+        raise AblateError(
+            f"{source.where('exclude')}: {len(rules):,} [[exclude]] tables, more than"
+            f" {MOST_EXCLUSIONS:,}"
+        )
     found = []
     for number_, rule in enumerate(rules):
         if not rule:
-            raise AblateError(f"{source.where('exclude', number_)}: an empty [[exclude]] would leave out everything")
+            raise AblateError(
+                f"{source.where('exclude', number_)}: an empty [[exclude]] would leave out"
+                " everything"
+            )
         levels = {}
         for name, value in rule.items():
             with located(source, "exclude", number_, name):
                 if name not in factors:
                     raise unknown("factor in [[exclude]]", name, factors)
-                text = CATALOGUE[name].canonical(value) if name in CATALOGUE and CATALOGUE[name].levels else label(value)
+                text = (
+                    CATALOGUE[name].canonical(value)
+                    if name in CATALOGUE and CATALOGUE[name].levels
+                    else label(value)
+                )
                 if text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text

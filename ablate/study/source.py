@@ -17,7 +17,9 @@ _PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
 
 @dataclass(frozen=True)
 class Source:
-    """Where a study was read from. `tomllib` keeps no positions, so keys are found again by a light scan."""
+    """Where a study was read from. `tomllib` keeps no positions, so keys are found again by a light
+    scan.
+    """
 
     path: Path
     text: str
@@ -28,9 +30,13 @@ class Source:
         return f"{self.path}, line {line}" if line else str(self.path)
 
     def line(self, *path: object) -> int:
-        """The line of the longest part of `path` that is found, counted from 1; 0 when nothing of it is."""
+        """The line of the longest part of `path` that is found, counted from 1; 0 when nothing of
+        it is.
+        """
         parts = tuple(str(part) for part in path)
-        known = next((parts[:n] for n in range(len(parts), 0, -1) if parts[:n] in self._lines), None)
+        known = next(
+            (parts[:n] for n in range(len(parts), 0, -1) if parts[:n] in self._lines), None
+        )
         if known is None:
             return 0
         line = self._lines[known]
@@ -39,10 +45,17 @@ class Source:
         return line
 
     def _search(self, word: str, start: int) -> int:
-        """The first line from `start` on, before the next key, that holds `word`; `start` when none does."""
-        stop = min((line for line in self._lines.values() if line > start), default=len(self._text_lines) + 1)
+        """The first line from `start` on, before the next key, that holds `word`; `start` when none
+        does.
+        """
+        stop = min(
+            (line for line in self._lines.values() if line > start),
+            default=len(self._text_lines) + 1,
+        )
         pattern = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
-        return next((n for n in range(start, stop) if pattern.search(self._text_lines[n - 1])), start)
+        return next(
+            (n for n in range(start, stop) if pattern.search(self._text_lines[n - 1])), start
+        )
 
     @cached_property
     def _text_lines(self) -> list[str]:
@@ -55,7 +68,9 @@ class Source:
         repeats: dict[tuple[str, ...], int] = {}
         depth = 0
         for number, line in enumerate(self._text_lines, 1):
-            code = _NOISE.sub(lambda match: "" if match[0].startswith("#") else match[0], line).strip()
+            code = _NOISE.sub(
+                lambda match: "" if match[0].startswith("#") else match[0], line
+            ).strip()
             if depth == 0 and code.startswith("["):
                 table = _parts(code.strip("[] \t"))
                 if code.startswith("[["):
@@ -67,13 +82,17 @@ class Source:
                 found.setdefault(table + _parts(code), number)
             bare = _NOISE.sub("", line)
             if not (depth == 0 and code.startswith("[")):
-                depth = max(0, depth + sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}"))
+                depth = max(
+                    0, depth + sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
+                )
         return found
 
 
 @contextmanager
 def located(source: Source, *path: object) -> Iterator[None]:
-    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place already or has none."""
+    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place
+    already or has none.
+    """
     try:
         yield
     except NoPlace:

@@ -1,4 +1,6 @@
-"""The small tables of a study file, each checked on its own: seeds, [match], [tune], [fit], [report]."""
+"""The small tables of a study file, each checked on its own: seeds, [match], [tune], [fit],
+[report].
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ SLOWEST, FASTEST = 1e-9, 100.0  # learning rates between which a ladder may lie
 NEAREST = 1.1  # ratio of two neighbouring rates of a ladder, at least
 MOST_POINTS = 100
 PER = {"cell": "each cell", "study": "all cells together"}
-UNIONS = ("int", "str", "list[int]", "list[str]", "dict[str,any]")  # what pydantic names the members of a union in a place
+UNIONS = (
+    "int",
+    "str",
+    "list[int]",
+    "list[str]",
+    "dict[str,any]",
+)  # what pydantic names the members of a union in a place
 Held = Literal["largest size", "largest tokens", "largest budget"]
 
 
@@ -31,8 +39,12 @@ class _Table(BaseModel):
 class SeedsTable(_Table):
     """The keys of seeds = { … }."""
 
-    pilot: int = Field(ge=2, description="seeds of every cell before the noise is known; five or more are wanted")
-    resolution: Any = Field(description="half the width that a 95% interval is to have, in the metric's unit")
+    pilot: int = Field(
+        ge=2, description="seeds of every cell before the noise is known; five or more are wanted"
+    )
+    resolution: Any = Field(
+        description="half the width that a 95% interval is to have, in the metric's unit"
+    )
     max: int = Field(description="the most seeds that a cell may get")
 
 
@@ -43,25 +55,45 @@ class MatchTable(_Table):
         None, description="match parameters: body (without embeddings and head) or total"
     )
     flops: bool = Field(False, description="match training FLOPs")
-    by: Literal["d_mlp", "steps"] = Field("d_mlp", description="what is solved: the width of the MLP, or the number of steps")
+    by: Literal["d_mlp", "steps"] = Field(
+        "d_mlp", description="what is solved: the width of the MLP, or the number of steps"
+    )
 
 
 class TuneTable(_Table):
     """The keys of [tune]."""
 
-    lr: list[Any] = Field(min_length=2, max_length=2, description="the lowest and the highest learning rate")
-    points: int = Field(ge=3, le=MOST_POINTS, description="learning rates from the lowest to the highest, on a log scale")
-    seeds: int = Field(1, ge=1, le=1000, description="runs at each learning rate, on seeds that are not compared")
+    lr: list[Any] = Field(
+        min_length=2, max_length=2, description="the lowest and the highest learning rate"
+    )
+    points: int = Field(
+        ge=3,
+        le=MOST_POINTS,
+        description="learning rates from the lowest to the highest, on a log scale",
+    )
+    seeds: int = Field(
+        1, ge=1, le=1000, description="runs at each learning rate, on seeds that are not compared"
+    )
     per: str | list[str] = Field(
-        description='what shares a rate, found on its first cell: factors, such as ["topology"], "cell" or "study"'
+        description=(
+            'what shares a rate, found on its first cell: factors, such as ["topology"], "cell" or'
+            ' "study"'
+        )
     )
 
 
 class FitTable(_Table):
     """The keys of [fit]."""
 
-    group: str = Field("", description="the factor whose levels get a scaling curve each; by default what is no size or budget")
-    hold_out: Held | None = Field(None, description="the runs that check a curve fitted without them")
+    group: str = Field(
+        "",
+        description=(
+            "the factor whose levels get a scaling curve each; by default what is no size or budget"
+        ),
+    )
+    hold_out: Held | None = Field(
+        None, description="the runs that check a curve fitted without them"
+    )
 
 
 class ReportTable(_Table):
@@ -82,77 +114,113 @@ def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place
         message = first["msg"][0].lower() + first["msg"][1:]
         field = model.model_fields.get(path[-1]) if path else None
         if first["type"] == "string_pattern_mismatch" and field and field.description:
-            message = f"{field.description.partition(';')[0]} are allowed, a letter, digit or _ first"
+            message = (
+                f"{field.description.partition(';')[0]} are allowed, a letter, digit or _ first"
+            )
         if first["type"] == "missing":
-            meaning = f": {field.description}" if field and field.description else ", or an entry of it"
+            meaning = (
+                f": {field.description}" if field and field.description else ", or an entry of it"
+            )
             raise AblateError(f"{source.where(*place)}: {key} is missing{meaning}") from None
-        raise AblateError(f"{source.where(*place, *path)}: {key} = {written(first['input']):.80}: {message}") from None
+        raise AblateError(
+            f"{source.where(*place, *path)}: {key} = {written(first['input']):.80}: {message}"
+        ) from None
 
 
-def _table(source: Source, model: type[Model], raw: Mapping[str, Any], place: str, kind: str) -> Model:
+def _table(
+    source: Source, model: type[Model], raw: Mapping[str, Any], place: str, kind: str
+) -> Model:
     for key in raw:
         if key not in model.model_fields:
             raise unknown(f"key of {kind}", key, model.model_fields, source.where(place, key))
     return validated(source, model, raw, place)
 
 
-def seeds(source: Source, raw: int | list[int] | dict[str, Any]) -> tuple[tuple[int, ...], TwoStage | None]:
+def seeds(
+    source: Source, raw: int | list[int] | dict[str, Any]
+) -> tuple[tuple[int, ...], TwoStage | None]:
     """The seeds of every cell, and what is done after them."""
     place = source.where("seeds")
     if isinstance(raw, dict):
         table = _table(source, SeedsTable, raw, "seeds", "seeds")
         resolution = _positive(source, "resolution", table.resolution, "seeds")
         if not table.pilot <= table.max <= MAX_RUNS:
-            raise AblateError(f"{place}: seeds.max = {table.max}: between pilot = {table.pilot} and {MAX_RUNS:,} are possible")
+            raise AblateError(
+                f"{place}: seeds.max = {table.max}: between pilot = {table.pilot} and {MAX_RUNS:,}"
+                " are possible"
+            )
         return tuple(range(table.pilot)), TwoStage(resolution, table.max)
     if isinstance(raw, int):
         if not 1 <= raw <= MAX_RUNS:
             raise AblateError(f"{place}: seeds = {raw}: between 1 and {MAX_RUNS:,} are possible")
         return tuple(range(raw)), None
     if not raw or len(set(raw)) < len(raw) or not all(0 <= seed < 1 << 31 for seed in raw):
-        raise AblateError(f"{place}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are wanted")
+        raise AblateError(
+            f"{place}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are wanted"
+        )
     return tuple(raw), None
 
 
-def match(source: Source, raw: Mapping[str, Any], factors: Factors, within: Sequence[str]) -> Match | None:
+def match(
+    source: Source, raw: Mapping[str, Any], factors: Factors, within: Sequence[str]
+) -> Match | None:
     if not raw:
         return None
     table = _table(source, MatchTable, raw, "match", "[match]")
     place = source.where("match")
     if (table.params is None) is not table.flops:
-        raise AblateError(f'{place}: [match] takes one of params = "body", params = "total" and flops = true')
+        raise AblateError(
+            f'{place}: [match] takes one of params = "body", params = "total" and flops = true'
+        )
     if table.by == "steps" and table.params:
         raise AblateError(
-            f'{source.where("match", "by")}: steps change no parameters; match flops by steps, or params by "d_mlp"'
+            f"{source.where('match', 'by')}: steps change no parameters; match flops by steps, or"
+            ' params by "d_mlp"'
         )
     undone = {"d_mlp": "solves; take it out, or match by steps"} if table.by == "d_mlp" else {}
     if table.flops:
-        undone |= dict.fromkeys(BUDGETS, "of FLOPs makes equal again; take one of them out, or put the factor in within")
+        undone |= dict.fromkeys(
+            BUDGETS, "of FLOPs makes equal again; take one of them out, or put the factor in within"
+        )
     for field, why in undone.items():
         for name in _varying(factors, field):
             if name not in within:
-                raise AblateError(f"{source.where('factors', name)}: {name} varies {field}, which [match] {why}")
+                raise AblateError(
+                    f"{source.where('factors', name)}: {name} varies {field}, which [match] {why}"
+                )
     return Match(table.params or "flops", table.by)
 
 
-def tune(source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: Factors) -> Tune | None:
+def tune(
+    source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: Factors
+) -> Tune | None:
     if raw is None:
         return None
     table = _table(source, TuneTable, raw, "tune", "[tune]")
     if "lr" in base:
         raise AblateError(
-            f"{source.where('base', 'lr')}: lr is fixed here, and found by [tune] ({source.where('tune')}); keep one"
+            f"{source.where('base', 'lr')}: lr is fixed here, and found by [tune]"
+            f" ({source.where('tune')}); keep one"
         )
     for name in _varying(factors, "lr"):
         place = source.where("factors", name)
-        raise AblateError(f"{place}: {name} sets lr, which is found by [tune] ({source.where('tune')}); keep one of them")
+        raise AblateError(
+            f"{place}: {name} sets lr, which is found by [tune] ({source.where('tune')}); keep one"
+            " of them"
+        )
     low, high = (_positive(source, "lr", end, "tune") for end in table.lr)
     place = source.where("tune", "lr")
     if not SLOWEST <= low < high <= FASTEST:
-        raise AblateError(f"{place}: tune.lr = {table.lr}: a lower and a higher rate are wanted, from {SLOWEST:g} to {FASTEST:g}")
+        raise AblateError(
+            f"{place}: tune.lr = {table.lr}: a lower and a higher rate are wanted, from {SLOWEST:g}"
+            f" to {FASTEST:g}"
+        )
     if (high / low) ** (1 / (table.points - 1)) < NEAREST:
         place = source.where("tune", "points")
-        raise AblateError(f"{place}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot be told apart")
+        raise AblateError(
+            f"{place}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot be"
+            " told apart"
+        )
     return Tune(low, high, table.points, table.seeds, _per(source, table.per, factors))
 
 
@@ -168,7 +236,9 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
 def delta(source: Source, raw: Mapping[str, Any] | None) -> float | None:
     if raw is None:
         return None
-    return _positive(source, "delta", _table(source, ReportTable, raw, "report", "[report]").delta, "report")
+    return _positive(
+        source, "delta", _table(source, ReportTable, raw, "report", "[report]").delta, "report"
+    )
 
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:
@@ -176,19 +246,27 @@ def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, .
     place = source.where("tune", "per")
     if isinstance(raw, str):
         if raw not in PER:
-            raise unknown("value of tune.per", raw, [*PER, *(f'["{name}"]' for name in factors)], place)
+            raise unknown(
+                "value of tune.per", raw, [*PER, *(f'["{name}"]' for name in factors)], place
+            )
         return tuple(factors) if raw == "cell" else ()
     for name in raw:
         if name not in factors:
             raise unknown("factor in tune.per", name, factors, place)
     if not raw or len(set(raw)) < len(raw):
-        raise AblateError(f'{place}: tune.per = {raw}: different factors are wanted, or "cell" or "study"')
+        raise AblateError(
+            f'{place}: tune.per = {raw}: different factors are wanted, or "cell" or "study"'
+        )
     return tuple(name for name in factors if name in raw)
 
 
 def _varying(factors: Factors, field: str) -> Iterator[str]:
     """The factors that set a field."""
-    return (name for name, levels in factors.items() if field in set().union(*map(sets, levels.values())))
+    return (
+        name
+        for name, levels in factors.items()
+        if field in set().union(*map(sets, levels.values()))
+    )
 
 
 def _positive(source: Source, key: str, raw: object, table: str) -> float:

@@ -15,7 +15,9 @@ from ablate.factors import CATALOGUE
 
 BUDGETS = {
     "tokens": "tokens that a run trains on",
-    "tokens_per_param": "tokens that a run trains on, for each of its parameters (embeddings and head included)",
+    "tokens_per_param": (
+        "tokens that a run trains on, for each of its parameters (embeddings and head included)"
+    ),
     "flops": "floating-point operations that a run's training takes (three forward passes a token)",
 }
 FOLLOWS = {
@@ -25,14 +27,18 @@ FOLLOWS = {
     "tokenizer_hash": "follows from tokenizer",
     "seed": "is set by the study's `seeds`",
 }
-SETTABLE = [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]  # keys of [base], [factors] and named levels
+SETTABLE = [
+    name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS
+]  # keys of [base], [factors] and named levels
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
 LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBGT]?)")
 
-_EXPONENT = re.compile(r"(-?\d(?:\.\d+)?)E\+(\d+)")  # how `Decimal` writes a number that ends in zeros
+_EXPONENT = re.compile(
+    r"(-?\d(?:\.\d+)?)E\+(\d+)"
+)  # how `Decimal` writes a number that ends in zeros
 
 
 def number(name: str, raw: object) -> int | float:
@@ -41,22 +47,34 @@ def number(name: str, raw: object) -> int | float:
     Raises `AblateError`, which calls it `name`, for anything else.
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    given = Decimal(match[1].replace("_", "")) * _UNITS[match[2]] if match and any(c.isdigit() for c in match[1]) else raw
+    given = (
+        Decimal(match[1].replace("_", "")) * _UNITS[match[2]]
+        if match and any(c.isdigit() for c in match[1])
+        else raw
+    )
     if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
-        raise AblateError(f'{name} = {written(raw):.80}: a number is wanted, such as 20000000, 2e7 or "20M"')
+        raise AblateError(
+            f'{name} = {written(raw):.80}: a number is wanted, such as 20000000, 2e7 or "20M"'
+        )
     if not -LARGEST <= given <= LARGEST:
         raise AblateError(
-            f"{name} = {written(raw):.80}: a finite number is wanted, of less than {LARGEST:.0e} in size".replace("e+", "e")
+            f"{name} = {written(raw):.80}: a finite number is wanted, of less than {LARGEST:.0e} in"
+            " size".replace("e+", "e")
         )
     return int(given) if given == int(given) else float(given)
 
 
 def field_value(name: str, raw: object) -> Any:
-    """The value of configuration field or budget `name` for what a file holds. Raises `AblateError` without a place."""
+    """The value of configuration field or budget `name` for what a file holds. Raises `AblateError`
+    without a place.
+    """
     if name in BUDGETS:
         value = number(name, raw)
         if not 0 < value <= LARGEST_BUDGET[name]:
-            raise AblateError(f"{name} = {written(raw):.80}: a budget lies above 0 and is at most {LARGEST_BUDGET[name]:g}")
+            raise AblateError(
+                f"{name} = {written(raw):.80}: a budget lies above 0 and is at most"
+                f" {LARGEST_BUDGET[name]:g}"
+            )
         return value
     row = CATALOGUE[name]
     if row.levels:
@@ -68,7 +86,11 @@ def field_value(name: str, raw: object) -> Any:
         return _adapter(name).validate_python(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        message = "too few entries" if first["type"] == "missing" else first["msg"][0].lower() + first["msg"][1:]
+        message = (
+            "too few entries"
+            if first["type"] == "missing"
+            else first["msg"][0].lower() + first["msg"][1:]
+        )
         raise AblateError(f"{name} = {written(raw):.80}: {message}") from None
 
 
@@ -80,9 +102,15 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def label(raw: object) -> str:
-    """A level's label: the name of a choice, a number or a text as a file writes it (1e6, not 1000000.0), a list in brackets."""
+    """A level's label: the name of a choice, a number or a text as a file writes it (1e6, not
+    1000000.0), a list in brackets.
+    """
     if isinstance(raw, list | tuple):
         return "[" + ", ".join(label(part) for part in raw) + "]"
-    if isinstance(raw, float) and abs(raw) >= 1e4 and (short := _EXPONENT.fullmatch(str(Decimal(repr(raw)).normalize()))):
+    if (
+        isinstance(raw, float)
+        and abs(raw) >= 1e4
+        and (short := _EXPONENT.fullmatch(str(Decimal(repr(raw)).normalize())))
+    ):
         return f"{short[1]}e{short[2]}"
     return raw if isinstance(raw, str) else written(raw)

@@ -21,7 +21,10 @@ Table = dict[str, Any]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SECTIONS = {
-    "base": "What every run starts from. Whatever is not given has its default: `ablate factors` lists all.",
+    "base": (
+        "What every run starts from. Whatever is not given has its default: `ablate factors` lists"
+        " all."
+    ),
     "factors": "What varies. A factor's first level is its baseline.",
     "match": "What the cells of a stratum have in common with its baseline.",
     "tune": "How the learning rate of each group of cells is found.",
@@ -45,11 +48,21 @@ def write(raw: Mapping[str, Any]) -> str:
         *(name for name in StudyFile.model_fields if name in plain),
         *(name for name in plain if name not in StudyFile.model_fields),
     ]:
-        lines.append(_line(key, plain[key], StudyFile.model_fields[key].description if key in StudyFile.model_fields else ""))
+        lines.append(
+            _line(
+                key,
+                plain[key],
+                StudyFile.model_fields[key].description if key in StudyFile.model_fields else "",
+            )
+        )
     for key, value in raw.items():
         if isinstance(value, list) and _is_table(value):
             for table in value:
-                lines += ["", f"[[{_key(key)}]]", *(_line(name, field) for name, field in table.items())]
+                lines += [
+                    "",
+                    f"[[{_key(key)}]]",
+                    *(_line(name, field) for name, field in table.items()),
+                ]
         elif isinstance(value, dict) and key not in plain:
             lines += ["", *([f"# {_SECTIONS[key]}"] if key in _SECTIONS else []), f"[{_key(key)}]"]
             lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
@@ -57,7 +70,9 @@ def write(raw: Mapping[str, Any]) -> str:
 
 
 def value(text: str) -> Any:
-    """The TOML value that a word on the command line means: 12, 1e-3, [0.8, 0.1, 0.1] as they are, else text."""
+    """The TOML value that a word on the command line means: 12, 1e-3, [0.8, 0.1, 0.1] as they are,
+    else text.
+    """
     import tomllib
 
     try:
@@ -67,7 +82,9 @@ def value(text: str) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value))
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    )
 
 
 def _meaning(section: str, name: str) -> str:
@@ -99,7 +116,11 @@ def _toml(value: Any) -> str:
     if isinstance(value, int | float):
         return label(value)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_toml(field)}" for name, field in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{_key(name)} = {_toml(field)}" for name, field in value.items())
+            + " }"
+        )
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_toml, value)) + "]"
     raise AblateError(f"{value!r} has no place in a study file")

@@ -1,4 +1,6 @@
-"""The cache on disk: folders named by content hash, each built once, whole or not at all, whoever else asks for it."""
+"""The cache on disk: folders named by content hash, each built once, whole or not at all, whoever
+else asks for it.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ def folder() -> Path:
 def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder `kind/key` of the cache; where it is missing, `build` fills it.
 
-    Of several processes that ask at once, one builds while the others wait for it. The folder gets its name by a
-    rename when it is whole; what a killed process left behind is swept away. Raises `NoPlace` where the cache
-    cannot be written.
+    Of several processes that ask at once, one builds while the others wait for it. The folder gets
+    its name by a rename when it is whole; what a killed process left behind is swept away. Raises
+    `NoPlace` where the cache cannot be written.
     """
     done = folder() / kind / key
     if done.exists():
@@ -44,10 +46,14 @@ def usable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        ours = error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(folder())
+        ours = error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(
+            folder()
+        )
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or ours:
             reason = os.strerror(error.errno or 0).lower()
-            raise NoPlace(f"cannot use the cache {folder()}: {reason}; let ABLATE_CACHE name another folder") from None
+            raise NoPlace(
+                f"cannot use the cache {folder()}: {reason}; let ABLATE_CACHE name another folder"
+            ) from None
         raise
 
 

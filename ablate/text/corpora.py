@@ -14,8 +14,18 @@ from ablate.errors import AblateError
 from ablate.text import cache, sources
 from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
 
-NAMED = ("austen", "sotu", "debian-docs")  # the first two come with the package, the third is built on demand
-TEXTS = (".txt", ".md", ".rst", ".gz", ".xz")  # endings of what is offered in the place of a file that is not there
+NAMED = (
+    "austen",
+    "sotu",
+    "debian-docs",
+)  # the first two come with the package, the third is built on demand
+TEXTS = (
+    ".txt",
+    ".md",
+    ".rst",
+    ".gz",
+    ".xz",
+)  # endings of what is offered in the place of a file that is not there
 _FORMAT = 2  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
 
@@ -30,7 +40,8 @@ class Facts:
     n_train_bytes: int
     n_held_out_bytes: int
     n_token_ids: int = 0  # one more than the largest token of token files; 0 for text
-    not_utf8: str = ""  # the first bytes that are not UTF-8, with some around them; "" where all are
+    # the first bytes that are not UTF-8, with some around them; "" where all are
+    not_utf8: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,17 +57,20 @@ class Corpus(Facts):
 
 
 def find(spec: str, root: Path) -> Corpus:
-    """The corpus that `spec` names: austen, sotu, debian-docs, or a file, folder or glob, relative to `root`.
+    """The corpus that `spec` names: austen, sotu, debian-docs, or a file, folder or glob, relative
+    to `root`.
 
-    Reads all of it the first time, and only the sizes and times of its files after that. Raises `AblateError` where
-    nothing is there, where there is no text, and where it cannot be read.
+    Reads all of it the first time, and only the sizes and times of its files after that. Raises
+    `AblateError` where nothing is there, where there is no text, and where it cannot be read.
     """
     with sources.readable(f"corpus {spec!r}"):
         location = _locate(spec, root)
         facts = read(location)
     if not facts.n_documents:
         raise AblateError(f"corpus {spec!r} is empty: there is no text in it")
-    path = Path(location.partition(":")[2] if location.startswith(("package:", "hf:")) else location)
+    path = Path(
+        location.partition(":")[2] if location.startswith(("package:", "hf:")) else location
+    )
     name = path.name.split(".")[0] or path.parent.name
     while sources.is_glob(name):  # a glob goes by the name of the folder it looks into
         path = path.parent
@@ -65,10 +79,20 @@ def find(spec: str, root: Path) -> Corpus:
 
 
 def read(location: str) -> Facts:
-    """The facts of the corpus at a location; remembered in the cache until one of its files changes."""
+    """The facts of the corpus at a location; remembered in the cache until one of its files
+    changes.
+    """
     source = sources.at(location)
-    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files if path.exists()]
-    known = cache.folder() / "corpora" / f"{hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()}.json"
+    stats = [
+        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in source.files
+        if path.exists()
+    ]
+    known = (
+        cache.folder()
+        / "corpora"
+        / f"{hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()}.json"
+    )
     with cache.usable():
         if known.exists():
             return Facts(**json.loads(known.read_text()))
@@ -89,8 +113,8 @@ def _locate(spec: str, root: Path) -> str:
         built = cache.folder() / "debian-docs" / "corpus" / "text"
         if not built.is_dir():
             raise AblateError(
-                f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python -m ablate.text.debian_docs` "
-                "(on Debian or Ubuntu, no root needed)"
+                f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python -m"
+                " ablate.text.debian_docs` (on Debian or Ubuntu, no root needed)"
             )
         return str(built)
     prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)
@@ -98,8 +122,13 @@ def _locate(spec: str, root: Path) -> str:
     if not prefix and not location.exists() and not sources.is_glob(path):
         meant = _meant(path, location, root)
         raise AblateError(
-            f"corpus {spec!r:.200}: there is no such corpus, and no such file or folder in {location.parent!s:.200}"
-            + ("" if Path(path).expanduser().is_absolute() else "; paths count from the study file's folder")
+            f"corpus {spec!r:.200}: there is no such corpus, and no such file or folder in"
+            f" {location.parent!s:.200}"
+            + (
+                ""
+                if Path(path).expanduser().is_absolute()
+                else "; paths count from the study file's folder"
+            )
             + (f"; did you mean {meant!r}?" if meant else ".")
             + f" Named corpora: {', '.join(NAMED)}."
         )
@@ -107,21 +136,32 @@ def _locate(spec: str, root: Path) -> str:
 
 
 def _meant(path: str, location: Path, root: Path) -> str:
-    """The path from `root` of what has the name in the working folder; else what is called alike and may be text; or ""."""
+    """The path from `root` of what has the name in the working folder; else what is called alike
+    and may be text; or "".
+    """
     if Path(path).exists():
         return os.path.relpath(path, root)
     near = list(NAMED)
     if location.parent.is_dir():
         endings = {location.suffix, *TEXTS}
         there = [entry for entry in location.parent.iterdir() if not entry.name.startswith(".")]
-        near += [entry.name for entry in there if entry.is_dir() or (entry.is_file() and entry.suffix in endings)]
-    alike = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(location.name, near, n=1)
+        near += [
+            entry.name
+            for entry in there
+            if entry.is_dir() or (entry.is_file() and entry.suffix in endings)
+        ]
+    alike = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(
+        location.name, near, n=1
+    )
     return alike[0] if alike else ""
 
 
 def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
     digest, number, n_bytes, not_utf8 = hashlib.sha256(), -1, 0, ""
-    whole, tails = [0, 0], [0, 0]  # bytes to train on and held out, were whole documents held out, or each one's tail
+    whole, tails = (
+        [0, 0],
+        [0, 0],
+    )  # bytes to train on and held out, were whole documents held out, or each one's tail
     for number, document in enumerate(source.documents()):
         for piece in document.pieces(1 << 20):
             digest.update(piece)
@@ -152,4 +192,11 @@ def _token_facts(source: sources.TokenFiles) -> Facts:
             chunk = array[start : start + (1 << 20)]
             digest.update(chunk.tobytes())
             largest = max(largest, int(chunk.max()))
-    return Facts(digest.hexdigest(), 1, train.nbytes + held_out.nbytes, train.nbytes, held_out.nbytes, largest + 1)
+    return Facts(
+        digest.hexdigest(),
+        1,
+        train.nbytes + held_out.nbytes,
+        train.nbytes,
+        held_out.nbytes,
+        largest + 1,
+    )

@@ -1,8 +1,9 @@
-"""Build the corpus `debian-docs` from Debian's documentation packages: `python -m ablate.text.debian_docs [PATTERN ...]`.
+"""Build the corpus `debian-docs` from Debian's documentation packages: `python -m
+ablate.text.debian_docs [PATTERN ...]`.
 
-Needs Debian or Ubuntu with `apt-get update` done at some time, but no root: packages are downloaded one at a time by
-`apt-get download` and unpacked by `dpkg-deb -x` into a folder that is thrown away. Their licences are many: the text
-is for use, not for passing on.
+Needs Debian or Ubuntu with `apt-get update` done at some time, but no root: packages are downloaded
+one at a time by `apt-get download` and unpacked by `dpkg-deb -x` into a folder that is thrown away.
+Their licences are many: the text is for use, not for passing on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pathlib import Path
 from ablate.errors import AblateError
 from ablate.text import cache, prose
 
-# Regular expressions for whole names, since versions differ between releases; of several matches the newest counts.
+# Regular expressions for whole names, since versions differ between releases; of several matches
+# the newest counts.
 PACKAGES = (
     r"linux-doc-[0-9.]+",
     r"racket-doc",
@@ -58,20 +60,27 @@ def folder() -> Path:
 
 
 def build(patterns: tuple[str, ...] = PACKAGES) -> Path:
-    """Build the corpus unless it is there. Packages done before an interruption are not fetched again.
+    """Build the corpus unless it is there. Packages done before an interruption are not fetched
+    again.
 
     Raises `AblateError` where the corpus that is there was built of other packages.
     """
     built = cache.built("debian-docs", "corpus", lambda into: _assemble(patterns, into))
-    if patterns != tuple(record["pattern"] for record in json.loads((built / "manifest.json").read_text())):
-        raise AblateError(f"{built} was built of other packages: delete that folder to build it anew")
+    if patterns != tuple(
+        record["pattern"] for record in json.loads((built / "manifest.json").read_text())
+    ):
+        raise AblateError(
+            f"{built} was built of other packages: delete that folder to build it anew"
+        )
     return built
 
 
 def _assemble(patterns: tuple[str, ...], into: Path) -> None:
     """Fetch every package and write its paragraphs, those seen before left out."""
     if missing := [tool for tool in ("apt-cache", "apt-get", "dpkg-deb") if not shutil.which(tool)]:
-        raise AblateError(f"debian-docs is built on Debian or Ubuntu: there is no {missing[0]} here")
+        raise AblateError(
+            f"debian-docs is built on Debian or Ubuntu: there is no {missing[0]} here"
+        )
     (into / "text").mkdir()
     seen: set[bytes] = set()
     manifest = []
@@ -87,9 +96,16 @@ def _assemble(patterns: tuple[str, ...], into: Path) -> None:
         record = json.loads((done / "package.json").read_text())
         text = _without(seen, (done / "text").read_text())
         (into / "text" / f"{name}.txt").write_text(text)
-        record |= {"pattern": pattern, "bytes": len(text.encode()), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        record |= {
+            "pattern": pattern,
+            "bytes": len(text.encode()),
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
         manifest.append(record)
-        print(f"{name} {version}: {record['files']} files, {record['bytes'] / 1e6:.1f} MB of prose", flush=True)
+        print(
+            f"{name} {version}: {record['files']} files, {record['bytes'] / 1e6:.1f} MB of prose",
+            flush=True,
+        )
     if not any(record["package"] for record in manifest):
         raise AblateError("apt knows none of the packages: run `apt-get update` first (as root)")
     (into / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
@@ -114,11 +130,15 @@ def _newest(pattern: str) -> str | None:
     """The package whose name matches; of several, the one with the highest number in its name."""
     lines = _run("apt-cache", "search", "--names-only", f"^{pattern}$").splitlines()
     names = [line.split(" ")[0] for line in lines]
-    return max(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)], default=None)
+    return max(
+        names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)], default=None
+    )
 
 
 def _field(name: str, field: str) -> str:
-    found = re.search(rf"^{field}: (.*)$", _run("apt-cache", "show", "--no-all-versions", name), re.MULTILINE)
+    found = re.search(
+        rf"^{field}: (.*)$", _run("apt-cache", "show", "--no-all-versions", name), re.MULTILINE
+    )
     assert found, f"{name} has no {field}"
     return found[1]
 
@@ -130,7 +150,9 @@ def _fetch(name: str, into: Path) -> None:
         _run("apt-get", "download", "-q", name, cwd=place)
         (package,) = place.glob("*.deb")
         _run("dpkg-deb", "-x", str(package), str(place / "root"))
-        files = sorted(path for path in (place / "root").rglob("*") if path.is_file() and not path.is_symlink())
+        files = sorted(
+            path for path in (place / "root").rglob("*") if path.is_file() and not path.is_symlink()
+        )
         found = [document for path in files if not _twice(path) for document in _documents(path)]
         record = {
             "package": name,
@@ -144,7 +166,10 @@ def _fetch(name: str, into: Path) -> None:
 
 def _twice(path: Path) -> bool:
     """Whether a file is the source of an HTML page beside it, so that its text would come twice."""
-    source = path.suffix in (".txt", ".rst", ".gz") and path.with_name(f"{path.name.split('.')[0]}.html").exists()
+    source = (
+        path.suffix in (".txt", ".rst", ".gz")
+        and path.with_name(f"{path.name.split('.')[0]}.html").exists()
+    )
     return source or "_sources" in path.parts
 
 
@@ -169,7 +194,12 @@ def _text(path: Path) -> str:
     packed = path.suffix in (".gz", ".dz")
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            return file.read(_LARGEST_FILE).decode(errors="replace").replace("\f", "\n").replace("\ufffd", "")
+            return (
+                file.read(_LARGEST_FILE)
+                .decode(errors="replace")
+                .replace("\f", "\n")
+                .replace("\ufffd", "")
+            )
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise AblateError(f"{path.name} cannot be unpacked: {error}") from None
 
@@ -184,8 +214,15 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 
 def main() -> None:
     """The command line: builds the corpus and says where it is."""
-    parser = argparse.ArgumentParser(prog="python -m ablate.text.debian_docs", description="Build the corpus debian-docs.")
-    parser.add_argument("pattern", nargs="*", default=PACKAGES, help="regular expression for a package's name; default: all")
+    parser = argparse.ArgumentParser(
+        prog="python -m ablate.text.debian_docs", description="Build the corpus debian-docs."
+    )
+    parser.add_argument(
+        "pattern",
+        nargs="*",
+        default=PACKAGES,
+        help="regular expression for a package's name; default: all",
+    )
     try:
         built = build(tuple(parser.parse_args().pattern))
     except AblateError as error:

@@ -1,6 +1,8 @@
-"""Documents: ranges of bytes in memory or in a mapped file, however long, and the rule by which some are held out.
+"""Documents: ranges of bytes in memory or in a mapped file, however long, and the rule by which
+some are held out.
 
-Documents stand between form feeds (U+000C), without the white space around them; empty ones do not count.
+Documents stand between form feeds (U+000C), without the white space around them; empty ones do not
+count.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ class Document:
         return self.end - self.start
 
     def pieces(self, size: int = 1 << 16) -> Iterator[bytes]:
-        """The document in pieces of about `size` bytes, each but the first beginning with white space after a word.
+        """The document in pieces of about `size` bytes, each but the first beginning with white
+        space after a word.
 
-        No pre-tokenizer in use joins a word to white space behind it, so that the pieces' tokens are the whole's.
-        Text without white space is cut between characters.
+        No pre-tokenizer in use joins a word to white space behind it, so that the pieces' tokens
+        are the whole's. Text without white space is cut between characters.
         """
         start = self.start
         while self.end - start > size:
@@ -41,7 +44,9 @@ class Document:
         yield self.buffer[start : self.end]
 
     def split(self) -> tuple[Document, Document]:
-        """The document without its last tenth, and that tenth; between lines where there are lines, else characters."""
+        """The document without its last tenth, and that tenth; between lines where there are lines,
+        else characters.
+        """
         ninety = self.end - len(self) // EVERY
         line = self.buffer.rfind(b"\n", self.start, ninety) + 1
         cut = line if line > self.end - len(self) // EVERY * 2 else self._between_characters(ninety)
@@ -57,7 +62,9 @@ class Document:
         return self._between_characters(end)
 
     def _between_characters(self, at: int) -> int:
-        """The start of the UTF-8 character that byte `at` belongs to; `at` itself where the bytes are no UTF-8."""
+        """The start of the UTF-8 character that byte `at` belongs to; `at` itself where the bytes
+        are no UTF-8.
+        """
         for back in range(4 if at < self.end else 0):
             if at - back > self.start and self.buffer[at - back] & 0xC0 != 0x80:
                 return at - back
@@ -79,8 +86,8 @@ def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
 def parts(document: Document, number: int, n_documents: int) -> list[tuple[Document, bool]]:
     """The parts of document `number` of `n_documents`, each with whether it is held out.
 
-    Of 50 documents or more, every tenth is held out whole; of fewer, the last tenth of each. Never shuffled lines: a
-    model would be asked to fill in between lines it has learnt.
+    Of 50 documents or more, every tenth is held out whole; of fewer, the last tenth of each. Never
+    shuffled lines: a model would be asked to fill in between lines it has learnt.
     """
     if n_documents >= WHOLE_FROM:
         return [(document, number % EVERY == EVERY - 1)]

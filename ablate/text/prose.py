@@ -1,4 +1,6 @@
-"""Documentation to prose: paragraphs out of HTML, manual pages, POD and plain text, without code and tables."""
+"""Documentation to prose: paragraphs out of HTML, manual pages, POD and plain text, without code
+and tables.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ def _set(words: str) -> frozenset[str]:
 
 
 _COMMON = _set(
-    "a about after all also an and any are as at be because been but by can do does each for from had has have he her his how if "
-    "in into is it its like may more most must no not of on one only or other our out over she should so some such than that the "
-    "their them then there these they this to two up use used was we were what when where which who will "
-    "with would you your"
+    "a about after all also an and any are as at be because been but by can do does each for from"
+    " had has have he her his how if in into is it its like may more most must no not of on one"
+    " only or other our out over she should so some such than that the their them then there these"
+    " they this to two up use used was we were what when where which who will with would you your"
 )
 _WORDS = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 _COMMON_SHARE = 1 / 5  # of a paragraph's words
@@ -23,15 +25,24 @@ _FEWEST_WORDS = 6
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph is English prose: six words or more, a fifth of them among the hundred commonest."""
+    """Whether a paragraph is English prose: six words or more, a fifth of them among the hundred
+    commonest.
+    """
     words = _WORDS.findall(paragraph)
-    return len(words) >= _FEWEST_WORDS and sum(word.lower() in _COMMON for word in words) >= _COMMON_SHARE * len(words)
+    return len(words) >= _FEWEST_WORDS and sum(
+        word.lower() in _COMMON for word in words
+    ) >= _COMMON_SHARE * len(words)
 
 
 class _Html(HTMLParser):
-    """Collects the text of a page, a paragraph for each block, without what stands in code, tables and navigation."""
+    """Collects the text of a page, a paragraph for each block, without what stands in code, tables
+    and navigation.
+    """
 
-    BLOCKS = _set("address article blockquote body br dd div dl dt h1 h2 h3 h4 h5 h6 hr li main ol p section title ul")
+    BLOCKS = _set(
+        "address article blockquote body br dd div dl dt h1 h2 h3 h4 h5 h6 hr li main ol p section"
+        " title ul"
+    )
     DROPPED = _set("pre table script style nav header footer head svg math button select textarea")
 
     def __init__(self) -> None:
@@ -64,7 +75,14 @@ def html(page: str) -> list[str]:
     return parser.paragraphs
 
 
-_ROFF_BLOCKS = {"nf": "fi", "EX": "EE", "TS": "TE", "ig": ".", "Bd": "Ed", "de": "."}  # left out, from the one to the other
+_ROFF_BLOCKS = {
+    "nf": "fi",
+    "EX": "EE",
+    "TS": "TE",
+    "ig": ".",
+    "Bd": "Ed",
+    "de": ".",
+}  # left out, from the one to the other
 _ROFF_BREAKS = _set("PP P LP Pp TP IP HP SH SS Sh Ss sp It br RS RE Bl El")
 _ROFF_FONTS = _set("B I BR RB BI IB IR RI SM SB")
 _ROFF_ESCAPES = (
@@ -80,7 +98,8 @@ _ROFF_ESCAPES = (
 
 
 _MDOC_WORDS = _set(
-    "Ad An Aq Ar At Bq Bx Cm Dq Dv Dx Em Er Ev Fa Fl Fn Fx Ic Li Ms Nm No Ns Nx Op Ox Pa Pf Pq Ql Qq Sq St Sx Sy Tn Ux Va Vt Xr"
+    "Ad An Aq Ar At Bq Bx Cm Dq Dv Dx Em Er Ev Fa Fl Fn Fx Ic Li Ms Nm No Ns Nx Op Ox Pa Pf Pq Ql"
+    " Qq Sq St Sx Sy Tn Ux Va Vt Xr"
 )
 _MDOC_SYSTEMS = {
     "At": "AT&T UNIX",
@@ -91,11 +110,22 @@ _MDOC_SYSTEMS = {
     "Ox": "OpenBSD",
     "Ux": "Unix",
 }
-_MDOC_AROUND = {"Aq": "<{}>", "Bq": "[{}]", "Dq": '"{}"', "Fl": "-{}", "Pq": "({})", "Ql": "'{}'", "Qq": '"{}"', "Sq": "'{}'"}
+_MDOC_AROUND = {
+    "Aq": "<{}>",
+    "Bq": "[{}]",
+    "Dq": '"{}"',
+    "Fl": "-{}",
+    "Pq": "({})",
+    "Ql": "'{}'",
+    "Qq": '"{}"',
+    "Sq": "'{}'",
+}
 
 
 def _mdoc(macro: str, words: list[str], name: str) -> str:
-    """What a macro within a sentence prints, of a page called `name`; macros among its words print their own."""
+    """What a macro within a sentence prints, of a page called `name`; macros among its words print
+    their own.
+    """
     end = len(words)
     while end and words[end - 1] in tuple(".,:;)]?!"):
         end -= 1
@@ -128,7 +158,9 @@ def roff(page: str) -> list[str]:
             paragraphs[-1] += _mdoc(macro, words, name) + "\n"
         elif macro in _ROFF_FONTS:
             words = _arguments(rest)
-            paragraphs[-1] += ("" if len(macro) == 2 and macro[0] in "BIR" else " ").join(words) + "\n"
+            paragraphs[-1] += ("" if len(macro) == 2 and macro[0] in "BIR" else " ").join(
+                words
+            ) + "\n"
         elif not request and not line.startswith((".", "'")):
             paragraphs[-1] += line + "\n"
     for pattern, plain in _ROFF_ESCAPES:
@@ -144,13 +176,22 @@ def _arguments(rest: str) -> list[str]:
 def pod(page: str) -> list[str]:
     """The paragraphs of Perl's plain old documentation."""
     text = "\n\n".join(paragraph for paragraph in plain(page) if not paragraph.startswith("="))
-    text = re.sub(r"E<(\w+)>", lambda escape: _POD_ESCAPES.get(escape[1], ""), re.sub(r"[XZ]<[^<>]*>", "", text))
+    text = re.sub(
+        r"E<(\w+)>",
+        lambda escape: _POD_ESCAPES.get(escape[1], ""),
+        re.sub(r"[XZ]<[^<>]*>", "", text),
+    )
     for _ in range(3):  # formatting codes nest
         text = re.sub(r"[BCFILS](?:<<+ (.+?) >>+|<([^<>]*)>)", _pod_code, text)
     return text.translate({0xE000: "<", 0xE001: ">", 0xE002: "|"}).split("\n\n")
 
 
-_POD_ESCAPES = {"lt": "\ue000", "gt": "\ue001", "verbar": "\ue002", "sol": "/"}  # these open and close no code
+_POD_ESCAPES = {
+    "lt": "\ue000",
+    "gt": "\ue001",
+    "verbar": "\ue002",
+    "sol": "/",
+}  # these open and close no code
 
 
 def _pod_code(code: re.Match[str]) -> str:
@@ -161,11 +202,21 @@ def _pod_code(code: re.Match[str]) -> str:
 def plain(page: str) -> list[str]:
     """The paragraphs of a plain text; what is indented or ruled is code or a table."""
     found = re.split(r"\n\s*\n(?=\S)|\n\s*\n", page)
-    return [part for part in found if part[:1] not in (" ", "\t") and not re.search(r"[-=+|*~^]{4}", part)]
+    return [
+        part
+        for part in found
+        if part[:1] not in (" ", "\t") and not re.search(r"[-=+|*~^]{4}", part)
+    ]
 
 
 _DICTIONARY_MARKS = (
-    (re.compile(r"\s*\[(?:1913 Webster|Webster 1913 Suppl\.|WordNet [\d.]+|Century Dict\. 1906|[A-Z]{2,3})( *\+[^]]*)?\]"), ""),
+    (
+        re.compile(
+            r"\s*\[(?:1913 Webster|Webster 1913 Suppl\.|WordNet [\d.]+|Century Dict\."
+            r" 1906|[A-Z]{2,3})( *\+[^]]*)?\]"
+        ),
+        "",
+    ),
     (re.compile(r"\s*\[(?:syn|ant|also): [^]]*\]"), ""),
     (re.compile(r"\s*\\[^\\]{1,80}\\"), ""),  # how a headword is spoken
     (re.compile(r"\{\s*([^{}]*?)\s*\}"), r"\1"),  # a link
@@ -173,7 +224,9 @@ _DICTIONARY_MARKS = (
 
 
 def dictionary(page: str) -> list[str]:
-    """The paragraphs of a dictionary in dict's format, in which entries begin at the margin and go on indented."""
+    """The paragraphs of a dictionary in dict's format, in which entries begin at the margin and go
+    on indented.
+    """
     for mark, plain in _DICTIONARY_MARKS:
         page = mark.sub(plain, page)
     return re.split(r"\n\s*\n|\n(?=\S)", page)
@@ -189,7 +242,9 @@ _KINDS: tuple[tuple[str, Callable[[str], list[str]]], ...] = (
 
 
 def reader(path: str) -> Callable[[str], list[str]] | None:
-    """What makes paragraphs of a file, by its path without `.gz`; None for a file that is no documentation."""
+    """What makes paragraphs of a file, by its path without `.gz`; None for a file that is no
+    documentation.
+    """
     return next((read for pattern, read in _KINDS if re.search(pattern, path)), None)
 
 

@@ -1,4 +1,6 @@
-"""Where text lies: files (plain, .gz, .xz), Hugging Face data sets, and token files as nanoGPT writes them."""
+"""Where text lies: files (plain, .gz, .xz), Hugging Face data sets, and token files as nanoGPT
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,20 @@ class TextFiles:
         for path in self.files:
             with _mapped(path) as buffer:
                 if buffer[:4096].count(b"\0"):
-                    raise AblateError(f"{path} holds NUL bytes: it is no text; a glob such as '*.txt' can leave it out")
+                    raise AblateError(
+                        f"{path} holds NUL bytes: it is no text; a glob such as '*.txt' can leave"
+                        " it out"
+                    )
                 yield from documents(buffer)
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A local Hugging Face data set: a folder written by `save_to_disk`, or one of Parquet, JSON, CSV or text files.
+    """A local Hugging Face data set: a folder written by `save_to_disk`, or one of Parquet, JSON,
+    CSV or text files.
 
-    A row's column `text`, or its only column of text, is a document. Of several splits, `train` is read.
+    A row's column `text`, or its only column of text, is a document. Of several splits, `train` is
+    read.
     """
 
     folder: Path
@@ -56,20 +63,30 @@ class DataSet:
         try:
             import datasets
         except ImportError:
-            raise AblateError(f"corpus 'hf:{self.folder}' needs the package datasets: pip install datasets") from None
-        saved = (self.folder / "state.json").exists() or (self.folder / "dataset_dict.json").exists()
+            raise AblateError(
+                f"corpus 'hf:{self.folder}' needs the package datasets: pip install datasets"
+            ) from None
+        saved = (self.folder / "state.json").exists() or (
+            self.folder / "dataset_dict.json"
+        ).exists()
         datasets.disable_progress_bars()
         try:
             if saved:
                 rows = datasets.load_from_disk(str(self.folder))
             else:
-                rows = datasets.load_dataset(str(self.folder), cache_dir=str(cache.folder() / "datasets"))
+                rows = datasets.load_dataset(
+                    str(self.folder), cache_dir=str(cache.folder() / "datasets")
+                )
         except Exception as error:  # the library raises whatever its file readers raise
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise AblateError(f"corpus 'hf:{self.folder}' cannot be read as a data set: {first}") from error
+            raise AblateError(
+                f"corpus 'hf:{self.folder}' cannot be read as a data set: {first}"
+            ) from error
         if isinstance(rows, dict):
             if "train" not in rows:
-                raise AblateError(f"corpus 'hf:{self.folder}' has no split 'train'; it has {', '.join(rows)}")
+                raise AblateError(
+                    f"corpus 'hf:{self.folder}' has no split 'train'; it has {', '.join(rows)}"
+                )
             rows = rows["train"]
         column = self._column(rows.features)
         for batch in rows.select_columns([column]).iter(batch_size=1000):
@@ -77,17 +94,24 @@ class DataSet:
                 yield from documents((text or "").encode())
 
     def _column(self, features: dict[str, object]) -> str:
-        texts = [name for name, kind in features.items() if getattr(kind, "dtype", "") in ("string", "large_string")]
+        texts = [
+            name
+            for name, kind in features.items()
+            if getattr(kind, "dtype", "") in ("string", "large_string")
+        ]
         if "text" in texts or len(texts) == 1:
             return "text" if "text" in texts else texts[0]
         raise AblateError(
-            f"corpus 'hf:{self.folder}' has no column 'text' and not one column of text alone; columns: {', '.join(features)}"
+            f"corpus 'hf:{self.folder}' has no column 'text' and not one column of text alone;"
+            f" columns: {', '.join(features)}"
         )
 
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """A folder with `train.bin` and `val.bin`: tokens as 16-bit unsigned integers, as nanoGPT's `prepare.py` writes them."""
+    """A folder with `train.bin` and `val.bin`: tokens as 16-bit unsigned integers, as nanoGPT's
+    `prepare.py` writes them.
+    """
 
     folder: Path
 
@@ -110,12 +134,22 @@ def is_glob(spec: str) -> bool:
 
 
 def absolute(spec: str, root: Path) -> Path:
-    """The absolute path, or pattern, that a study names relative to `root`. `AblateError` for what is no path."""
+    """The absolute path, or pattern, that a study names relative to `root`. `AblateError` for what
+    is no path.
+    """
     try:
         if "\0" in spec:
             raise ValueError("it holds a NUL character")
-        return root.absolute() / spec if is_glob(spec) else (root.absolute() / Path(spec).expanduser()).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, a home that nobody has
+        return (
+            root.absolute() / spec
+            if is_glob(spec)
+            else (root.absolute() / Path(spec).expanduser()).resolve()
+        )
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a name too long, links in a circle, a home that nobody has
         raise AblateError(f"{spec[:80]!r} is no path: {str(error)[:200]}") from None
 
 
@@ -125,16 +159,24 @@ def readable(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AblateError(f"{what:.200} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise AblateError(
+            f"{what:.200} cannot be read: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def at(location: str) -> Source:
-    """The source at a location: `package:NAME`, `hf:FOLDER`, or the path of a file or folder, or a glob."""
+    """The source at a location: `package:NAME`, `hf:FOLDER`, or the path of a file or folder, or a
+    glob.
+    """
     kind, _, rest = location.partition(":")
     if kind == "package":
         return TextFiles((SHIPPED / f"{rest}.txt.xz",))
     path = Path(rest if kind == "hf" else location)
-    if kind == "hf" or (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+    if (
+        kind == "hf"
+        or (path / "dataset_dict.json").exists()
+        or (path / "dataset_info.json").exists()
+    ):
         if not path.is_dir():
             raise AblateError(f"corpus {location!r}: there is no folder {path}")
         return DataSet(path)
@@ -146,9 +188,17 @@ def at(location: str) -> Source:
         files = [path]
     else:
         files = _matching(location)
-    regular = tuple(sorted(file for file in files if file.is_file()))  # no device, pipe, socket or dangling link
+    regular = tuple(
+        sorted(file for file in files if file.is_file())
+    )  # no device, pipe, socket or dangling link
     if not regular:
-        missing = "the folder is empty" if path.is_dir() else "it is no file" if path.exists() else "there is no such file"
+        missing = (
+            "the folder is empty"
+            if path.is_dir()
+            else "it is no file"
+            if path.exists()
+            else "there is no such file"
+        )
         raise AblateError(f"corpus {location!r:.200}: {missing}")
     return TextFiles(regular)
 
@@ -172,7 +222,9 @@ def _is_hidden(file: Path, folder: Path) -> bool:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """The bytes of a file, mapped; a packed file is unpacked into a nameless one in the cache first."""
+    """The bytes of a file, mapped; a packed file is unpacked into a nameless one in the cache
+    first.
+    """
     if not path.stat().st_size:
         yield b""
         return
@@ -201,7 +253,10 @@ def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
             while chunk := packed.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
-                    raise AblateError(f"{path} unpacks to more than {limit >> 20} MiB: unpack it yourself if you trust it")
+                    raise AblateError(
+                        f"{path} unpacks to more than {limit >> 20} MiB: unpack it yourself if you"
+                        " trust it"
+                    )
                 with cache.usable():
                     into.write(chunk)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
@@ -212,7 +267,9 @@ def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
 
 def _tokens(path: Path) -> np.ndarray:
     if not path.exists():
-        raise AblateError(f"corpus {str(path.parent)!r}: {path.name} is missing beside its other half")
+        raise AblateError(
+            f"corpus {str(path.parent)!r}: {path.name} is missing beside its other half"
+        )
     size = path.stat().st_size
     if not size or size % 2:
         raise AblateError(f"{path} has {size} bytes: tokens of 16 bits were expected, at least one")

@@ -1,4 +1,6 @@
-"""Tokenizers: bytes, BPE trained on the training part, a `tokenizer.json`, or tokens that a corpus brings along."""
+"""Tokenizers: bytes, BPE trained on the training part, a `tokenizer.json`, or tokens that a corpus
+brings along.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ _BPE_TEXT = 1 << 28  # bytes of training text that BPE looks at; of more, evenly
 _LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
 _LARGEST_VOCABULARY = 1 << 24  # tokens: the largest in use have a sixteenth of that
 _FORMAT = 1  # raised when BPE is trained or read differently
-_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # what may stand behind a document, else U+000C
+_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "[SEP]",
+)  # what may stand behind a document, else U+000C
 
 
 @dataclass(frozen=True)
@@ -45,13 +53,17 @@ class Tokenizer(Protocol):
 
 
 def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
-    """What `spec` names, on `corpus`; a path is relative to `root`. Trains nothing. Raises `AblateError`."""
+    """What `spec` names, on `corpus`; a path is relative to `root`. Trains nothing. Raises
+    `AblateError`.
+    """
     if spec == "tokens" or (spec == "byte" and corpus.holds_tokens):
         if spec == "byte" or not corpus.holds_tokens:
             tokens = "tokens, not text; use 'tokens', or the tokenizer.json that made them"
             holds = tokens if corpus.holds_tokens else "text, not tokens"
             raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds {holds}")
-        return TokenizerInfo("tokens", corpus.n_token_ids, _hash(f"tokens:{corpus.n_token_ids}"), "tokens")
+        return TokenizerInfo(
+            "tokens", corpus.n_token_ids, _hash(f"tokens:{corpus.n_token_ids}"), "tokens"
+        )
     if spec == "byte":
         return TokenizerInfo("byte", 256, _hash("byte"), "byte")
     if corpus.not_utf8:
@@ -60,7 +72,10 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
     if spec.startswith("bpe:"):
         size = _size(spec)
         if corpus.holds_tokens:
-            raise AblateError(f"tokenizer = {spec!r}: corpus {corpus.name!r} holds tokens, not text, and BPE is trained on text")
+            raise AblateError(
+                f"tokenizer = {spec!r}: corpus {corpus.name!r} holds tokens, not text, and BPE is"
+                " trained on text"
+            )
         return TokenizerInfo(spec, size, _hash(f"{spec}:{_FORMAT}:{corpus.hash}"), spec)
     with sources.readable(f"tokenizer = {spec!r}"):
         path = sources.absolute(spec, root)
@@ -74,29 +89,37 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
     if corpus.n_token_ids > n_vocab:
         raise AblateError(
-            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token {corpus.n_token_ids - 1}: "
-            "another tokenizer made it"
+            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token"
+            f" {corpus.n_token_ids - 1}: another tokenizer made it"
         )
     return TokenizerInfo(path.name, n_vocab, hashlib.sha256(content).hexdigest(), str(path))
 
 
 def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> Tokenizer:
-    """The tokenizer at a location; BPE is trained on the pieces `training`, of `n_bytes` in all, unless the cache has it."""
+    """The tokenizer at a location; BPE is trained on the pieces `training`, of `n_bytes` in all,
+    unless the cache has it.
+    """
     if location == "byte":
         return Bytes()
     if location.startswith("bpe:"):
         size = _size(location)
-        trained = cache.built("tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder))
+        trained = cache.built(
+            "tokenizers", hash, lambda folder: _train_bpe(size, training, n_bytes, folder)
+        )
         return Library(trained / "tokenizer.json", size)
     path = Path(location)
     content = _content(path)
     if hashlib.sha256(content).hexdigest() != hash:
-        raise AblateError(f"tokenizer {path} has changed since the study was planned: run the study anew")
+        raise AblateError(
+            f"tokenizer {path} has changed since the study was planned: run the study anew"
+        )
     return Library(path)
 
 
 class Bytes:
-    """Every byte a token, whatever it means: any file can be read. U+000C stands behind each document."""
+    """Every byte a token, whatever it means: any file can be read. U+000C stands behind each
+    document.
+    """
 
     def __init__(self) -> None:
         self.separator: Sequence[int] = SEPARATOR
@@ -110,7 +133,9 @@ class Library:
     """A tokenizer of the tokenizers library, from its `tokenizer.json`."""
 
     def __init__(self, path: Path, n_vocab: int = 0):
-        """`n_vocab`: a vocabulary larger than the file's, filled up with tokens that never occur."""
+        """`n_vocab`: a vocabulary larger than the file's, filled up with tokens that never
+        occur.
+        """
         self._path = path
         self._tokenizer = _library(path, _content(path))
         self._tokenizer.no_padding()
@@ -118,12 +143,17 @@ class Library:
         self.spelling = _spelling(self._tokenizer)
         self.spelling += [b""] * (n_vocab - len(self.spelling))
         ends = [self._tokenizer.token_to_id(end) for end in _ENDS]
-        self.separator: Sequence[int] = next(([end] for end in ends if end is not None), self.encode([SEPARATOR])[0])
+        self.separator: Sequence[int] = next(
+            ([end] for end in ends if end is not None), self.encode([SEPARATOR])[0]
+        )
 
     def encode(self, pieces: list[bytes]) -> list[list[int]]:
         texts = [piece.decode() for piece in pieces]
         with _told(f"tokenizer {self._path} cannot encode the corpus"):
-            return [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+            return [
+                encoding.ids
+                for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
+            ]
 
 
 def _hash(text: str) -> str:
@@ -134,7 +164,10 @@ def _size(spec: str) -> int:
     least, most = _BPE_SIZES
     digits = spec.removeprefix("bpe:")
     if not digits.isascii() or not digits.isdigit() or not least <= int(digits[:9]) <= most:
-        raise AblateError(f"tokenizer = {spec!r}: behind 'bpe:' stands a whole number from {least} to {most}, as in 'bpe:8192'")
+        raise AblateError(
+            f"tokenizer = {spec!r}: behind 'bpe:' stands a whole number from {least} to {most}, as"
+            " in 'bpe:8192'"
+        )
     return int(digits)
 
 
@@ -142,7 +175,10 @@ def _content(path: Path) -> bytes:
     if not path.is_file():
         raise AblateError(f"tokenizer {path}: there is no such file")
     if path.stat().st_size > _LARGEST_FILE:
-        raise AblateError(f"tokenizer {path} has more than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use has: refused")
+        raise AblateError(
+            f"tokenizer {path} has more than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use"
+            " has: refused"
+        )
     return path.read_bytes()
 
 
@@ -153,13 +189,18 @@ def _library(path: Path, content: bytes) -> Any:
         made = tokenizers.Tokenizer.from_buffer(content)
     largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _LARGEST_VOCABULARY:
-        raise AblateError(f"tokenizer {path} numbers a token {largest}: {_LARGEST_VOCABULARY} tokens at most are read")
+        raise AblateError(
+            f"tokenizer {path} numbers a token {largest}: {_LARGEST_VOCABULARY} tokens at most are"
+            " read"
+        )
     return made
 
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Whatever the library says is an `AblateError` that begins with `what`: it raises bare Exceptions, and panics."""
+    """Whatever the library says is an `AblateError` that begins with `what`: it raises bare
+    Exceptions, and panics.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -169,7 +210,9 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path) -> None:
-    """Byte-level BPE as GPT-2's, without special tokens. Source: Sennrich et al. 2016; Radford et al. 2019."""
+    """Byte-level BPE as GPT-2's, without special tokens. Source: Sennrich et al. 2016; Radford et
+    al. 2019.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -178,15 +221,21 @@ def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     every = -(-n_bytes // _BPE_TEXT)
     texts = (piece.decode() for number, piece in enumerate(training) if number % every == 0)
-    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    bpe.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
     (folder / "tokenizer.json").write_text(bpe.to_str())
 
 
 def _spelling(tokenizer: Any) -> list[bytes]:
-    """The bytes of each token of a tokenizer of the library, by what its decoder would make of them."""
+    """The bytes of each token of a tokenizer of the library, by what its decoder would make of
+    them.
+    """
     decoder = json.dumps(json.loads(tokenizer.to_str()).get("decoder") or {})
     from_byte_level = {letter: value for value, letter in _byte_level().items()}
-    added = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    added = {
+        number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
+    }
 
     def spell(token: str) -> bytes:
         if "ByteLevel" in decoder and all(letter in from_byte_level for letter in token):
@@ -206,7 +255,11 @@ def _spelling(tokenizer: Any) -> list[bytes]:
 
 
 def _byte_level() -> dict[int, str]:
-    """The letter that stands for each byte in byte-level vocabularies. Source: GPT-2's `bytes_to_unicode`."""
+    """The letter that stands for each byte in byte-level vocabularies. Source: GPT-2's
+    `bytes_to_unicode`.
+    """
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [value for value in range(256) if value not in shown]
-    return {value: chr(value) for value in shown} | {value: chr(256 + n) for n, value in enumerate(hidden)}
+    return {value: chr(value) for value in shown} | {
+        value: chr(256 + n) for n, value in enumerate(hidden)
+    }

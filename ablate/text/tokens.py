@@ -1,4 +1,6 @@
-"""Tokens: a corpus through a tokenizer, split into training and held-out text, mapped from the cache."""
+"""Tokens: a corpus through a tokenizer, split into training and held-out text, mapped from the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,26 @@ from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
 _FORMAT = 1  # raised when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
-_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(range(128, 256))
+_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
+    range(128, 256)
+)
 
 
 @dataclass(frozen=True)
 class Tokens:
     """What a run trains on and what it is tested on.
 
-    `train` and `held_out` are streams of uint8, uint16 or uint32: documents one after the other, the tokenizer's
-    separator behind each. Documents are numbered as in the corpus; part i of a stream is
-    `stream[bounds[i] : bounds[i + 1]]` and belongs to document `documents[i]`.
+    `train` and `held_out` are streams of uint8, uint16 or uint32: documents one after the other,
+    the tokenizer's separator behind each. Documents are numbered as in the corpus; part i of a
+    stream is `stream[bounds[i] : bounds[i + 1]]` and belongs to document `documents[i]`.
     """
 
     train: np.ndarray
     held_out: np.ndarray
     n_vocab: int  # without [MASK]
-    spelling: tuple[bytes, ...] | None  # the bytes of each token, b"" for special ones; None where nobody knows
+    spelling: (
+        tuple[bytes, ...] | None
+    )  # the bytes of each token, b"" for special ones; None where nobody knows
     train_bounds: np.ndarray
     train_documents: np.ndarray
     held_out_bounds: np.ndarray
@@ -48,20 +54,31 @@ class Tokens:
 
     @cached_property
     def byte_lengths(self) -> np.ndarray | None:
-        """Bytes each token stands for, [V] int32: what turns a loss in nats a token into bits a byte."""
-        return None if self.spelling is None else np.array([len(token) for token in self.spelling], dtype=np.int32)
+        """Bytes each token stands for, [V] int32: what turns a loss in nats a token into bits a
+        byte.
+        """
+        return (
+            None
+            if self.spelling is None
+            else np.array([len(token) for token in self.spelling], dtype=np.int32)
+        )
 
     @property
     def held_out_bytes(self) -> int:
         """Bytes of all held-out text, with its separators; 0 where nobody knows."""
-        return 0 if self.byte_lengths is None else int(np.bincount(self.held_out, minlength=self.n_vocab) @ self.byte_lengths)
+        return (
+            0
+            if self.byte_lengths is None
+            else int(np.bincount(self.held_out, minlength=self.n_vocab) @ self.byte_lengths)
+        )
 
     @property
     def word_edges(self) -> tuple[np.ndarray, np.ndarray] | None:
         """(a word starts at this token, a word starts behind it), [V] bool each.
 
-        A word is a run of letters, digits and bytes from 128 on, with the one space before it; anything else stands
-        alone, as in BERT's basic tokenizer. None where nobody knows the tokens' bytes.
+        A word is a run of letters, digits and bytes from 128 on, with the one space before it;
+        anything else stands alone, as in BERT's basic tokenizer. None where nobody knows the
+        tokens' bytes.
         """
         if self.spelling is None:
             return None
@@ -74,7 +91,8 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     """The tokens of a run, made where the cache lacks them; `sources` maps the content hashes of
     the corpus and of a tokenizer from a file to their locations.
 
-    Raises `AblateError` where a text has changed since the plan, or is too short for one window of n_ctx + 1 tokens.
+    Raises `AblateError` where a text has changed since the plan, or is too short for one window of
+    n_ctx + 1 tokens.
     """
     corpus, tokenizer = (config.corpus_hash, config.tokenizer_hash)
     tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
@@ -83,20 +101,25 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
 
 
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
-    """Training tokens of a corpus: what an epoch is made of. Trains the tokenizer and makes the tokens where it has to."""
+    """Training tokens of a corpus: what an epoch is made of. Trains the tokenizer and makes the
+    tokens where it has to.
+    """
     if tokenizer.location == "byte":
         return corpus.n_train_bytes
     return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
 
 
 def spelt(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
-    """Bytes that a tokenizer's tokens spell for each byte of held-out text, 1 where nothing is lost; makes the tokens."""
+    """Bytes that a tokenizer's tokens spell for each byte of held-out text, 1 where nothing is
+    lost; makes the tokens.
+    """
     tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
     return tokens.held_out_bytes / corpus.n_held_out_bytes
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
-    """`AblateError` unless training and held-out text hold a window of n_ctx + 1 tokens, the latter one of `longest` + 1.
+    """`AblateError` unless training and held-out text hold a window of n_ctx + 1 tokens, the latter
+    one of `longest` + 1.
 
     Counts tokens only where bytes leave it open: no text has 64 bytes a token.
     """
@@ -108,8 +131,9 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     _long_enough(corpus.name, *lengths, n_ctx, place)
     if lengths[1] < longest + 1:
         raise AblateError(
-            f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has {lengths[1]} tokens, a context of "
-            f"{longest / n_ctx:g} × n_ctx takes {longest + 1}{place}"
+            f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has"
+            f" {lengths[1]} tokens, a context of {longest / n_ctx:g} × n_ctx takes"
+            f" {longest + 1}{place}"
         )
 
 
@@ -117,8 +141,8 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int, place: str = 
     for part, length in (("training", train), ("held-out", held_out)):
         if length < n_ctx + 1:
             raise AblateError(
-                f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has "
-                f"n_ctx + 1 = {n_ctx + 1}{place}"
+                f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has"
+                f" n_ctx + 1 = {n_ctx + 1}{place}"
             )
 
 
@@ -129,22 +153,43 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
         if isinstance(source, sources.TokenFiles):
             return _given(source, tokenizer, tokenizer_hash)
         key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
-        return _mapped(cache.built("tokens", key, lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash)))
+        return _mapped(
+            cache.built(
+                "tokens",
+                key,
+                lambda folder: _make(folder, corpus, corpus_hash, tokenizer, tokenizer_hash),
+            )
+        )
 
 
 def _given(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
     train, held_out = source.arrays()
-    spelling = None if tokenizer == "tokens" else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
+    spelling = (
+        None
+        if tokenizer == "tokens"
+        else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
+    )
     n_vocab = len(spelling) if spelling else corpora.read(str(source.folder)).n_token_ids
     one = np.zeros(1, np.int64)
-    return Tokens(train, held_out, n_vocab, spelling, np.array([0, len(train)]), one, np.array([0, len(held_out)]), one)
+    return Tokens(
+        train,
+        held_out,
+        n_vocab,
+        spelling,
+        np.array([0, len(train)]),
+        one,
+        np.array([0, len(held_out)]),
+        one,
+    )
 
 
 def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
     """Write the tokens of a corpus into a folder of the cache."""
     facts = corpora.read(corpus)
     if facts.hash != corpus_hash:
-        raise AblateError(f"corpus {corpus} has changed since the study was planned: run the study anew")
+        raise AblateError(
+            f"corpus {corpus} has changed since the study was planned: run the study anew"
+        )
     source = sources.at(corpus)
     assert not isinstance(source, sources.TokenFiles)
 
@@ -155,14 +200,19 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
                     yield from part.pieces()
 
     encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
-    streams = {held_out: _Stream(folder / name, encoder) for name, held_out in (("train", False), ("held_out", True))}
+    streams = {
+        held_out: _Stream(folder / name, encoder)
+        for name, held_out in (("train", False), ("held_out", True))
+    }
     for number, document in enumerate(source.documents()):
         for part, held_out in parts(document, number, facts.n_documents):
             streams[held_out].append(number, part.pieces())
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
-    (folder / "tokens.json").write_text(json.dumps({"dtype": streams[False].dtype, "spelling": spelling}))
+    (folder / "tokens.json").write_text(
+        json.dumps({"dtype": streams[False].dtype, "spelling": spelling})
+    )
 
 
 class _Stream:
@@ -188,7 +238,9 @@ class _Stream:
         np.save(self._stem.with_suffix(".documents.npy"), np.array(self._documents, np.int64))
 
     def _write(self, tokens: Sequence[int]) -> int:
-        self._file.write(tokens if isinstance(tokens, bytes) else np.array(tokens, self.dtype).tobytes())
+        self._file.write(
+            tokens if isinstance(tokens, bytes) else np.array(tokens, self.dtype).tobytes()
+        )
         return len(tokens)
 
 
@@ -196,7 +248,10 @@ def _mapped(folder: Path) -> Tokens:
     facts = json.loads((folder / "tokens.json").read_text())
 
     def part(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        bounds, documents = np.load(folder / f"{name}.bounds.npy"), np.load(folder / f"{name}.documents.npy")
+        bounds, documents = (
+            np.load(folder / f"{name}.bounds.npy"),
+            np.load(folder / f"{name}.documents.npy"),
+        )
         path = folder / f"{name}.bin"
         if path.stat().st_size != bounds[-1] * np.dtype(facts["dtype"]).itemsize:
             raise AblateError(f"{path} is damaged: delete {folder} and run again")
@@ -206,4 +261,13 @@ def _mapped(folder: Path) -> Tokens:
     train, train_bounds, train_documents = part("train")
     held_out, held_out_bounds, held_out_documents = part("held_out")
     spelling = tuple(bytes.fromhex(token) for token in facts["spelling"])
-    return Tokens(train, held_out, len(spelling), spelling, train_bounds, train_documents, held_out_bounds, held_out_documents)
+    return Tokens(
+        train,
+        held_out,
+        len(spelling),
+        spelling,
+        train_bounds,
+        train_documents,
+        held_out_bounds,
+        held_out_documents,
+    )

@@ -1,4 +1,6 @@
-"""Checkpoints: written beside the old one, made durable, then renamed, so that a half-written one is never read."""
+"""Checkpoints: written beside the old one, made durable, then renamed, so that a half-written one
+is never read.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,19 @@ from typing import Any
 import torch
 
 # What a file gives rise to that a lost machine cut short, or whose blocks were lost
-NOT_WHOLE = (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
+NOT_WHOLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
-State = dict[str, Any]  # tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
+State = dict[
+    str, Any
+]  # tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
 
 
 def previous(path: Path) -> Path:
@@ -24,7 +36,9 @@ def previous(path: Path) -> Path:
 
 
 def save(path: Path, state: State) -> None:
-    """Write `state` to `path`; what was there becomes `previous(path)`. At every moment one of the two is whole."""
+    """Write `state` to `path`; what was there becomes `previous(path)`. At every moment one of the
+    two is whole.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     try:
@@ -46,7 +60,9 @@ def load(path: Path) -> State | None:
     for candidate in (path, previous(path)):
         if candidate.exists():
             with candidate.open("rb") as file, suppress(*NOT_WHOLE):
-                if zipfile.ZipFile(file).testzip() is None:  # torch takes damaged numbers for numbers
+                if (
+                    zipfile.ZipFile(file).testzip() is None
+                ):  # torch takes damaged numbers for numbers
                     file.seek(0)
                     return torch.load(file, map_location="cpu", weights_only=True)
     return None

@@ -1,4 +1,6 @@
-"""Train a pack of runs: the loop around the step, with its events, held-out evaluations, checkpoints and ends."""
+"""Train a pack of runs: the loop around the step, with its events, held-out evaluations,
+checkpoints and ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
 from ablate.train.warm import Warm, warm_step
 
-Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): an event of `ablate.journal` for one member
+Emit = Callable[
+    ..., None
+]  # emit("metrics", steps=[…], series={…}): an event of `ablate.journal` for one member
 
 BLOCK_SECONDS = 1.0  # how long the device works between two readings of its metrics
 CHECKPOINT_SECONDS = 60.0
@@ -42,14 +46,15 @@ def train(
 ) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
-    `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and `end` (complete,
-    diverged, stopped); where an exception leaves this function, the caller ends those that have not ended. A checkpoint
-    is written to `checkpoint` every minute and when `stop()`, asked between steps, says so; `resume` goes on from it.
-    tokens_per_second is a member's own; train_seconds, of steps alone, and device_seconds, of steps and evaluation, are shared
-    out among the members.
-    micro_batch: sequences of a member that are in memory at once, 0 for all. recompute: whether blocks are computed again
-    in the backward pass, to save memory. compile: "eager", "block" or "whole", or "auto" for what is done first
-    (`ablate.train.warm`); a CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work.
+    `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
+    `end` (complete, diverged, stopped); where an exception leaves this function, the caller ends
+    those that have not ended. A checkpoint is written to `checkpoint` every minute and when
+    `stop()`, asked between steps, says so; `resume` goes on from it. tokens_per_second is a
+    member's own; train_seconds, of steps alone, and device_seconds, of steps and evaluation, are
+    shared out among the members. micro_batch: sequences of a member that are in memory at once, 0
+    for all. recompute: whether blocks are computed again in the backward pass, to save memory.
+    compile: "eager", "block" or "whole", or "auto" for what is done first (`ablate.train.warm`); a
+    CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work.
     """
     assert len(configs) == len(emit)
     cuda = device.startswith("cuda")
@@ -91,7 +96,12 @@ class Training:
         if resume:
             self._resume()
         for emit in self.emit:
-            emit("start", step=step.done, threads=torch.get_num_threads(), compile_mode=self.warm.mode)
+            emit(
+                "start",
+                step=step.done,
+                threads=torch.get_num_threads(),
+                compile_mode=self.warm.mode,
+            )
         saved = time.monotonic()
         stopped = False
         self._bury(step.diverged_at.tolist())
@@ -99,7 +109,11 @@ class Training:
             stopped = self._block()
             if step.done in self.evaluate_at and self.living:
                 self._evaluate()
-            if self.path and (stopped or time.monotonic() - saved > CHECKPOINT_SECONDS) and step.done < self.steps:
+            if (
+                self.path
+                and (stopped or time.monotonic() - saved > CHECKPOINT_SECONDS)
+                and step.done < self.steps
+            ):
                 self._save(self.path)
                 saved = time.monotonic()
         if self.living:
@@ -108,10 +122,14 @@ class Training:
             checkpoints.remove(self.path)
 
     def _block(self) -> bool:
-        """Steps for about `BLOCK_SECONDS`, to the next evaluation at most; then their metrics. Whether to stop."""
+        """Steps for about `BLOCK_SECONDS`, to the next evaluation at most; then their metrics.
+        Whether to stop.
+        """
         step, first, begun = self.step, self.step.done, time.perf_counter()
         until = min(point for point in self.evaluate_at if point > first)
-        n = min(until - first, step.ring, max(1, int(BLOCK_SECONDS / (self.warm.pace or BLOCK_SECONDS))))
+        n = min(
+            until - first, step.ring, max(1, int(BLOCK_SECONDS / (self.warm.pace or BLOCK_SECONDS)))
+        )
         made = step.run(n, self.stop)
         if made:
             rows, diverged_at = step.read(made)
@@ -131,7 +149,9 @@ class Training:
     def _emit_points(self, k: int, points: list[Point]) -> None:
         if points:
             series = {name: [float(point.values[name][k]) for point in points] for name in SERIES}
-            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.warm.pace] * len(points)
+            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.warm.pace] * len(
+                points
+            )
             self.emit[k]("metrics", steps=[point.step for point in points], series=series)
 
     def _bury(self, diverged_at: Sequence[int]) -> None:
@@ -154,7 +174,9 @@ class Training:
             finals = self.evaluator.finals()
             for k in self.living:
                 values = [[name, at, member[k]] for name, at, member in finals]
-                self.emit[k]("final", values=[*values, ["train_seconds", 0, seconds], ["epochs", 0, epochs]])
+                self.emit[k](
+                    "final", values=[*values, ["train_seconds", 0, seconds], ["epochs", 0, epochs]]
+                )
         for k in list(self.living):
             self._end(k, "complete" if complete else "stopped", self.step.done)
 
@@ -177,7 +199,9 @@ class Training:
             self.emit[k]("checkpoint", step=self.step.done, path=str(path))
 
     def _resume(self) -> None:
-        """Take the checkpoint up, where there is one with every member of this job; else begin at step 0."""
+        """Take the checkpoint up, where there is one with every member of this job; else begin at
+        step 0.
+        """
         state = checkpoints.load(self.path) if self.path else None
         keys = [config.key for config in self.configs]
         if state is None or not set(keys) <= set(state["keys"]):
@@ -190,7 +214,11 @@ class Training:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory held: allocated on a CUDA device since the job began, else resident since the process began."""
+    """The most memory held: allocated on a CUDA device since the job began, else resident since the
+    process began.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

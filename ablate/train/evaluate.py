@@ -1,4 +1,6 @@
-"""What is measured on held-out text: loss, bits per byte, accuracy, and at the end what the study's `[eval]` asks for."""
+"""What is measured on held-out text: loss, bits per byte, accuracy, and at the end what the study's
+`[eval]` asks for.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Score:
         return (self.nats.sum(1) / (math.log(2) * self.bytes.sum(1))).tolist()
 
     def by_position(self) -> list[tuple[int, Values]]:
-        """(first position, loss) of positions 0, 1, 2–3, 4–7, 8–15, …; where none was scored, it is left out."""
+        """(first position, loss) of positions 0, 1, 2–3, 4–7, 8–15, …; where none was scored, it is
+        left out.
+        """
         edges = [0, *(1 << k for k in range(self.nats.shape[1].bit_length())), self.nats.shape[1]]
         spans = [slice(start, end) for start, end in pairwise(edges) if start < end]
         return [
@@ -58,20 +62,32 @@ class Score:
 
 
 class Evaluator:
-    """Measures the models of a step as they stand. `AblateError` at once for what cannot be measured on this text."""
+    """Measures the models of a step as they stand. `AblateError` at once for what cannot be
+    measured on this text.
+    """
 
-    def __init__(self, step: Step, configs: Sequence[RunConfig], evaluation: Evaluation, tokens: Tokens):
+    def __init__(
+        self, step: Step, configs: Sequence[RunConfig], evaluation: Evaluation, tokens: Tokens
+    ):
         self.step, self.evaluation = step, evaluation
         self.config = configs[0]
         self.pack = len(configs)
         lengths = tokens.byte_lengths
         mask = self.config.n_vocab - tokens.n_vocab  # [MASK] is never a target
-        spelt = torch.full((tokens.n_vocab,), torch.nan) if lengths is None else torch.from_numpy(lengths)
+        spelt = (
+            torch.full((tokens.n_vocab,), torch.nan)
+            if lengths is None
+            else torch.from_numpy(lengths)
+        )
         self.byte_lengths = torch.cat([spelt.float(), torch.zeros(mask)]).to(step.device)
-        self.windows = held_out_windows(tokens.held_out, self.config.n_ctx, evaluation.tokens).to(step.device)
+        self.windows = held_out_windows(tokens.held_out, self.config.n_ctx, evaluation.tokens).to(
+            step.device
+        )
         self.example = step.objective.test(self.windows)
         self.lengths = self._length_examples(tokens)
-        self.passages = {metric: passages(metric, self.config, tokens) for metric in evaluation.downstream}
+        self.passages = {
+            metric: passages(metric, self.config, tokens) for metric in evaluation.downstream
+        }
         self.latest: Score | None = None
 
     def held_out(self) -> Score:
@@ -88,36 +104,52 @@ class Evaluator:
             ("accuracy", 0, score.accuracy),
         ]
         found += [("loss_at_position", place, loss) for place, loss in score.by_position()]
-        found += [("loss_at_length", factor, self._score(example).loss) for factor, example in self.lengths.items()]
+        found += [
+            ("loss_at_length", factor, self._score(example).loss)
+            for factor, example in self.lengths.items()
+        ]
         return found + self._streams() + self._probes() + self._downstream()
 
     def _streams(self) -> list[Final]:
-        """RMS and token similarity of the stream, at 0 before the first block and at k behind the k-th."""
+        """RMS and token similarity of the stream, at 0 before the first block and at k behind the
+        k-th.
+        """
         inputs = self.example.inputs[:, : self.config.batch_size]
         parts = inputs.split(self.step.micro_batch, 1)
         with self._quiet():
             measured = [self.step.model.stream(part) for part in parts]
         rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
-        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[:, None, None]
+        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[
+            :, None, None
+        ]
         rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
         per_place = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
             final
             for place, (rms_there, similarity_there) in enumerate(per_place)
-            for final in (("stream_rms", place, rms_there), ("token_similarity", place, similarity_there))
+            for final in (
+                ("stream_rms", place, rms_there),
+                ("token_similarity", place, similarity_there),
+            )
         ]
 
     def _length_examples(self, tokens: Tokens) -> dict[float, Example]:
-        """Contexts of several lengths, with the same tokens scored; those that the position encoding reaches."""
+        """Contexts of several lengths, with the same tokens scored; those that the position
+        encoding reaches.
+        """
         n_ctx, contexts = self.config.n_ctx, self.evaluation.contexts(self.config)
         if not contexts:
             return {}
-        windows = length_windows(tokens.held_out, n_ctx, self.evaluation.lengths, self.evaluation.tokens).to(self.step.device)
+        windows = length_windows(
+            tokens.held_out, n_ctx, self.evaluation.lengths, self.evaluation.tokens
+        ).to(self.step.device)
         whole = self.step.objective.test(windows)
         return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in contexts.items()}
 
     def _probes(self) -> list[Final]:
-        """Of masked models: loss and accuracy at every ratio of the probe grid, and the pseudo-perplexity."""
+        """Of masked models: loss and accuracy at every ratio of the probe grid, and the
+        pseudo-perplexity.
+        """
         objective, probe = self.step.objective, self.evaluation.probe
         if not isinstance(objective, Masked):
             return []
@@ -126,10 +158,15 @@ class Evaluator:
             score = self._score(objective.probe(self.windows, ratio, probe))
             found += [("probe_loss", ratio, score.loss), ("probe_accuracy", ratio, score.accuracy)]
         alone = self._score(objective.alone(self.windows, len(self.windows)))
-        return [*found, ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss])]
+        return [
+            *found,
+            ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss]),
+        ]
 
     def _downstream(self) -> list[Final]:
-        """Accuracies of linear probes on the features of passages, averaged over a passage's tokens."""
+        """Accuracies of linear probes on the features of passages, averaged over a passage's
+        tokens.
+        """
         found: list[Final] = []
         for metric, asked in self.passages.items():
             features = []
@@ -155,7 +192,10 @@ class Evaluator:
         sums = torch.zeros(4, self.pack, length, dtype=torch.float64)
         with self._quiet():
             for first in range(0, example.inputs.shape[1], at_once):
-                part = (tensor[:, first : first + at_once].expand(self.pack, -1, -1) for tensor in example)
+                part = (
+                    tensor[:, first : first + at_once].expand(self.pack, -1, -1)
+                    for tensor in example
+                )
                 sums += self._sums(*part).cpu()
         return Score(*sums)
 
@@ -165,5 +205,7 @@ class Evaluator:
             logits = self.step.model.head(self.step.model.features(inputs))
         loss, _ = cross_entropy(logits, targets)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
-        per_token = torch.stack((loss, hits, torch.ones_like(loss), self.byte_lengths[targets].to(loss.dtype)))
+        per_token = torch.stack(
+            (loss, hits, torch.ones_like(loss), self.byte_lengths[targets].to(loss.dtype))
+        )
         return (per_token * weights).sum(2)

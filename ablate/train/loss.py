@@ -1,4 +1,6 @@
-"""Cross-entropy from logits of any precision, in float32 or better, without a second copy of the logits."""
+"""Cross-entropy from logits of any precision, in float32 or better, without a second copy of the
+logits.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from torch import Tensor
 
 
 class CrossEntropy(torch.autograd.Function):
-    """Per token: −log softmax(logits)[target], and log Σ exp logits (for the z-loss, arXiv:2204.02311).
+    """Per token: −log softmax(logits)[target], and log Σ exp logits (for the z-loss,
+    arXiv:2204.02311).
 
-    Autograd's own would keep the logits in float32 beside those of the matrix product; this keeps the latter alone, and
-    compiled code makes none in float32 at all. Head and loss by chunks of tokens gained no speed at 124M parameters; where
-    logits do not fit, a micro-batch has fewer.
+    Autograd's own would keep the logits in float32 beside those of the matrix product; this keeps
+    the latter alone, and compiled code makes none in float32 at all. Head and loss by chunks of
+    tokens gained no speed at 124M parameters; where logits do not fit, a micro-batch has fewer.
     """
 
     @staticmethod
@@ -23,7 +26,9 @@ class CrossEntropy(torch.autograd.Function):
         return normaliser - chosen, normaliser
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]
+    ) -> None:
         logits, targets = inputs
         ctx.save_for_backward(logits, targets, output[1])
 
@@ -36,7 +41,9 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of every token and its log Σ exp logits. logits [..., V], targets [...] (int64) → [...], [...], float32 or float64."""
+    """Loss of every token and its log Σ exp logits. logits [..., V], targets [...] (int64) → [...],
+    [...], float32 or float64.
+    """
     loss, normaliser = CrossEntropy.apply(logits, targets)
     return loss, normaliser
 

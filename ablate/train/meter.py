@@ -1,4 +1,6 @@
-"""The training series of a pack: per-step values from the device, averaged into at most some 200 points a run."""
+"""The training series of a pack: per-step values from the device, averaged into at most some 200
+points a run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""AdamW over K stacked runs, each with its own learning rate, weight decay and clipping (Loshchilov & Hutter 2019).
+"""AdamW over K stacked runs, each with its own learning rate, weight decay and clipping (Loshchilov
+& Hutter 2019).
 
-`torch.optim.AdamW` knows one learning rate for all its parameters. Here all parameters of a pack lie side by side in
-one buffer [K, N], so that an update is a few operations on whole rows, and a member is a row.
+`torch.optim.AdamW` knows one learning rate for all its parameters. Here all parameters of a pack
+lie side by side in one buffer [K, N], so that an update is a few operations on whole rows, and a
+member is a row.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ ALIGN = 64  # elements: every parameter starts on a boundary that matrix product
 class AdamW:
     """The parameters, their gradient and its two moments as rows [K, N].
 
-    Takes the storage of a module's parameters over: afterwards each is a view of `weights`. Those called `weight`
-    (matrices, embeddings) are decayed, the others (biases, gains, vectors) are not.
+    Takes the storage of a module's parameters over: afterwards each is a view of `weights`. Those
+    called `weight` (matrices, embeddings) are decayed, the others (biases, gains, vectors) are not.
     """
 
-    def __init__(self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8):
+    def __init__(
+        self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8
+    ):
         named = sorted(module.named_parameters(), key=lambda pair: not _decays(pair[0]))
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
@@ -33,13 +37,19 @@ class AdamW:
         room = [width + pad for width, pad in zip(widths, self._padding, strict=True)]
         self.n_decayed = sum(n for n, name in zip(room, self.names, strict=True) if _decays(name))
         self.weights = first.new_zeros(self.n_members, sum(room), requires_grad=False)
-        for p, width, row in zip(self.parameters, widths, self.weights.split(room, dim=1), strict=True):
+        for p, width, row in zip(
+            self.parameters, widths, self.weights.split(room, dim=1), strict=True
+        ):
             view = row[:, :width].view(p.shape)
             view.copy_(p.detach())
             p.data = view
         self.mean = torch.zeros_like(self.weights)
         self.square = torch.zeros_like(self.weights)
-        self._zeros = {pad: first.new_zeros(self.n_members, pad, requires_grad=False) for pad in set(self._padding) if pad}
+        self._zeros = {
+            pad: first.new_zeros(self.n_members, pad, requires_grad=False)
+            for pad in set(self._padding)
+            if pad
+        }
 
     def reset(self) -> None:
         """Forget all moments, as before the first step."""
@@ -56,11 +66,19 @@ class AdamW:
         return torch.cat(pieces, dim=1)
 
     @torch.no_grad()
-    def update(self, gradient: Tensor, step: Tensor, lr: Tensor, weight_decay: Tensor, clip: Tensor, alive: Tensor) -> Tensor:
+    def update(
+        self,
+        gradient: Tensor,
+        step: Tensor,
+        lr: Tensor,
+        weight_decay: Tensor,
+        clip: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
         """One step with gradient [K, N]. Returns each member's gradient norm [K], before clipping.
 
-        step: 0-d, floating, 0 at first. lr, weight_decay, clip (largest norm, inf for none), alive (boolean; a member that
-        is not keeps its weights whatever its gradient): [K].
+        step: 0-d, floating, 0 at first. lr, weight_decay, clip (largest norm, inf for none), alive
+        (boolean; a member that is not keeps its weights whatever its gradient): [K].
         """
         beta1, beta2 = self.betas
         norm = torch.linalg.vector_norm(gradient, dim=1)

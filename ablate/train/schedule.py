@@ -1,4 +1,6 @@
-"""Learning-rate schedules: the share of the peak rate at a step, computed on the device, without a branch."""
+"""Learning-rate schedules: the share of the peak rate at a step, computed on the device, without a
+branch.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,16 @@ from torch import Tensor
 
 
 class Schedule:
-    """A linear rise over the warm-up, then `falling`. One class a level of the factor `schedule`."""
+    """A linear rise over the warm-up, then `falling`. One class a level of the factor
+    `schedule`.
+    """
 
     def __call__(self, step: Tensor, steps: Tensor, warmup: Tensor) -> Tensor:
-        """The share of the peak learning rate with which optimiser step `step` (0 … steps − 1) is made.
+        """The share of the peak learning rate with which optimiser step `step` (0 … steps − 1) is
+        made.
 
-        step, steps: numbers of steps, floating; warmup: the steps that the rise takes (0 for none). Any one shape.
+        step, steps: numbers of steps, floating; warmup: the steps that the rise takes (0 for none).
+        Any one shape.
         """
         rising = ((step + 1) / warmup).clamp(max=1)
         return rising * self.falling(step, steps, warmup)
@@ -51,5 +57,7 @@ class WarmupStableDecay(Schedule):
 
 
 def _share(step: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """How much of the way from `start` to `end` lies behind `step`, within 0 and 1; 0 where there is no way."""
+    """How much of the way from `start` to `end` lies behind `step`, within 0 and 1; 0 where there
+    is no way.
+    """
     return ((step - start) / (end - start).clamp(min=1)).clamp(0, 1)

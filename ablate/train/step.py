@@ -1,4 +1,6 @@
-"""One training step of a pack as a function on static tensors: run eagerly on a CPU, captured in a CUDA graph on a GPU."""
+"""One training step of a pack as a function on static tensors: run eagerly on a CPU, captured in a
+CUDA graph on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,38 @@ from ablate.train.schedule import Schedule
 
 RING = 256  # steps, at most, whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
-TEXT_BYTES = 1 << 32  # of text, at most, on the device; windows of a larger one are gathered on the host
+TEXT_BYTES = (
+    1 << 32
+)  # of text, at most, on the device; windows of a larger one are gathered on the host
 
-LOADED = ("seed", "lr", "weight_decay", "mask_ratio", "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
+LOADED = (
+    "seed",
+    "lr",
+    "weight_decay",
+    "mask_ratio",
+    "steps",
+    "warmup",
+    "grad_clip",
+    "corpus",
+    "corpus_hash",
+)
 
 
 class Step:
     """A model, its optimiser and all that a step reads and writes, at fixed addresses.
 
-    The fields named in `LOADED` are tensors, or decide nothing but the text, so that `load` makes the same step, with
-    its compiled code and captured graph, serve other runs.
+    The fields named in `LOADED` are tensors, or decide nothing but the text, so that `load` makes
+    the same step, with its compiled code and captured graph, serve other runs.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0, recompute: bool = False):
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        tokens: Tokens,
+        device: str,
+        micro_batch: int = 0,
+        recompute: bool = False,
+    ):
         self.config = config = configs[0]
         self.device = torch.device(device)
         self.micro_batch = micro_batch or config.batch_size
@@ -45,7 +66,9 @@ class Step:
         self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
-        self.objective: Objective = factor("objective").load(config.objective)(configs, tokens, self.device)
+        self.objective: Objective = factor("objective").load(config.objective)(
+            configs, tokens, self.device
+        )
         self.schedule: Schedule = factor("schedule").load(config.schedule)()
 
         def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
@@ -53,11 +76,15 @@ class Step:
 
         window = pack * config.batch_size * (config.n_ctx + 1)
         self.ring = max(1, min(RING, RING_BYTES // (4 * window)))
-        self.windows = zeros(self.ring, pack, config.batch_size, config.n_ctx + 1, dtype=torch.int32)
+        self.windows = zeros(
+            self.ring, pack, config.batch_size, config.n_ctx + 1, dtype=torch.int32
+        )
         self.metrics = zeros(self.ring, len(SERIES), pack)
         self.number = zeros(dtype=torch.int64)  # steps made
         self.alive = zeros(pack, dtype=torch.bool)
-        self.diverged_at = zeros(pack, dtype=torch.int64)  # number of the step whose loss was not finite, or 0
+        self.diverged_at = zeros(
+            pack, dtype=torch.int64
+        )  # number of the step whose loss was not finite, or 0
         self.lr, self.weight_decay, self.clip = zeros(pack), zeros(pack), zeros(pack)
         self.steps, self.warmup = zeros(), zeros()
         self.load(configs, tokens)
@@ -67,7 +94,9 @@ class Step:
         first = configs[0]
         seeds = [config.seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
-        self.batches = Batches(tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, where)
+        self.batches = Batches(
+            tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, where
+        )
         self.objective.load(configs)
         self.model.initialise(seeds)
         self.steps.fill_(first.steps)
@@ -86,7 +115,9 @@ class Step:
         self.alive.fill_(True)
 
     def run(self, n: int, stop: Callable[[], bool]) -> int:
-        """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps made."""
+        """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps
+        made.
+        """
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
         windows = self.batches.several(self.done, n).to(self.windows.dtype)
         self.windows.index_copy_(0, slots, windows.to(self.device))
@@ -98,7 +129,9 @@ class Step:
         return n
 
     def read(self, n: int) -> tuple[NDArray[np.float64], list[int]]:
-        """The metrics of the last n steps, [n, len(SERIES), K], and where members diverged (0: not). Waits for the device."""
+        """The metrics of the last n steps, [n, len(SERIES), K], and where members diverged (0:
+        not). Waits for the device.
+        """
         slots = torch.arange(self.done - n, self.done, device=self.device) % self.ring
         rows = self.metrics[slots].cpu().double().numpy()
         return rows, self.diverged_at.tolist()
@@ -106,7 +139,9 @@ class Step:
     def state(self) -> dict[str, Any]:
         """What the steps still to come depend on, on the CPU."""
         tensors = self._state()
-        return {"done": self.done, "names": self.optimiser.names} | {name: t.cpu().clone() for name, t in tensors.items()}
+        return {"done": self.done, "names": self.optimiser.names} | {
+            name: t.cpu().clone() for name, t in tensors.items()
+        }
 
     def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
         """Go on from `state`, whose members `rows` [K] are those of this step."""
@@ -121,7 +156,7 @@ class Step:
         moments = {"weights": adamw.weights, "mean": adamw.mean, "square": adamw.square}
         return moments | {"alive": self.alive, "diverged_at": self.diverged_at}
 
-    # -- the step ---------------------------------------------------------------------------------------------------
+    # -- the step ----------------------------------------------------------------------------------
 
     def step(self) -> None:
         """One step. Touches static tensors alone and never waits for the device."""
@@ -150,7 +185,9 @@ class Step:
         return self.objective.train(windows, self.number)
 
     def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and cross-entropy; [K]."""
+        """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and
+        cross-entropy; [K].
+        """
         with self.autocast():
             features = self.model.features(part.inputs)
         return self._score(features, part, scored)
@@ -167,7 +204,9 @@ class Step:
 
     @torch.no_grad()
     def _finish(self, loss: Tensor, gradient: Tensor) -> None:
-        """Divergence, clipping, optimiser, metrics, and the number of steps. loss [K], gradient [K, N]."""
+        """Divergence, clipping, optimiser, metrics, and the number of steps. loss [K], gradient [K,
+        N].
+        """
         ends = self.alive & ~loss.isfinite()
         self.diverged_at.copy_(torch.where(ends, self.number + 1, self.diverged_at))
         self.alive.logical_and_(~ends)
@@ -180,4 +219,6 @@ class Step:
 
     def autocast(self) -> AbstractContextManager[None]:
         """The precision of matrix products."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16")
+        return torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+        )

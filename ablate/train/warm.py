@@ -1,4 +1,6 @@
-"""Warm steps: captured in CUDA graphs, compiled where that pays, and kept for further runs of their shape."""
+"""Warm steps: captured in CUDA graphs, compiled where that pays, and kept for further runs of their
+shape.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,34 @@ from ablate.errors import unknown
 from ablate.text import Tokens
 from ablate.train.step import LOADED, Step
 
-# What of a step is compiled: nothing, each block and what stands before and after them, or all at once. Seconds until the
-# first step, and a step's time as a share of the eager one's, which was 0.39 to 0.63 with blocks and 0.39 to 0.65 as a whole:
-# of one run and of packs of 3 to 8, of 0.6M to 124M parameters (H200, torch 2.11; `benchmarks/RESULTS.md`).
+# What of a step is compiled: nothing, each block and what stands before and after them, or all at
+# once. Seconds until the first step, and a step's time as a share of the eager one's, which was
+# 0.39 to 0.63 with blocks and 0.39 to 0.65 as a whole: of one run and of packs of 3 to 8, of 0.6M
+# to 124M parameters (H200, torch 2.11; `benchmarks/RESULTS.md`).
 SETUP = {"eager": 1.0, "block": 8.0, "whole": 30.0}
 TIME = {"eager": 1.0, "block": 0.5, "whole": 0.48}
-FIRST = 15.0  # seconds more, for what a process compiles first: the compiler itself, its helpers, what all shapes have in common
+# seconds more, for what a process compiles first: the compiler itself, its helpers, what all shapes
+# have in common
+FIRST = 15.0
 HIDDEN = 2 / 3  # of a set-up, where workers take turns: it passes while the others train
 MODES = tuple(SETUP)
 
-LONG = 60.0  # seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step was timed
+# seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step
+# was timed
+LONG = 60.0
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
-KEPT = {"cuda": 8, "cpu": 1, "mps": 1}  # steps, while their memory is not needed; where nothing is compiled, little is saved
+KEPT = {
+    "cuda": 8,
+    "cpu": 1,
+    "mps": 1,
+}  # steps, while their memory is not needed; where nothing is compiled, little is saved
 
 
 class Warm:
     """A step that serves job after job, and how it is run.
 
-    `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which replaying does not show.
+    `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which
+    replaying does not show.
     """
 
     compiler_begun: ClassVar[bool] = False  # in this process
@@ -50,10 +62,11 @@ class Warm:
         self._eager_pace = 0.0
 
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
-        """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is done first.
+        """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is
+        done first.
 
-        Call it at the job's first step. shared: other workers train meanwhile. A step on a CPU, or on a device without graphs,
-        is run as it is.
+        Call it at the job's first step. shared: other workers train meanwhile. A step on a CPU, or
+        on a device without graphs, is run as it is.
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
@@ -62,11 +75,24 @@ class Warm:
         recompute = self.step.model.recompute
         if wanted == "auto":
             if not self._eager_pace:
-                flops = self.step.model.pack * sizes.train_flops(self.step.config) * steps / self.step.config.steps
-                self._capture(possible("whole", recompute) if flops / 5e14 > LONG and can_compile() else "eager")
+                flops = (
+                    self.step.model.pack
+                    * sizes.train_flops(self.step.config)
+                    * steps
+                    / self.step.config.steps
+                )
+                self._capture(
+                    possible("whole", recompute)
+                    if flops / 5e14 > LONG and can_compile()
+                    else "eager"
+                )
             self.seconds += self._eager_pace * steps
             first = not Warm.compiler_begun
-            wanted = worthwhile(self.seconds, self.mode, shared=shared, first=first) if can_compile() else self.mode
+            wanted = (
+                worthwhile(self.seconds, self.mode, shared=shared, first=first)
+                if can_compile()
+                else self.mode
+            )
         wanted = possible(wanted, recompute)
         if wanted != self.mode or self.step.replay == self.step.step:
             self._capture(wanted)
@@ -82,58 +108,75 @@ class Warm:
 
 
 def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool = False) -> str:
-    """The mode to run in when eager steps take `seconds`, those of earlier jobs included, and `mode` is there already.
+    """The mode to run in when eager steps take `seconds`, those of earlier jobs included, and
+    `mode` is there already.
 
-    Counting what was spent before decides as one does between renting and buying: a shape that keeps coming is worth
-    its compiler, though no single job is. shared: other workers train meanwhile. first: this process has compiled nothing yet.
+    Counting what was spent before decides as one does between renting and buying: a shape that
+    keeps coming is worth its compiler, though no single job is. shared: other workers train
+    meanwhile. first: this process has compiled nothing yet.
     """
     waited = 1 - HIDDEN if shared else 1
 
     def cost(other: str) -> float:
-        return TIME[other] * seconds + (waited * (SETUP[other] + FIRST * first) if other != mode else 0)
+        return TIME[other] * seconds + (
+            waited * (SETUP[other] + FIRST * first) if other != mode else 0
+        )
 
     return min(MODES[MODES.index(mode) :], key=cost)
 
 
 def possible(mode: str, recompute: bool) -> str:
-    """The mode; blocks that are computed again are compiled one by one instead: together they still took 92% of the memory."""
+    """The mode; blocks that are computed again are compiled one by one instead: together they still
+    took 92% of the memory.
+    """
     return "block" if recompute and mode == "whole" else mode
 
 
 def can_compile() -> bool:
-    """Whether there is the C compiler that Triton needs to start a kernel; container images often lack one."""
+    """Whether there is the C compiler that Triton needs to start a kernel; container images often
+    lack one.
+    """
     return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
 
 
 def compiled(step: Step, mode: str) -> None:
     """Let `mode` decide what of a step is compiled when it runs next.
 
-    Combined kernels gain a single model 1 to 6%, the more the shorter its many kernels are. They cost packs 1 to 4%.
+    Combined kernels gain a single model 1 to 6%, the more the shorter its many kernels are. They
+    cost packs 1 to 4%.
     """
     model = step.model
     options: dict[str, Any] = {"combo_kernels": model.pack == 1}
     pieces: dict[str, list[tuple[object, str]]] = {
         "eager": [],
-        "block": [(block, "forward") for block in (*model.blocks, model.final_norm)]
-        + [(model, "start"), (step, "_example"), (step, "_score"), (step, "_finish")],
+        "block": (
+            [(block, "forward") for block in (*model.blocks, model.final_norm)]
+            + [(model, "start"), (step, "_example"), (step, "_score"), (step, "_finish")]
+        ),
         "whole": [(step, "_example"), (step, "_losses"), (step, "_finish")],
     }
     for owner, name in (piece for several in pieces.values() for piece in several):
         vars(owner).pop(name, None)  # what an earlier mode has put before the class's own
     if mode != "eager":
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 16  # shapes are many
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = (
+            1 << 16
+        )  # shapes are many
     for owner, name in pieces[mode]:
         own = getattr(owner, name)
         setattr(owner, name, _while_learning(torch.compile(own, **COMPILER, options=options), own))
 
 
 def _while_learning(fast: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """`fast` where gradients are wanted; else `own`: evaluations are too few to wait for a compiler."""
+    """`fast` where gradients are wanted; else `own`: evaluations are too few to wait for a
+    compiler.
+    """
     return lambda *arguments: (fast if torch.is_grad_enabled() else own)(*arguments)
 
 
 def capture(step: Step) -> None:
-    """Record a step in a CUDA graph, which `step.replay` runs from then on. Leaves the weights as they were."""
+    """Record a step in a CUDA graph, which `step.replay` runs from then on. Leaves the weights as
+    they were.
+    """
     step.replay = step.step
     weights = step.optimiser.weights.clone()
     current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
@@ -167,22 +210,35 @@ def timed(step: Step, n: int = 5) -> float:
 _WARM: OrderedDict[str, Warm] = OrderedDict()
 
 
-def warm_step(configs: Sequence[RunConfig], tokens: Tokens, device: str, micro_batch: int = 0, recompute: bool = False) -> Warm:
-    """A step at the start of `configs`: one that has served runs of this shape in this process, or a new one."""
+def warm_step(
+    configs: Sequence[RunConfig],
+    tokens: Tokens,
+    device: str,
+    micro_batch: int = 0,
+    recompute: bool = False,
+) -> Warm:
+    """A step at the start of `configs`: one that has served runs of this shape in this process, or
+    a new one.
+    """
     shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
     if key in _WARM:
         _WARM.move_to_end(key)
         _WARM[key].step.load(configs, tokens)
     else:
-        _make_room(sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute), torch.device(device))
+        _make_room(
+            sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute),
+            torch.device(device),
+        )
         _WARM[key] = Warm(Step(configs, tokens, device, micro_batch, recompute))
     return _WARM[key]
 
 
 def _make_room(needed: int, device: torch.device) -> None:
     """Forget the steps not used for longest, until a new one of `needed` bytes fits."""
-    while _WARM and (len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)):
+    while _WARM and (
+        len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)
+    ):
         _WARM.popitem(last=False)
         gc.collect()  # a compiled step and its methods hold each other
 
@@ -191,4 +247,8 @@ def _free(device: torch.device) -> int:
     """Bytes that this process may still take: those that no process has, within its own share."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return min(free, int(torch.cuda.get_per_process_memory_fraction(device.index) * total) - torch.cuda.memory_reserved(device))
+    return min(
+        free,
+        int(torch.cuda.get_per_process_memory_fraction(device.index) * total)
+        - torch.cuda.memory_reserved(device),
+    )

@@ -1,8 +1,10 @@
-"""Runs a study that learns while it runs: learning rates from a ladder, the number of seeds from a pilot.
+"""Runs a study that learns while it runs: learning rates from a ladder, the number of seeds from a
+pilot.
 
-Plan with what is decided, train what is missing of it, decide what the results allow, and again, until nothing is missing.
-A decision is stored before any run uses it. The store is the only record: all is worked out from it anew every time, so that a
-study that was stopped at any point goes on, and decides the same.
+Plan with what is decided, train what is missing of it, decide what the results allow, and again,
+until nothing is missing. A decision is stored before any run uses it. The store is the only record:
+all is worked out from it anew every time, so that a study that was stopped at any point goes on,
+and decides the same.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def run_study(
     console: Console,
     meanwhile: Callable[[], None] | None = None,
 ) -> launch.Outcome:
-    """Train what is missing of a study on some devices, stage after stage. For the options see `ablate.launch.run`."""
+    """Train what is missing of a study on some devices, stage after stage. For the options see
+    `ablate.launch.run`.
+    """
 
     def say(text: str) -> None:
         console.print(f"{study.name}: {text}", markup=False, highlight=False, soft_wrap=True)
@@ -63,7 +67,13 @@ def run_study(
         return advance(study, db, say)
 
     outcome = launch.run(
-        following(), db, then=following, meanwhile=meanwhile, places=places, fail_fast=fail_fast, console=console
+        following(),
+        db,
+        then=following,
+        meanwhile=meanwhile,
+        places=places,
+        fail_fast=fail_fast,
+        console=console,
     )
     if outcome.exit_code < 128:
         for sentence in status.waiting(db, study.name):
@@ -74,7 +84,9 @@ def run_study(
 def advance(study: Study, db: Database, say: Callable[[str], None]) -> Plan:
     """Decide what the stored results allow, and store it; the plan that follows."""
     while True:
-        study_id = register(db, learn(study, db).plan)  # takes back results that were measured otherwise than the study says
+        study_id = register(
+            db, learn(study, db).plan
+        )  # takes back results that were measured otherwise than the study says
         learnt = learn(study, db)
         if not learnt.new and not learnt.void:
             return learnt.plan
@@ -85,14 +97,18 @@ def advance(study: Study, db: Database, say: Callable[[str], None]) -> Plan:
 
 def learn(study: Study, db: Database) -> Learnt:
     """Work out how far a study has come. Reads only."""
-    stored = {(decision.cell, decision.name): decision for decision in decisions.read(db, study.name)}
+    stored = {
+        (decision.cell, decision.name): decision for decision in decisions.read(db, study.name)
+    }
     known, new, tried = _rates(plan(study), db, stored)
     made = plan(study, known, tried)
     if study.two_stage:
         counts, more = _seeds(made, db, stored)
         known, new = [*known, *counts], [*new, *more]
         made = plan(study, known, tried)
-    return Learnt(made, tuple(new), tuple(decision for decision in stored.values() if decision not in known))
+    return Learnt(
+        made, tuple(new), tuple(decision for decision in stored.values() if decision not in known)
+    )
 
 
 def _told(decision: Decision) -> str:
@@ -100,27 +116,39 @@ def _told(decision: Decision) -> str:
     if decision.name == "lr":
         tried = f"{decision.value:g}, the best of {len(evidence['rates'])}"
         if not any(value is not None for value in evidence["values"]):
-            tried = f"{decision.value:g}, the lowest of {len(evidence['rates'])}, at all of which it diverged"
+            tried = (
+                f"{decision.value:g}, the lowest of {len(evidence['rates'])}, at all of which it"
+                " diverged"
+            )
         elif evidence["at_edge"]:
             tried += ", at the edge of what was tried"
         return f"learning rate of {evidence['group']}: {tried}"
     wanted = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {wanted}" if evidence["capped"] else ""
-    return f"{evidence['stratum'] or 'all cells'}: {decision.value:g} seeds after a pilot of {len(evidence['pilot'])}{capped}"
+    return (
+        f"{evidence['stratum'] or 'all cells'}: {decision.value:g} seeds after a pilot of"
+        f" {len(evidence['pilot'])}{capped}"
+    )
 
 
 def _basis(study: Study, *question: Any) -> str:
-    """A hash of what is decided on, and by which number: when that changes, an earlier decision is void."""
+    """A hash of what is decided on, and by which number: when that changes, an earlier decision is
+    void.
+    """
     measured = measure(study.evaluation)
     by = study.metric, measured.get(metrics.final(study.metric)[0], measured["loss"])
     return hashlib.sha256(json.dumps([by, question]).encode()).hexdigest()
 
 
-# -- learning rates ------------------------------------------------------------------------------------------------------
+# -- learning rates --------------------------------------------------------------------------------
 
 
-def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], list[Decision], dict[str, Sequence[float]]]:
-    """The groups' rates that are stored, those that can be chosen now, and per group all that were tried or come next."""
+def _rates(
+    made: Plan, db: Database, stored: Stored
+) -> tuple[list[Decision], list[Decision], dict[str, Sequence[float]]]:
+    """The groups' rates that are stored, those that can be chosen now, and per group all that were
+    tried or come next.
+    """
     study, tune = made.study, made.study.tune
     known, new = [], []
     tried: dict[str, Sequence[float]] = {}
@@ -150,7 +178,9 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
                 "seeds": seeds(study),
                 "ladder": ladder(tune),
                 "rates": found.rates,
-                "values": [values[lr] if math.isfinite(values[lr]) else None for lr in found.rates],  # null: diverged
+                "values": [
+                    values[lr] if math.isfinite(values[lr]) else None for lr in found.rates
+                ],  # null: diverged
                 "at_edge": found.at_edge,
             }
             new.append(Decision(cell, "lr", found.best, evidence))
@@ -158,14 +188,20 @@ def _rates(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
 
 
 def _by_rate(study: Study, tune: Tune, config: RunConfig, db: Database) -> dict[float, float]:
-    """Rate → metric, the mean over the tuning seeds, of the rates whose runs all have their result; NaN where one diverged."""
+    """Rate → metric, the mean over the tuning seeds, of the rates whose runs all have their result;
+    NaN where one diverged.
+    """
     halves = range(-2 * WIDEST, 2 * (tune.points + WIDEST) - 1)
     keys = {
         lr: [config.model_copy(update={"lr": lr, "seed": seed}).key for seed in seeds(study)]
         for lr in (rate(tune, half / 2) for half in halves)
     }
     values = decisions.values(db, [key for each in keys.values() for key in each], study.metric)
-    return {lr: fmean(values[key] for key in each) for lr, each in keys.items() if all(key in values for key in each)}
+    return {
+        lr: fmean(values[key] for key in each)
+        for lr, each in keys.items()
+        if all(key in values for key in each)
+    }
 
 
 def _cost(value: float, goal: str) -> float:
@@ -175,14 +211,18 @@ def _cost(value: float, goal: str) -> float:
     return value if goal == "min" else -value
 
 
-# -- seeds ---------------------------------------------------------------------------------------------------------------
+# -- seeds -----------------------------------------------------------------------------------------
 
 
 def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], list[Decision]]:
-    """How many seeds each stratum gets, as stored, and where that can be decided now. Strata in which a rate waits are left."""
+    """How many seeds each stratum gets, as stored, and where that can be decided now. Strata in
+    which a rate waits are left.
+    """
     study, two_stage = made.study, made.study.two_stage
     assert two_stage
-    keys = {(run.cell, run.config.seed): run.config.key for run in made.runs if run.role == "compare"}
+    keys = {
+        (run.cell, run.config.seed): run.config.key for run in made.runs if run.role == "compare"
+    }
     values = decisions.values(db, list(keys.values()), study.metric)
     known, new = [], []
     for stratum, cells in _strata(made).items():
@@ -196,7 +236,10 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
         elif all(key in values for key in pilot):
             wanted = {
                 contrast.cell: _wanted(
-                    [values[keys[contrast.cell, seed]] - values[keys[contrast.baseline, seed]] for seed in study.seeds],
+                    [
+                        values[keys[contrast.cell, seed]] - values[keys[contrast.baseline, seed]]
+                        for seed in study.seeds
+                    ],
                     two_stage.resolution,
                 )
                 for contrast in made.contrasts
@@ -210,7 +253,9 @@ def _seeds(made: Plan, db: Database, stored: Stored) -> tuple[list[Decision], li
                 "metric": study.metric,
                 "pilot": study.seeds,
                 "resolution": two_stage.resolution,
-                "wanted": wanted,  # by cell, before the cap; null: too few whole pairs to know its noise
+                "wanted": (
+                    wanted
+                ),  # by cell, before the cap; null: too few whole pairs to know its noise
                 "capped": most > two_stage.most,
             }
             new.append(Decision(cells[0], "seeds", min(most, two_stage.most), evidence))
@@ -227,11 +272,16 @@ def _strata(made: Plan) -> dict[str, list[str]]:
 
 
 def _wanted(differences: list[float], resolution: float) -> int | None:
-    """Seeds that a contrast asks for: its pairs, and those that the pilot lost, which a mean has no use for.
+    """Seeds that a contrast asks for: its pairs, and those that the pilot lost, which a mean has no
+    use for.
 
     One that has lost all pairs but one asks for none: more seeds would be lost alike.
     """
     from ablate import stats  # scipy, of which no study has a need before its pilot has ended
 
     whole = [difference for difference in differences if math.isfinite(difference)]
-    return stats.two_stage(whole, resolution) + len(differences) - len(whole) if len(whole) > 1 else None
+    return (
+        stats.two_stage(whole, resolution) + len(differences) - len(whole)
+        if len(whole) > 1
+        else None
+    )

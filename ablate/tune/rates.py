@@ -1,4 +1,6 @@
-"""Which learning rate is tried next and which is the best, by Optuna; how much a model depends on it."""
+"""Which learning rate is tried next and which is the best, by Optuna; how much a model depends on
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,21 @@ class Search:
 
 
 def search(tune: Tune, cost: Callable[[float], float | None]) -> Search:
-    """Go through the ladder; while the best rate is at its edge, one step further (at most `WIDEST`); then once around the best.
+    """Go through the ladder; while the best rate is at its edge, one step further (at most
+    `WIDEST`); then once around the best.
 
-    cost: of a learning rate, the smaller the better, inf where it diverged, None where there is no result yet. Of equal costs
-    the lowest rate is the best. The same costs give the same search: it is gone through anew at every call.
+    cost: of a learning rate, the smaller the better, inf where it diverged, None where there is no
+    result yet. Of equal costs the lowest rate is the best. The same costs give the same search: it
+    is gone through anew at every call.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="minimize")
     low, high = 0, tune.points - 1
-    ends = optuna.distributions.FloatDistribution(rate(tune, low - WIDEST), rate(tune, high + WIDEST), log=True)
+    ends = optuna.distributions.FloatDistribution(
+        rate(tune, low - WIDEST), rate(tune, high + WIDEST), log=True
+    )
     places: Sequence[float] = range(tune.points)
     refined = False
     while True:
@@ -66,14 +72,18 @@ def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:
 
 
 def sensitivity(losses: Sequence[float], ceiling: float) -> float:
-    """Learning-rate sensitivity (Wortsman et al. 2023, arXiv:2309.14322): by how much a rate of the range misses the best one.
+    """Learning-rate sensitivity (Wortsman et al. 2023, arXiv:2309.14322): by how much a rate of the
+    range misses the best one.
 
-    losses: final losses of one model at rates that are evenly spaced on a log scale, NaN or inf where it diverged. ceiling: the
-    loss before training, which stands for all that is higher. The mean of min(loss, ceiling) − the least of them, in the unit of
-    the losses; NaN where none is finite.
+    losses: final losses of one model at rates that are evenly spaced on a log scale, NaN or inf
+    where it diverged. ceiling: the loss before training, which stands for all that is higher. The
+    mean of min(loss, ceiling) − the least of them, in the unit of the losses; NaN where none is
+    finite.
     """
     finite = [math.isfinite(loss) for loss in losses]
     if not any(finite):
         return math.nan
-    capped = [min(loss, ceiling) if known else ceiling for loss, known in zip(losses, finite, strict=True)]
+    capped = [
+        min(loss, ceiling) if known else ceiling for loss, known in zip(losses, finite, strict=True)
+    ]
     return math.fsum(capped) / len(capped) - min(capped)

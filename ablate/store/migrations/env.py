@@ -1,4 +1,6 @@
-"""Alembic's entry: runs on the connection, inside the transaction, that `ablate.store.migrate` hands over."""
+"""Alembic's entry: runs on the connection, inside the transaction, that `ablate.store.migrate`
+hands over.
+"""
 
 from alembic import context
 

@@ -79,7 +79,9 @@ def upgrade() -> None:
         sa.Column("n_params", sa.Integer(), nullable=True),
         sa.Column("n_params_body", sa.Integer(), nullable=True),
         sa.Column("flops", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(["parent_run_id"], ["run.id"], name=op.f("fk_run_parent_run_id"), ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(
+            ["parent_run_id"], ["run.id"], name=op.f("fk_run_parent_run_id"), ondelete="SET NULL"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_run")),
         sa.UniqueConstraint("key", name=op.f("uq_run_key")),
     )
@@ -112,7 +114,9 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("sha256", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name=op.f("fk_artifact_run_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["run.id"], name=op.f("fk_artifact_run_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("run_id", "kind", "path", name=op.f("pk_artifact")),
         sqlite_with_rowid=False,
     )
@@ -142,15 +146,27 @@ def upgrade() -> None:
         sa.Column("journal_offset", sa.Integer(), nullable=False),
         sa.Column("evaluation", sa.Text(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name=op.f("fk_attempt_run_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["run.id"], name=op.f("fk_attempt_run_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_attempt")),
         sa.UniqueConstraint("journal", name=op.f("uq_attempt_journal")),
         sa.UniqueConstraint("run_id", "n", name=op.f("uq_attempt_run_id")),
     )
     op.create_index(
-        "ix_attempt_accepted", "attempt", ["run_id"], unique=True, sqlite_where=sa.text("status IN ('complete', 'diverged')")
+        "ix_attempt_accepted",
+        "attempt",
+        ["run_id"],
+        unique=True,
+        sqlite_where=sa.text("status IN ('complete', 'diverged')"),
     )
-    op.create_index("ix_attempt_running", "attempt", ["run_id"], unique=True, sqlite_where=sa.text("status = 'running'"))
+    op.create_index(
+        "ix_attempt_running",
+        "attempt",
+        ["run_id"],
+        unique=True,
+        sqlite_where=sa.text("status = 'running'"),
+    )
     op.create_table(
         "cell",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -158,7 +174,9 @@ def upgrade() -> None:
         sa.Column("label", sa.Text(), nullable=False),
         sa.Column("stratum", sa.Text(), nullable=False),
         sa.Column("active", sa.Boolean(), nullable=False),
-        sa.ForeignKeyConstraint(["study_id"], ["study.id"], name=op.f("fk_cell_study_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["study_id"], ["study.id"], name=op.f("fk_cell_study_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_cell")),
         sa.UniqueConstraint("study_id", "label", name=op.f("uq_cell_study_id")),
     )
@@ -168,7 +186,9 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("at", sa.Float(), nullable=False),
         sa.Column("value", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name=op.f("fk_final_run_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["run.id"], name=op.f("fk_final_run_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("run_id", "name", "at", name=op.f("pk_final")),
         sqlite_with_rowid=False,
     )
@@ -178,7 +198,9 @@ def upgrade() -> None:
         sa.Column("factor", sa.Text(), nullable=False),
         sa.Column("level", sa.Text(), nullable=False),
         sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["cell_id"], ["cell.id"], name=op.f("fk_cell_level_cell_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["cell_id"], ["cell.id"], name=op.f("fk_cell_level_cell_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("cell_id", "factor", name=op.f("pk_cell_level")),
         sqlite_with_rowid=False,
     )
@@ -192,12 +214,25 @@ def upgrade() -> None:
         sa.Column("level", sa.Text(), nullable=False),
         sa.Column("cell_id", sa.Integer(), nullable=False),
         sa.Column("baseline_id", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["baseline_id"], ["cell.id"], name=op.f("fk_contrast_baseline_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["cell_id"], ["cell.id"], name=op.f("fk_contrast_cell_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["study_id"], ["study.id"], name=op.f("fk_contrast_study_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["baseline_id"], ["cell.id"], name=op.f("fk_contrast_baseline_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["cell_id"], ["cell.id"], name=op.f("fk_contrast_cell_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["study_id"], ["study.id"], name=op.f("fk_contrast_study_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_contrast")),
         sa.UniqueConstraint(
-            "study_id", "family", "stratum", "factor", "level", "cell_id", "baseline_id", name=op.f("uq_contrast_study_id")
+            "study_id",
+            "family",
+            "stratum",
+            "factor",
+            "level",
+            "cell_id",
+            "baseline_id",
+            name=op.f("uq_contrast_study_id"),
         ),
     )
     op.create_index(op.f("ix_contrast_baseline_id"), "contrast", ["baseline_id"], unique=False)
@@ -209,8 +244,12 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
         sa.Column("evidence", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["cell_id"], ["cell.id"], name=op.f("fk_decision_cell_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["study_id"], ["study.id"], name=op.f("fk_decision_study_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["cell_id"], ["cell.id"], name=op.f("fk_decision_cell_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["study_id"], ["study.id"], name=op.f("fk_decision_study_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("study_id", "cell_id", "name", name=op.f("pk_decision")),
         sqlite_with_rowid=False,
     )
@@ -220,8 +259,12 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["cell_id"], ["cell.id"], name=op.f("fk_member_cell_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name=op.f("fk_member_run_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["cell_id"], ["cell.id"], name=op.f("fk_member_cell_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["run.id"], name=op.f("fk_member_run_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("cell_id", "run_id", "role", name=op.f("pk_member")),
         sqlite_with_rowid=False,
     )
@@ -240,7 +283,9 @@ def upgrade() -> None:
         sa.Column("p", sa.Float(), nullable=True),
         sa.Column("p_holm", sa.Float(), nullable=True),
         sa.Column("input_hash", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["contrast_id"], ["contrast.id"], name=op.f("fk_effect_contrast_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["contrast_id"], ["contrast.id"], name=op.f("fk_effect_contrast_id"), ondelete="CASCADE"
+        ),
         sa.PrimaryKeyConstraint("contrast_id", "metric", "method", name=op.f("pk_effect")),
         sqlite_with_rowid=False,
     )
