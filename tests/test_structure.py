@@ -21,6 +21,7 @@ ORDER = [
         "text",
         "study",
         "sizes",
+        "kinds",
         "plan",
         "journal",
         "place",

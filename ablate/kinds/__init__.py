@@ -1,0 +1,170 @@
+"""What a run is. A kind says which fields a run has, what it costs and how it is trained.
+
+`Run` is one trained model: a kind, its resolved fields, a seed and perhaps a parent run. Everything
+outside `ablate.kinds` and the packages that a kind trains with treats a run through this module, so
+that another kind of run needs no change there.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate.config import Evaluation
+from ablate.errors import unknown
+
+Fields = Mapping[str, Any]  # name → JSON value, defaults written out, without the seed
+Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a journal event of one run
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a kind: a hyper-parameter that a study file may set."""
+
+    name: str
+    type: type
+    default: Any
+    meaning: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes. None is "unknown": it is shown as unknown and enters no sum."""
+
+    params: int | None = None
+    params_body: int | None = None  # without embeddings and head
+    tokens: int | None = None  # of the whole training
+    flops: float | None = None  # of the whole training
+    bytes: int | None = None  # peak memory of one run alone
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs of one kind to train together, in one worker, and how.
+
+    Attributes:
+        runs: Members of the pack; a kind that cannot pack gets one.
+        evaluation: What is measured on held-out text.
+        sources: Content hash of a corpus, tokenizer or file → its location.
+        checkpoint: File to checkpoint to, None for no checkpoints.
+        resume: Continue from the checkpoint.
+        micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
+        recompute: Recompute activations in the backward pass.
+    """
+
+    runs: tuple[Run, ...]
+    evaluation: Evaluation
+    sources: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    resume: bool = False
+    micro_batch: int = 0
+    recompute: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a worker offers to the job that it trains.
+
+    Attributes:
+        device: Torch's name of the device, such as "cuda:1".
+        emit: One function a run; takes the events that `ablate.journal` lists.
+        stop: Asked between steps; once true, the job checkpoints and returns.
+        device_lock: Held while the device is in use, where several workers share it.
+    """
+
+    device: str
+    emit: Sequence[Emit]
+    stop: Callable[[], bool] = lambda: False
+    device_lock: AbstractContextManager[None] = field(default_factory=nullcontext)
+
+
+class Kind(Protocol):
+    """One kind of run."""
+
+    name: str
+    numerics: int  # raised whenever the mathematics or a default changes; part of every key
+    fields: Mapping[str, Field]
+
+    def check(self, fields: Mapping[str, Any]) -> Fields:
+        """Resolve fields: fill in defaults, apply rules.
+
+        Raises:
+            AblateError: A field is unknown, has a wrong value, or contradicts another.
+        """
+        ...
+
+    def identity(self, fields: Fields) -> Mapping[str, Any]:
+        """Return what of the fields enters the key, content hashes of text and code included."""
+        ...
+
+    def cost(self, fields: Fields) -> Cost:
+        """Return what a run of these fields takes, in closed form or measured once."""
+        ...
+
+    def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
+        """Return the finals, as (name, at), that a run of these fields is to report."""
+        ...
+
+    def train(self, job: Job, context: Context) -> None:
+        """Train a job and emit `start`, `metrics`, `final` and `end` of every run."""
+        ...
+
+
+_PATHS = {"transformer": "ablate.kinds.transformer:Transformer"}  # name → "module:class"
+
+
+@functools.cache
+def kind(name: str) -> Kind:
+    """Return the kind of that name.
+
+    Raises:
+        AblateError: There is no such kind.
+    """
+    if name not in _PATHS:
+        raise unknown("kind of run", name, _PATHS)
+    module, attribute = _PATHS[name].split(":")
+    return getattr(importlib.import_module(module), attribute)()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model to train.
+
+    Attributes:
+        kind: Name of the kind.
+        fields: Resolved fields, as `Kind.check` returns them.
+        seed: Seed of weights, batch order, masks and dropout.
+        parent: Key of the run whose weights this one starts from; "" for none.
+    """
+
+    kind: str
+    fields: Fields
+    seed: int = 0
+    parent: str = ""
+
+    @functools.cached_property
+    def key(self) -> str:
+        """SHA-256 in hexadecimal of kind, identity, seed and parent: equal runs have equal keys.
+
+        What has its default is left out, so that the keys of earlier versions stay valid.
+        """
+        of = kind(self.kind)
+        content = dict(of.identity(self.fields))
+        content |= {"seed": self.seed} if self.seed else {}
+        content |= {"kind": self.kind} if self.kind != "transformer" else {}
+        content |= {"parent": self.parent} if self.parent else {}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(f"{of.numerics}:{text}".encode()).hexdigest()
+
+    @property
+    def cost(self) -> Cost:
+        """What training it takes; see `Kind.cost`."""
+        return kind(self.kind).cost(self.fields)

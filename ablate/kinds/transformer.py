@@ -1,0 +1,73 @@
+"""The built-in kind: a transformer trained by `ablate.train` on the text of a corpus."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ablate import sizes
+from ablate.config import NUMERICS, Evaluation, RunConfig, resolve
+from ablate.factors import CATALOGUE
+from ablate.kinds import Context, Cost, Field, Fields, Job, Run
+
+
+class Transformer:
+    """Decoders and encoders as `ablate.config.RunConfig` describes them."""
+
+    name = "transformer"
+    numerics = NUMERICS
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """Name → field, as in `ablate.factors.CATALOGUE`."""
+        return {
+            name: Field(name, type(of.default), of.default, row.meaning, row.source)
+            for name, of in RunConfig.model_fields.items()
+            if name != "seed"
+            for row in [CATALOGUE[name]]
+        }
+
+    def check(self, fields: Mapping[str, Any]) -> Fields:
+        """See `Kind.check`."""
+        return resolve(dict(fields)).model_dump(mode="json", exclude={"seed"})
+
+    def identity(self, fields: Fields) -> Mapping[str, Any]:
+        """Return the fields that differ from their default; a text is known by its hash alone."""
+        config = _parse(json.dumps(fields))
+        named = [name for name in ("corpus", "tokenizer") if getattr(config, f"{name}_hash")]
+        return config.model_dump(mode="json", exclude_defaults=True, exclude={*named, "seed"})
+
+    def cost(self, fields: Fields) -> Cost:
+        """See `Kind.cost`."""
+        config = _parse(json.dumps(fields))
+        size = sizes.count(config)
+        flops = float(sizes.train_flops(config))
+        memory = sizes.memory_bytes(config)
+        return Cost(size.params, size.body, config.tokens, flops, memory)
+
+    def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
+        """See `Kind.finals`."""
+        return evaluation.finals(_parse(json.dumps(fields)))
+
+    def train(self, job: Job, context: Context) -> None:
+        """See `Kind.train`. Imports torch."""
+        importlib.import_module("ablate.train.engine").train(job, context)
+
+
+def config_of(run: Run) -> RunConfig:
+    """Return the typed configuration of a run of this kind."""
+    return _parse(json.dumps(run.fields)).model_copy(update={"seed": run.seed})
+
+
+def run_of(config: RunConfig, parent: str = "") -> Run:
+    """Return the run that a configuration describes."""
+    fields = config.model_dump(mode="json", exclude={"seed"})
+    return Run("transformer", fields, config.seed, parent)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _parse(fields: str) -> RunConfig:
+    return RunConfig(**json.loads(fields))
