@@ -40,7 +40,11 @@ def rates(
             )
             lost = sorted(set(part.loc[part["status"] == "diverged", "lr"]))
             good = means[~means.index.isin(lost) & means.notna()]
-            look: dict[str, Any] = {"color": style.color(index), "marker": style.marker(index), "markersize": 3.5}
+            look: dict[str, Any] = {
+                "color": style.color(index),
+                "marker": style.marker(index),
+                "markersize": 3.5,
+            }
             (line,) = ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)
             lines.append(line)
             for rate in lost:
