@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ablate.config import Evaluation, Probe, RunConfig
-from ablate.factors import CATALOGUE, Factor
+from ablate.components import CATALOGUE, Factor
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ablate.config import Evaluation
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
+from ablate.evaluation import Evaluation
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile

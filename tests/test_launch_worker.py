@@ -15,7 +15,8 @@ import pytest
 import stub_engine
 
 from ablate import journal
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.launch.worker import NO_ROOM
 
 HERE = Path(__file__).parent

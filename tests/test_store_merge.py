@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from store_plans import do_all, execute, fresh, names, plan_of, rows, train
 
 from ablate import store
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.plan import Decision
 from ablate.store import Database, decisions, runs
 from ablate.store.check import check

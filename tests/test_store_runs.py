@@ -15,8 +15,9 @@ import pytest
 from store_plans import do_all, fresh, plan_of, rows, train
 
 from ablate import sizes
-from ablate.config import Evaluation, Probe, RunConfig
+from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest

@@ -13,13 +13,13 @@ from ablate.cli import complete
 from ablate.cli.power import existing_noise
 from ablate.cli.render import Db, console, table
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, memory
+from ablate.units import count, duration, known, memory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ablate.config import Evaluation
-    from ablate.factors import Factor
+    from ablate.components import Factor
+    from ablate.evaluation import Evaluation
     from ablate.plan import Cell, Plan
     from ablate.plan.price import Price
     from ablate.study import Study
@@ -194,23 +194,21 @@ def _timed(plan: Plan, kind: str) -> Times:
 
 
 def _cells(plan: Plan, times: Times | None) -> Table:
-    from ablate import sizes
-
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
         row = [
             cell.label,
-            f"{cell.sizes.params:,}",
-            f"{cell.sizes.body:,}",
+            known(cell.cost.params, "{:,}".format),
+            known(cell.cost.params_body, "{:,}".format),
             count(cell.config.tokens),
         ]
         row += [
             f"{cell.config.steps:,}",
             f"{cell.epochs:.2g}",
-            f"{sizes.train_flops(cell.config):.2e}",
+            known(cell.cost.flops, "{:.2e}".format),
         ]
-        row += [memory(sizes.memory_bytes(cell.config, 1))]
+        row += [known(cell.cost.bytes, memory)]
         if times:
             row += [
                 count(times.speed[cell.label]),
@@ -322,8 +320,9 @@ def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
         f"In all: {each}{compared} runs"
         + (f" and {price.tuning} that tune" if price.tuning else "")
         + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
-        + f", {count(price.tokens)} tokens, {price.flops:.2e} FLOPs, at most {memory(price.memory)}"
-        " a run"
+        + f", {known(price.tokens, count)} tokens, {known(price.flops, '{:.2e}'.format)} FLOPs, at"
+        f" most {known(price.memory, memory)} a run"
+        + (f" ({price.unknown} of unknown cost left out)" if price.unknown else "")
         + (
             f", {duration(total)} {times.how}"
             if times
@@ -403,7 +402,7 @@ def factors(
     ] = None,
 ) -> None:
     """List what can vary, or the levels of one factor with their sources."""
-    from ablate.factors import factor
+    from ablate.components import factor
 
     if name is None:
         _catalogue()
@@ -412,7 +411,7 @@ def factors(
 
 
 def _catalogue() -> None:
-    from ablate.factors import CATALOGUE
+    from ablate.components import CATALOGUE
     from ablate.study.values import BUDGETS, FOLLOWS
 
     out = console()

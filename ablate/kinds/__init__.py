@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.config import Evaluation
 from ablate.errors import unknown
+from ablate.evaluation import Evaluation
 
 Fields = Mapping[str, Any]  # name → JSON value, defaults written out, without the seed
 Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a journal event of one run

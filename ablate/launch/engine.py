@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job
 from ablate.kinds.transformer import run_of
 from ablate.train import engine

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Context
 from ablate.kinds import Job as Work
 from ablate.kinds.transformer import run_of
@@ -129,7 +130,7 @@ def _job(plan: Plan, config: RunConfig, device: Device) -> Job:
     )
     alike = (config.n_layer, config.d_model, config.n_ctx, config.batch_tokens, runs)
     twins = (packs.shape(config.model_copy(update={"position": "none"})), runs)
-    fused = config.position == "rotary" or (flexible(config) and config.d_head <= SMALL_HEAD)
+    fused = config.part("position").fuses or (flexible(config) and config.d_head <= SMALL_HEAD)
     return Job(speed, runs * config.tokens, alike, size.recompute, twins, fused)
 
 

@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import ablate
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.journal import Journal
 from ablate.launch.turns import turn
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
 from ablate.report.document import Table, Value
 from ablate.report.material import Material
 from ablate.report.words import decimals, ends, number, p_digits, signed

@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.store import owners, schema, studies
 from ablate.store.database import Database
 from ablate.store.evaluated import settle

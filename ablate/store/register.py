@@ -14,8 +14,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects.sqlite import insert
 
 from ablate import sizes
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.plan import Plan
 from ablate.store import schema
 from ablate.store.database import Database

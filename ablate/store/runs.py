@@ -13,7 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc

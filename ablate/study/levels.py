@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown, written
-from ablate.factors import CATALOGUE
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
 from ablate.study.values import FOLLOWS, SETTABLE, field_value, label, number

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ablate.config import RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import field_info
 from ablate.errors import AblateError, written
-from ablate.factors import CATALOGUE
 
 BUDGETS = {
     "tokens": "tokens that a run trains on",
@@ -79,7 +79,7 @@ def field_value(name: str, raw: object) -> Any:
     row = CATALOGUE[name]
     if row.levels:
         return row.canonical(raw)
-    kind = RunConfig.model_fields[name].annotation
+    kind = field_info(name).annotation
     if kind in (int, float):
         raw = number(name, raw)
     try:
@@ -96,7 +96,7 @@ def field_value(name: str, raw: object) -> Any:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    field = RunConfig.model_fields[name]
+    field = field_info(name)
     annotated: Any = Annotated[field.annotation, *field.metadata, None]
     return TypeAdapter(annotated)
 
