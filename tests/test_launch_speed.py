@@ -13,7 +13,7 @@ from ablate.launch.speed import Job, modes
 from ablate.model import attention
 from ablate.plan import plan
 from ablate.study import parse
-from ablate.train import warm
+from ablate.train import compiled as steps
 
 LONG = 2_000_000_000  # tokens, of a job that is compiled at any speed
 
@@ -73,12 +73,12 @@ def test_the_first_compilation_has_to_be_worth_the_compilers_start() -> None:
     """
     assert alone(1e6, 40_000_000) == 1e6
     beside = compiled({"short": Job(1e6, 40_000_000, (1,)), "long": Job(1e6, 400_000_000, (2,))})
-    assert beside["short"] == pytest.approx(1e6 / warm.TIME["block"])
+    assert beside["short"] == pytest.approx(1e6 / steps.MODES["block"].time)
 
 
 def test_blocks_that_are_computed_again_are_compiled_one_by_one() -> None:
-    assert alone(1e6, LONG) == pytest.approx(1e6 / warm.TIME["whole"])
-    assert alone(1e6, LONG, recompute=True) == pytest.approx(1e6 / warm.TIME["block"])
+    assert alone(1e6, LONG) == pytest.approx(1e6 / steps.MODES["whole"].time)
+    assert alone(1e6, LONG, recompute=True) == pytest.approx(1e6 / steps.MODES["block"].time)
 
 
 STUDY = """
@@ -99,7 +99,7 @@ def test_every_shape_is_timed_before_any_speed_is_told(
 ) -> None:
     """A baseline that is slow is not judged by itself, though it comes first."""
     monkeypatch.setattr(engine, "setup", lambda *of: None)
-    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    monkeypatch.setattr(speed, "can_compile", lambda: True)
     monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2, 4, recompute))
 
     def timed(configs: list[RunConfig], *rest: object) -> float:
@@ -110,12 +110,15 @@ def test_every_shape_is_timed_before_any_speed_is_told(
     found = speed.measure(
         plan(parse(STUDY, Path("t.toml"))), Device("cuda:0", 80 << 30, 8), done.append
     )
-    share = warm.TIME["block" if recompute else "whole"]
+    share = steps.MODES["block" if recompute else "whole"].time
     saved = (1 - share) / 4e6
     assert found.tokens_per_second == pytest.approx(
         {"topology=serial": 1 / (1 / 2e6 - saved), "topology=parallel": 4e6 / share}
     )
-    assert found.start == speed.START + warm.FIRST + warm.SETUP["block" if recompute else "whole"]
+    assert (
+        found.start
+        == speed.START + steps.FIRST + steps.MODES["block" if recompute else "whole"].setup
+    )
     assert done == [1, 2]
 
 
@@ -156,7 +159,7 @@ def test_what_a_position_costs_is_gained_by_compiling_where_it_becomes_part_of_o
 ) -> None:
     """Otherwise it is foretold as long as without a compiler, so that a plan names the cell."""
     monkeypatch.setattr(engine, "setup", lambda *of: None)
-    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    monkeypatch.setattr(speed, "can_compile", lambda: True)
     monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2))
     monkeypatch.setattr(
         attention, "_shared_memory", lambda: 101_376 if "small GPU" in base else 166_912
@@ -176,7 +179,7 @@ def test_a_position_in_smaller_packs_is_not_taken_for_as_fast_as_another_in_larg
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "setup", lambda *of: None)
-    monkeypatch.setattr(warm, "can_compile", lambda: True)
+    monkeypatch.setattr(speed, "can_compile", lambda: True)
     monkeypatch.setattr(
         packs, "size", lambda config, *of, **more: packs.Size(2 if config.position == "none" else 1)
     )
@@ -185,4 +188,4 @@ def test_a_position_in_smaller_packs_is_not_taken_for_as_fast_as_another_in_larg
     found = speed.measure(
         plan(study), Device("cuda:0", 80 << 30, 8), lambda done: None
     ).tokens_per_second
-    assert found["position=rotary"] == pytest.approx(4e6 / warm.TIME["whole"])
+    assert found["position=rotary"] == pytest.approx(4e6 / steps.MODES["whole"].time)

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ablate import text
 from ablate.config import Evaluation, RunConfig
+from ablate.kinds import Context, Job
+from ablate.kinds.transformer import run_of
 from ablate.train import engine
 
 # What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, where memory has
@@ -60,20 +61,9 @@ def train(
     """Train a pack. `emit[k]` takes the journal events of member k; see
     `ablate.train.engine.train`.
     """
-    tokens = text.load(configs[0], sources)
-    engine.train(
-        configs,
-        evaluation,
-        tokens,
-        device=device,
-        emit=emit,
-        checkpoint=checkpoint,
-        stop=stop,
-        resume=resume,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        turn=turn,
-    )
+    runs = tuple(map(run_of, configs))
+    job = Job(runs, evaluation, sources, checkpoint, resume, micro_batch, recompute)
+    engine.train(job, Context(device, emit, stop, turn or nullcontext()))
 
 
 def status(error: Exception) -> str:

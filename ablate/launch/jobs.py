@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.config import RunConfig
-from ablate.launch import packs, status
+from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.plan import Plan
-from ablate.store import Database
+from ablate.store import Database, status
 from ablate.store.runs import Claim, Owner, claim
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate import text
 from ablate.config import Evaluation, RunConfig
+from ablate.kinds import Context
+from ablate.kinds import Job as Work
+from ablate.kinds.transformer import run_of
 from ablate.launch import engine, packs
 from ablate.launch.devices import Device
 from ablate.model.attention import flexible
 from ablate.plan import Plan
-from ablate.train import warm
+from ablate.train.compiled import FIRST, MODES, can_compile, possible, worthwhile
 from ablate.train.engine import train
 
 # seconds from the command to a GPU's first step, beside what is compiled: imports and CUDA (8 to 12
@@ -44,9 +46,9 @@ class Job:
     fused: bool = False
 
     def mode(self, *, shared: bool, first: bool) -> str:
-        """What of it a worker would compile; `shared` and `first` as in `warm.worthwhile`."""
-        return warm.possible(
-            warm.worthwhile(self.tokens / self.speed, "eager", shared=shared, first=first),
+        """What of it a worker would compile; `shared` and `first` as in `worthwhile`."""
+        return possible(
+            worthwhile(self.tokens / self.speed, "eager", shared=shared, first=first),
             self.recompute,
         )
 
@@ -77,9 +79,9 @@ def measure(plan: Plan, device: Device, done: Callable[[int], object]) -> Speeds
             jobs[shape] = _job(plan, cell.config, device)
         done(timed)
     gpu = device.name.startswith("cuda")
-    chosen = modes(jobs) if gpu and warm.can_compile() else dict.fromkeys(jobs, "eager")
+    chosen = modes(jobs) if gpu and can_compile() else dict.fromkeys(jobs, "eager")
     speeds = compiled(jobs, chosen)
-    ready = min(warm.SETUP[mode] + warm.FIRST * (mode != "eager") for mode in chosen.values())
+    ready = min(MODES[mode].setup + FIRST * (mode != "eager") for mode in chosen.values())
     return Speeds(
         {cell.label: speeds[packs.shape(cell.config)] for cell in plan.cells},
         START + ready if gpu else 0.0,
@@ -111,7 +113,7 @@ def compiled(jobs: Mapping[str, Job], modes: Mapping[str, str]) -> dict[str, flo
 
     def speed(job: Job, mode: str) -> float:
         before = least(job.twins) if job.fused and mode != "eager" else 1 / job.speed
-        return 1 / (before - (1 - warm.TIME[mode]) * least(job.alike))
+        return 1 / (before - (1 - MODES[mode].time) * least(job.alike))
 
     return {shape: speed(job, modes[shape]) for shape, job in jobs.items()}
 
@@ -145,22 +147,19 @@ def _speed(
     def emit(event: str, **values: Any) -> None:
         speeds.extend(values.get("series", {}).get("tokens_per_second", ()))
 
-    tokens = text.load(shortened[0], sources)
     begun: list[float] = []
 
     def stop() -> bool:
         begun.append(time.monotonic())
         return len(begun) > 2 and begun[-1] - begun[1] > SECONDS  # the first step sets up
 
-    train(
-        shortened,
+    job = Work(
+        tuple(map(run_of, shortened)),
         EVALUATION,
-        tokens,
-        device=device.name,
-        emit=[emit] * len(configs),
-        stop=stop,
-        compile="eager",
+        sources,
         micro_batch=size.micro_batch,
         recompute=size.recompute,
+        compile="eager",
     )
+    train(job, Context(device.name, [emit] * len(configs), stop))
     return speeds[-1] * len(configs)

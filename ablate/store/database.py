@@ -14,8 +14,8 @@ from typing import Self
 from sqlalchemy import Connection
 
 from ablate.errors import AblateError
-from ablate.place import DEFAULT, closed, exists, locate
 from ablate.store import migrate, sqlite
+from ablate.store.location import DEFAULT, closed, exists, locate
 
 
 class Database:

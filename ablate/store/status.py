@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ablate.store import Database
+from ablate.store.database import Database
 from ablate.store.runs import dead
 
 UNFINISHED = (
@@ -85,6 +85,20 @@ def survey(db: Database, study_id: int) -> Survey:
         {row.status: row.number for row in rows},
         sum(row.flops for row in rows if row.status in UNFINISHED),
     )
+
+
+def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
+    """Return cell → status → number of runs of the study of that name."""
+    counts: dict[str, dict[str, int]] = {}
+    rows = _rows(
+        db,
+        "SELECT cell, status, count(*) AS number FROM runs WHERE study = :study"
+        " GROUP BY cell, status ORDER BY min(run)",
+        study=study,
+    )
+    for row in rows:
+        counts.setdefault(row.cell, {})[row.status] = row.number
+    return counts
 
 
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
