@@ -28,7 +28,7 @@ from ablate.launch.signals import Signals
 from ablate.launch.worker import NO_ROOM
 from ablate.plan import Plan
 from ablate.store import Database, status
-from ablate.store.ingest import Spoilt, ingest_all
+from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
 from ablate.store.schema import ACCEPTED
 
@@ -331,8 +331,8 @@ class Launcher:
         at_work = {claim.attempt_id: (seat, claim) for seat in seats for claim in seat.claims}
         try:
             self._take_in(at_work, ingest_all(self._db, list(at_work)))
-        except Spoilt as spoilt:
-            self._take_in(at_work, spoilt.taken)
+        except IngestError as error:
+            self._take_in(at_work, error.ingested)
             raise
 
     def _take_in(self, at_work: dict[int, tuple[Seat, Claim]], new: dict[int, list[Event]]) -> None:

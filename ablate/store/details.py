@@ -111,7 +111,7 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
     )
     return RunDetails(
         row._asdict(),
-        {name: value for name, value in json.loads(row.config).items() if name != "seed"},
+        json.loads(row.fields),
         [Member(study, cell, role, bool(active)) for study, cell, role, active in members],
         [attempt._asdict() for attempt in attempts],
         {(name, at): from_db(value) for name, at, value in finals},
@@ -120,13 +120,15 @@ def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
 
 
 def _curves(connection: Connection, row: Row[Any]) -> dict[str, dict[int, float]]:
-    """Return series → tokens → value."""
+    """Return series → tokens → value; without points if a step's tokens are unknown."""
     curves: dict[str, dict[int, float]] = {}
+    if not row.steps or row.tokens is None:
+        return curves
     points = connection.exec_driver_sql(
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id ="
         " ? ORDER BY series_id, step",
         (row.id,),
     )
     for name, step, value in points:
-        curves.setdefault(name, {})[step * row.batch_tokens] = from_db(value)
+        curves.setdefault(name, {})[step * (row.tokens // row.steps)] = from_db(value)
     return curves

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ablate.kinds import Run
+from ablate.kinds.transformer import run_of
 from ablate.store.database import Database
 from ablate.units import listed
 
@@ -22,26 +24,24 @@ class Setting:
     """What makes the noise of two runs comparable: objective, text and budget.
 
     Attributes:
-        objective: Level of the factor `objective`.
+        kind: Kind of run.
+        objective: Level of the factor `objective`; None for a kind without one.
         corpus_hash: Content hash of the corpus.
         tokenizer_hash: Content hash of the tokenizer.
         tokens: Tokens of the whole training, 0 for unknown.
         n_params: Parameters, 0 for unknown.
     """
 
-    objective: str
-    corpus_hash: str
-    tokenizer_hash: str
+    kind: str
+    objective: str | None
+    corpus_hash: str | None
+    tokenizer_hash: str | None
     tokens: int
     n_params: int
 
     def like(self, other: Setting) -> bool:
         """Return whether text and objective are equal and the budgets within a factor `NEAR`."""
-        same = (self.objective, self.corpus_hash, self.tokenizer_hash) == (
-            other.objective,
-            other.corpus_hash,
-            other.tokenizer_hash,
-        )
+        same = replace(self, tokens=0, n_params=0) == replace(other, tokens=0, n_params=0)
         budgets = ((self.tokens, other.tokens), (self.n_params, other.n_params))
         return same and all(one <= NEAR * two and two <= NEAR * one for one, two in budgets)
 
@@ -107,10 +107,13 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
     """Return ((study, cell), setting) of the compared runs of a study, or of all studies."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "SELECT DISTINCT study.name, cell.label, objective, corpus_hash, tokenizer_hash,"
-            " run.tokens, coalesce(n_params, 0) FROM study JOIN cell ON cell.study_id = study.id"
-            " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id WHERE"
-            " cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
+            "SELECT DISTINCT study.name, cell.label, run.kind,"
+            " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
+            " json_extract(fields, '$.tokenizer_hash'),"
+            " coalesce(run.tokens, 0), coalesce(n_params, 0)"
+            " FROM study JOIN cell ON cell.study_id = study.id"
+            " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
+            " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
             (study,),
         )
         return [((study, cell), Setting(*setting)) for study, cell, *setting in rows]
@@ -118,16 +121,19 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
 
 def planned_settings(plan: Plan) -> set[Setting]:
     """Return the settings of a plan's cells."""
-    return {
-        Setting(
-            cell.config.objective,
-            cell.config.corpus_hash,
-            cell.config.tokenizer_hash,
-            cell.config.tokens,
-            cell.sizes.params,
-        )
-        for cell in plan.cells
-    }
+    return {_setting(run_of(cell.config)) for cell in plan.cells}
+
+
+def _setting(run: Run) -> Setting:
+    get, cost = run.fields.get, run.cost
+    return Setting(
+        run.kind,
+        get("objective"),
+        get("corpus_hash"),
+        get("tokenizer_hash"),
+        cost.tokens or 0,
+        cost.params or 0,
+    )
 
 
 def noise_for(plan: Plan, db: Database) -> Noise | None:
