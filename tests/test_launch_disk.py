@@ -14,8 +14,9 @@ from launching import HERE, Launcher, content, launch, rows, small_plan
 
 from ablate import store
 from ablate.errors import AblateError
-from ablate.launch import launcher, status
+from ablate.launch import launcher
 from ablate.plan import Plan
+from ablate.store import status
 
 DONE = launcher.Outcome({"complete": 4}, 0)
 STEPS = 300

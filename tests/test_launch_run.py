@@ -19,8 +19,9 @@ from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
-from ablate.launch import launcher, status
+from ablate.launch import launcher
 from ablate.plan import plan as make
+from ablate.store import status
 from ablate.study import load
 
 

@@ -10,7 +10,7 @@ from launching import rows, small_plan
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.launch import status
+from ablate.store import status
 from ablate.store.ingest import ingest
 from ablate.store.runs import Owner, claim, register
 

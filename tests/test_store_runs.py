@@ -15,10 +15,11 @@ import pytest
 from store_plans import do_all, fresh, plan_of, rows, train
 
 from ablate import sizes
-from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
+from ablate.kinds import Run
+from ablate.kinds.transformer import config_of
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest
 
@@ -48,14 +49,14 @@ def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
 def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> None:
     plan = plan_of(mask_ratio=0.4, objective="masked", mask_mix=(0.5, 0.25, 0.25), lr=3e-4)
     runs.register(db, plan)
-    found = {
-        key: (config, seed)
-        for key, config, seed in rows(db.path, "SELECT key, config, seed FROM run")
+    stored = {
+        key: Run(kind, json.loads(fields), seed)
+        for key, kind, fields, seed in rows(db.path, "SELECT key, kind, fields, seed FROM run")
     }
-    assert len(found) == 4
+    assert len(stored) == 4
     for planned in plan.runs:
-        config, seed = found[planned.config.key]
-        assert RunConfig(**json.loads(config)) == planned.config and seed == planned.config.seed
+        run = stored[planned.config.key]
+        assert config_of(run) == planned.config and run.key == planned.config.key
     row = rows(
         db.path,
         "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status"
@@ -227,7 +228,7 @@ def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner
 
 def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
-    claims = runs.claim(db, study_id, owner, 8, alike=lambda config: config.topology)
+    claims = runs.claim(db, study_id, owner, 8, alike=lambda run: run.fields["topology"])
     assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
         ("serial", 0),
         ("serial", 1),
@@ -282,7 +283,6 @@ def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
 def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     (claim,) = runs.claim(db, study_id, owner, 1)
-    assert not claim.resume
     with Journal(claim.journal) as journal:
         journal.append("start", step=0)
         journal.append("checkpoint", step=2, path="a.checkpoints/x.pt")
@@ -290,7 +290,10 @@ def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
     ingest(db, claim.attempt_id)
     assert runs.counts(db, study_id) == {"stopped": 1}
     (again,) = runs.claim(db, study_id, owner, 1)
-    assert again.resume and again.n == 2 and again.run_id == claim.run_id
+    assert again.n == 2 and again.run_id == claim.run_id
+    assert rows(db.path, "SELECT run_id, path FROM artifact") == [
+        (claim.run_id, "a.checkpoints/x.pt")
+    ]
 
 
 def test_complete_run_is_done_again_for_finals_that_it_lacks(
@@ -518,11 +521,11 @@ def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     asked = []
 
-    def half(first: RunConfig, alike: int) -> int:
-        asked.append((first.topology, alike))
+    def half(first: Run, alike: int) -> int:
+        asked.append((first.fields["topology"], alike))
         return 2
 
-    claims = runs.claim(db, study_id, owner, half, alike=lambda config: config.topology)
+    claims = runs.claim(db, study_id, owner, half, alike=lambda run: run.fields["topology"])
     assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
         ("serial", 0),
         ("serial", 1),

@@ -25,7 +25,6 @@ ORDER = [
         "kinds",
         "plan",
         "journal",
-        "place",
         "store",
         "draws",
     ),

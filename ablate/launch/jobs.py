@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.config import RunConfig
-from ablate.launch import packs, status
+from ablate.kinds import Run
+from ablate.kinds.transformer import config_of
+from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.plan import Plan
-from ablate.store import Database
+from ablate.store import Database, status
 from ablate.store.runs import Claim, Owner, claim
 
 
@@ -60,19 +62,24 @@ class Jobs:
                 checkpoints().get(config.key) if packs.shape(config) not in self._squeezed else None
             )
 
-        def limit(first: RunConfig, waiting: int) -> int:
+        def limit(first: Run, waiting: int) -> int:
+            config = config_of(first)
             return (
                 waiting
-                if checkpoint(first)
-                else packs.share(waiting, self._size(first, device)[0], idle)
+                if checkpoint(config)
+                else packs.share(waiting, self._size(config, device)[0], idle)
             )
+
+        def alike(run: Run) -> tuple[str, str | None]:
+            config = config_of(run)
+            return packs.shape(config), checkpoint(config)
 
         claims = claim(
             self._db,
             self._study_id,
             self._owner,
             limit,
-            alike=lambda config: (packs.shape(config), checkpoint(config)),
+            alike=alike,
             longest_first=self._longest_first,
         )
         if not claims:

@@ -19,7 +19,7 @@ from rich.console import Console
 from ablate import sizes
 from ablate.errors import AblateError
 from ablate.journal import Event
-from ablate.launch import packs, status
+from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.jobs import Job, Jobs
 from ablate.launch.process import WorkerProcess
@@ -27,8 +27,8 @@ from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.signals import Signals
 from ablate.launch.worker import NO_ROOM
 from ablate.plan import Plan
-from ablate.store import Database
-from ablate.store.ingest import Spoilt, ingest_all
+from ablate.store import Database, status
+from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.runs import RETRIES, Claim, Owner, counts, finish, heartbeat, register
 from ablate.store.schema import ACCEPTED
 
@@ -331,8 +331,8 @@ class Launcher:
         at_work = {claim.attempt_id: (seat, claim) for seat in seats for claim in seat.claims}
         try:
             self._take_in(at_work, ingest_all(self._db, list(at_work)))
-        except Spoilt as spoilt:
-            self._take_in(at_work, spoilt.taken)
+        except IngestError as error:
+            self._take_in(at_work, error.ingested)
             raise
 
     def _take_in(self, at_work: dict[int, tuple[Seat, Claim]], new: dict[int, list[Event]]) -> None:

@@ -112,7 +112,7 @@ def running_here(db: Database) -> int:
     return sum(_is_local(row, here) and _is_alive(db, row) for row in _running(db))
 
 
-def bury_dead(db: Database) -> set[int]:
+def mark_all_dead(db: Database) -> set[int]:
     """Take the runs of `dead` back, with what their journals hold ingested: they are to be done
     again.
     """
@@ -121,11 +121,11 @@ def bury_dead(db: Database) -> set[int]:
     for row in gone:
         reason = _last_words(db, row.id, _GONE)
         with db.begin() as connection:
-            bury(connection, row.id, reason, row.heartbeat)
+            mark_dead(connection, row.id, reason, row.heartbeat)
     return {row.run_id for row in gone}
 
 
-def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, str]]:
+def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, str]]:
     """Attempts of dead owners, (id, heartbeat, why), with what their journals hold ingested."""
     found = []
     for row in _running(db, study_id):
@@ -151,7 +151,9 @@ def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, st
     return found
 
 
-def bury(connection: Connection, attempt_id: int, reason: str, beat: int | None = None) -> None:
+def mark_dead(
+    connection: Connection, attempt_id: int, reason: str, beat: int | None = None
+) -> None:
     """Mark an attempt dead and its run as to be done; not if it ended meanwhile, or its heartbeat
     is no longer `beat`.
     """

@@ -1,8 +1,7 @@
-"""Who does which run: the next ones are claimed in plan order, each by one owner at a time."""
+"""Claim runs, in plan order, each by one owner at a time, and close what a worker left open."""
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
 import time
@@ -15,10 +14,12 @@ from sqlalchemy import Connection, Row, text
 
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
+from ablate.kinds import Run, kind
+from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, bury, dead, fallen, heartbeat
+from ablate.store.owners import Owner, dead, heartbeat, mark_dead, stale_attempts
 from ablate.store.register import register
 
 __all__ = ["Claim", "Owner", "claim", "counts", "dead", "finish", "heartbeat", "register"]
@@ -30,36 +31,52 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Claim:
-    """A run to do, and the attempt that does it."""
+    """A run to do, and the attempt that does it.
+
+    Attributes:
+        attempt_id: Row of the table `attempt`.
+        run_id: Row of the table `run`.
+        n: Number of the attempt among those of its run, from 1.
+        run: What to train.
+        journal: File that the worker writes.
+        evaluation: How to measure it: the study's evaluation now, whatever it was when the plan was
+            made.
+        cell: Label of a cell that the run belongs to.
+        role: "compare" or "tune".
+    """
 
     attempt_id: int
     run_id: int
-    n: int  # 1 for the first attempt of the run
-    config: RunConfig
+    n: int
+    run: Run
     journal: Path
-    resume: bool  # an earlier attempt left a checkpoint
-    # by which it is to be measured: the study's now, whatever it was when its plan was made
     evaluation: Evaluation
-    cell: str  # label of a cell that it is of
-    role: str  # "compare" | "tune" | "parent"
+    cell: str
+    role: str
+
+    @property
+    def config(self) -> RunConfig:
+        """Typed configuration of a run of the kind "transformer"."""
+        return config_of(self.run)
 
 
 _CANDIDATES = """
-SELECT run.id, run.key, run.config, run.status, min(member.ordinal) AS place,
-       min(cell.label) AS cell, min(member.role) AS role,
+SELECT run.id, run.key, run.kind, run.fields, run.seed, run.status,
+       (SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent,
+       min(member.ordinal) AS ordinal, min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
               AND owner = :owner) AS deaths,
-       (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries,
-       EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint
+       (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries
 FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
 WHERE cell.study_id = :study AND cell.active
   AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
        OR run.status = 'complete' AND NOT EXISTS (
            SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
                   AND evaluation = :evaluation))
-GROUP BY run.id ORDER BY failures + deaths > 0, CASE WHEN :longest_first THEN -run.flops END, place
+GROUP BY run.id
+ORDER BY failures + deaths > 0, CASE WHEN :longest_first THEN -run.flops END, ordinal
 """
 
 
@@ -67,50 +84,54 @@ def claim(
     db: Database,
     study_id: int,
     owner: Owner,
-    limit: int | Callable[[RunConfig, int], int],
+    limit: int | Callable[[Run, int], int],
     *,
-    alike: Callable[[RunConfig], Hashable] | None = None,
+    alike: Callable[[Run], Hashable] | None = None,
     longest_first: bool = False,
 ) -> list[Claim]:
-    """The next runs to do, in plan order or the longest first, at most `limit`: a new attempt of
-    each is `owner`'s from now on.
+    """Claim the next runs of a study: each gets a new attempt, which is `owner`'s.
 
-    To do are runs that are planned or stopped, were not tried in vain by this owner (see `RETRIES`;
-    those tried before come last), belong to the dead, or are complete but lack a final that the
-    study's evaluation asks for. With `alike`, all are like the first: of equal `alike(config)`.
-    `limit` may be a function of the first and of how many are like it.
+    To do are runs that are planned or stopped; that failed, but not for this owner (one whose
+    worker died or ran out of memory is retried up to `RETRIES` times, after all others); that
+    belong to stale attempts; and complete runs that lack a final of the study's evaluation.
+
+    Args:
+        db: The database.
+        study_id: The study.
+        owner: The launcher that claims.
+        limit: Most runs to claim, or a function of the first run and of how many are like it.
+        alike: All claimed runs have the same `alike(run)` as the first.
+        longest_first: Claim in order of falling FLOPs instead of plan order.
+
+    Returns:
+        The claims, in order; empty if nothing is to do now.
     """
-    gone = fallen(db, owner, study_id)
+    stale = stale_attempts(db, owner, study_id)
     with db.begin() as connection:
-        for attempt_id, beat, reason in gone:
-            bury(connection, attempt_id, reason, beat)
+        for attempt_id, beat, reason in stale:
+            mark_dead(connection, attempt_id, reason, beat)
         evaluation = connection.exec_driver_sql(
             "SELECT evaluation FROM study WHERE id = ?", (study_id,)
         ).scalar_one()
         rows = _candidates(connection, study_id, owner, evaluation, longest_first)
-        chosen: list[tuple[Row[Any], RunConfig]] = []
+        chosen: list[tuple[Row[Any], Run]] = []
         like: Hashable = None
         for row in rows:
             if len(chosen) == limit:
                 break
             if row.failures or row.deaths >= RETRIES:
                 continue
-            config = _parse(row.config)
-            if alike and chosen and alike(config) != like:
+            run = Run(row.kind, json.loads(row.fields), row.seed, row.parent or "")
+            if alike and chosen and alike(run) != like:
                 continue
-            if row.status == "complete" and not _again(connection, row.id, config, evaluation):
+            if row.status == "complete" and not _lacks_finals(connection, row.id, run, evaluation):
                 continue
             if alike and not chosen:
-                like = alike(config)
-            chosen.append((row, config))
+                like = alike(run)
+            chosen.append((row, run))
         if callable(limit) and chosen:
             chosen = chosen[: limit(chosen[0][1], len(chosen))]
-        return [_attempt(connection, db, owner, row, config, evaluation) for row, config in chosen]
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _parse(config: str) -> RunConfig:
-    return RunConfig(**json.loads(config))
+        return [_attempt(connection, db, owner, row, run, evaluation) for row, run in chosen]
 
 
 def _candidates(
@@ -126,12 +147,7 @@ def _candidates(
 
 
 def _attempt(
-    connection: Connection,
-    db: Database,
-    owner: Owner,
-    row: Row[Any],
-    config: RunConfig,
-    evaluation: str,
+    connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run, evaluation: str
 ) -> Claim:
     n = row.tries + 1
     name = f"{row.key[:12]}-{n}-{secrets.token_hex(4)}.jsonl"
@@ -144,42 +160,39 @@ def _attempt(
         "UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,)
     )
     measured = Evaluation.model_validate_json(evaluation)
-    return Claim(
-        attempt_id,
-        row.id,
-        n,
-        config,
-        db.journals / name,
-        bool(row.checkpoint),
-        measured,
-        row.cell,
-        row.role,
-    )
+    return Claim(attempt_id, row.id, n, run, db.journals / name, measured, row.cell, row.role)
 
 
-def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
-    """Whether a complete run is to be done again for finals. A final that was asked for before and
-    did not come, never will.
+def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str) -> bool:
+    """Whether a complete run is to be done again for finals that it lacks.
+
+    A final that an earlier attempt was asked for and did not report will never come.
     """
+    finals = kind(run.kind).finals
     wanted = Evaluation.model_validate_json(evaluation)
     earlier = evaluations(connection, run_id)
     if differing(wanted, earlier):
         return True
-    there = {
+    stored = {
         (name, at)
         for name, at in connection.exec_driver_sql(
             "SELECT name, at FROM final WHERE run_id = ?", (run_id,)
         )
     }
     tried = {
-        final for past in earlier if not differing(wanted, [past]) for final in past.finals(config)
+        final
+        for past in earlier
+        if not differing(wanted, [past])
+        for final in finals(run.fields, past)
     }
-    return bool(set(wanted.finals(config)) - there - tried)
+    return bool(set(finals(run.fields, wanted)) - stored - tried)
 
 
 def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
-    """Close an attempt whose worker cannot (it died): what its journal holds first, then `status`.
-    False if it had ended.
+    """Close an attempt whose worker died: ingest its journal, then give it `status`.
+
+    Returns:
+        False if the attempt had ended already.
     """
     ingest(db, attempt_id)
     with db.begin() as connection:
@@ -197,7 +210,7 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
 
 
 def counts(db: Database, study_id: int) -> dict[str, int]:
-    """Runs of the study by status."""
+    """Return status → number of runs of a study."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT status, count(*) AS number FROM run WHERE id IN (SELECT run_id FROM member JOIN"

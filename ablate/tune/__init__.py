@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from ablate import launch, metrics
 from ablate.config import RunConfig
-from ablate.launch import status
 from ablate.plan import Decision, Plan, plan
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
-from ablate.store import Database, decisions
+from ablate.store import Database, decisions, status
 from ablate.store.evaluated import measure
 from ablate.store.register import register
 from ablate.study import Study, Tune
