@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ from ablate.components.norm import Norm
 from ablate.components.position import Position
 from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.kinds import kind
 from ablate.kinds.transformer import config_of, run_of
 from ablate.model.position import Position as PositionModule
 from ablate.model.transformer import Transformer
+from ablate.plan import plan
+from ablate.study.parse import parse
 
 
 class Slope(nn.Module):
@@ -161,6 +165,25 @@ def test_an_own_field_changes_what_is_trained() -> None:
         run(config(**beside, **own)) for own in ({}, {"window": 8}, {"window": 1})
     )
     assert one.curve() == same.curve() != other.curve()
+
+
+def test_a_study_may_vary_an_own_field(tmp_path: Path) -> None:
+    study = """
+        name = "windows"
+        question = "How far back?"
+        seeds = 1
+        [base]
+        position = "windowed"
+        tokens = "16K"
+        [factors]
+        window = [8, "2K"]
+    """
+    made = plan(parse(study, tmp_path / "windows.toml"))
+    assert [cell.label for cell in made.cells] == ["window=8", "window=2K"]
+    assert [planned.run.fields["window"] for planned in made.runs] == [8, 2000]
+    assert kind("transformer").fields["window"].default == 8
+    with pytest.raises(AblateError, match="window"):
+        plan(parse(study.replace("windowed", "rotary"), tmp_path / "windows.toml"))
 
 
 # -- sizes -----------------------------------------------------------------------------------------

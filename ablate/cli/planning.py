@@ -462,13 +462,13 @@ def _one(row: Factor) -> None:
 
 def _default(name: str) -> str:
     """The default of a field as a person would say it."""
-    from ablate.config import RunConfig
+    from ablate.config import field_info
 
     ruled = {
         "n_kv_head": "n_head",
         "d_head": "d_model / n_head",
-        "d_mlp": "4·d_model; 8/3·d_model for swiglu",
+        "d_mlp": "4·d_model; 8/3·d_model for gated activations",
         "attention": "causal; full for masked models",
     }
-    default = RunConfig.model_fields[name].default
+    default = field_info(name).default
     return ruled.get(name) or (str(list(default)) if isinstance(default, tuple) else f"{default}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablate import sizes
 from ablate.components import CATALOGUE
-from ablate.config import NUMERICS, RunConfig, resolve
+from ablate.config import NUMERICS, RunConfig, field_info, resolve
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Cost, Field, Fields, Job, Run
 
@@ -21,14 +21,14 @@ class Transformer:
     name = "transformer"
     numerics = NUMERICS
 
-    @functools.cached_property
+    @property
     def fields(self) -> Mapping[str, Field]:
-        """Name → field, as in `ablate.components.CATALOGUE`."""
+        """Name → field, as in `ablate.components.CATALOGUE`; fields of components included."""
         return {
-            name: Field(name, type(of.default), of.default, row.meaning, row.source)
-            for name, of in RunConfig.model_fields.items()
+            name: Field(name, type(default), default, row.meaning, row.source)
+            for name, row in CATALOGUE.items()
             if name != "seed"
-            for row in [CATALOGUE[name]]
+            for default in [field_info(name).default]
         }
 
     def check(self, fields: Mapping[str, Any]) -> Fields:

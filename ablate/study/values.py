@@ -27,9 +27,6 @@ FOLLOWS = {
     "tokenizer_hash": "follows from tokenizer",
     "seed": "is set by the study's `seeds`",
 }
-SETTABLE = [
-    name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS
-]  # keys of [base], [factors] and named levels
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
 LARGEST = 10**30  # of all numbers that a file may hold
@@ -39,6 +36,11 @@ _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBG
 _EXPONENT = re.compile(
     r"(-?\d(?:\.\d+)?)E\+(\d+)"
 )  # how `Decimal` writes a number that ends in zeros
+
+
+def settable() -> list[str]:
+    """Return the keys of [base], [factors] and named levels, components' own fields included."""
+    return [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]
 
 
 def number(name: str, raw: object) -> int | float:
