@@ -414,6 +414,7 @@ def test_rows_that_refer_to_nothing(db: Database) -> None:
         "rows of attempt",
         "rows of final",
         "rows of member",
+        "rows of run_field",
         "6 points belong to a run",
         stays="belongs to no run",
     )
