@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_plans import do_all, fresh, plan_of, rows, train
+from sqlalchemy.exc import IntegrityError
+from store_plans import do_all, execute, fresh, plan_of, rows, train
 
 from ablate import store
 from ablate.errors import AblateError
@@ -148,6 +149,9 @@ class PowerCut(Exception):
     """What the last statement of a call raises."""
 
 
+CUT = "CREATE TRIGGER cut BEFORE DELETE ON study BEGIN SELECT RAISE(ABORT, 'cut'); END"
+
+
 def _cut(*_: object, **__: object) -> None:
     raise PowerCut
 
@@ -168,7 +172,7 @@ def test_a_call_that_fails_at_its_end_changes_nothing(
             do_all(other, register.register(other, plan_of("other", lr=3e-4)), another)
         before = _dump(db)
         files = sorted(db.journals.glob("*.jsonl"))
-        with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        with monkeypatch.context() as patch, pytest.raises((PowerCut, IntegrityError)):
             if call == "register":
                 patch.setattr(register, "revalidate", _cut)
                 register.register(db, plan_of("third", levels=("serial", "concat"), n_layer=2))
@@ -177,11 +181,12 @@ def test_a_call_that_fails_at_its_end_changes_nothing(
                 patch.setattr(runs, "_attempt", lambda *args: next(attempts)(*args))
                 runs.claim(db, 2, owner, 2)
             elif call == "forget":
-                patch.setattr("ablate.store.forget._part", _cut)
+                execute(db.path, CUT)
                 forget(db, "wiring")
             else:
                 patch.setattr(merge, "revalidate", _cut)
                 merge.merge(db, other)
+        execute(db.path, "DROP TRIGGER IF EXISTS cut")
         assert _dump(db) == before and sorted(db.journals.glob("*.jsonl")) == files
 
 
