@@ -487,7 +487,40 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
 
 
-def test_sign_of_life_between_look_and_burial_saves(
+def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owner) -> None:
+    """An owner on another host that ingests what its worker writes."""
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = runs.Owner("elsewhere", 1, "abc")
+    (claim,) = runs.claim(db, study_id, far, 1)
+    owner.lease = 0.2
+    with Journal(claim.journal) as journal:
+        for n in range(4):
+            journal.append("heartbeat", n=n)
+            ingest(db, claim.attempt_id)
+            runs.heartbeat(db, far)
+            assert rows(db.path, "SELECT heartbeat FROM attempt") == [(n + 1,)]
+            assert runs.claim(db, study_id, owner, 1) == []
+            time.sleep(0.15)
+    time.sleep(0.1)
+    runs.heartbeat(db, far)  # the launcher lives, and has nothing to ingest: its worker hangs
+    (taken,) = runs.claim(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id and runs.heartbeat(db, far) == set()
+
+
+def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    (claim,) = runs.claim(db, study_id, runs.Owner("elsewhere", 1, "abc"), 1)
+    train(claim, status=None)
+    with Journal(claim.journal) as journal:
+        journal.append("heartbeat", n=9)
+    owner.lease = 0.0
+    assert runs.claim(db, study_id, owner, 1) == []
+    (taken,) = runs.claim(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id
+    assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]  # and it is ingested
+
+
+def test_sign_of_life_before_a_stale_attempt_is_marked_dead_saves_it(
     db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
@@ -495,9 +528,7 @@ def test_sign_of_life_between_look_and_burial_saves(
     runs.claim(db, study_id, far, 1)
     owner.lease = 0.0
     assert runs.claim(db, study_id, owner, 1) == []
-    monkeypatch.setattr(
-        owners, "_last_words", lambda db, attempt_id, reason: str(runs.heartbeat(db, far))
-    )
+    monkeypatch.setattr(owners, "ingest", lambda db, _: list(runs.heartbeat(db, far))[:0])
     assert runs.claim(db, study_id, owner, 1) == []
 
 
