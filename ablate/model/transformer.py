@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from ablate.model.attention import future
 from ablate.model.block import Block
 from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
+
+
+class Pieces(NamedTuple):
+    """What `Transformer.features` calls, one after the other."""
+
+    start: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    blocks: Sequence[Callable[[Tensor, Tensor | None], Tensor]]
+    final_norm: Callable[[Tensor], Tensor]
 
 
 class Transformer(nn.Module):
@@ -61,15 +69,24 @@ class Transformer(nn.Module):
         features = self.features(tokens)
         return self.head(features).to(features.dtype)
 
-    def features(self, tokens: Tensor) -> Tensor:
-        """The stream after the last block and the final norm: [K, B, T] → [K, B, T, C]."""
-        x, bias = self.start(tokens)
-        for block in self.blocks:
+    def features(self, tokens: Tensor, pieces: Pieces | None = None) -> Tensor:
+        """Return the stream after the last block and the final norm.
+
+        Args:
+            tokens: [K, B, T].
+            pieces: What is called, such as compiled pieces; by default the model's own.
+
+        Returns:
+            [K, B, T, C].
+        """
+        start, blocks, final_norm = pieces or (self.start, self.blocks, self.final_norm)
+        x, bias = start(tokens)
+        for block in blocks:
             if self.recompute:
                 x = checkpoint(block, x, bias, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, bias)
-        return self.final_norm(x)
+        return final_norm(x)
 
     def head(self, features: Tensor) -> Tensor:
         """Logits from features, in the precision of the matrix product: [K, …, C] → [K, …, V]."""

@@ -8,17 +8,21 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.data.objectives import Example
 from ablate.errors import unknown
+from ablate.model.transformer import Pieces
 from ablate.text import Tokens
-from ablate.train.step import LOADED, Step
+from ablate.train.step import LOADED, Functions, Step
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class CompiledStep:
             self._capture(wanted)
 
     def _capture(self, mode: str) -> None:
-        compiled(self.step, mode)
+        self.step.functions = functions(self.step, mode)
         capture(self.step)
         CompiledStep.compiler_begun |= mode != "eager"
         self.mode = mode
@@ -155,38 +159,32 @@ def can_compile() -> bool:
     return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
 
 
-def compiled(step: Step, mode: str) -> None:
-    """Let `mode` decide what of a step is compiled when it runs next.
+def functions(step: Step, mode: str) -> Functions:
+    """Return what a step is to call, compiled as `mode` says.
 
+    Evaluations call the model itself, which is not compiled: they are too few to wait for it.
     Combined kernels gain a single model 1 to 6%, the more the shorter its many kernels are. They
     cost packs 1 to 4%.
     """
+    if mode == "eager":
+        return step.eager
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 1 << 16  # shapes are many
+    options: dict[str, Any] = {"combo_kernels": step.model.pack == 1}
+    compiled = partial(torch.compile, **COMPILER, options=options)
+    example, finish = compiled(step.example), compiled(step.finish)
+    if mode == "whole":
+        return Functions(example, compiled(step.losses), finish)
     model = step.model
-    options: dict[str, Any] = {"combo_kernels": model.pack == 1}
-    pieces: dict[str, list[tuple[object, str]]] = {
-        "eager": [],
-        "block": (
-            [(block, "forward") for block in (*model.blocks, model.final_norm)]
-            + [(model, "start"), (step, "_example"), (step, "_score"), (step, "_finish")]
-        ),
-        "whole": [(step, "_example"), (step, "_losses"), (step, "_finish")],
-    }
-    for owner, name in (piece for several in pieces.values() for piece in several):
-        vars(owner).pop(name, None)  # what an earlier mode has put before the class's own
-    if mode != "eager":
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = (
-            1 << 16
-        )  # shapes are many
-    for owner, name in pieces[mode]:
-        own = getattr(owner, name)
-        setattr(owner, name, _while_learning(torch.compile(own, **COMPILER, options=options), own))
+    blocks = [compiled(block.forward) for block in model.blocks]
+    pieces = Pieces(compiled(model.start), blocks, compiled(model.final_norm.forward))
+    score = compiled(step.score)
 
+    def losses(part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = score(step.features(part, pieces), part, scored)
+        return result
 
-def _while_learning(fast: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """`fast` where gradients are wanted; else `own`: evaluations are too few to wait for a
-    compiler.
-    """
-    return lambda *arguments: (fast if torch.is_grad_enabled() else own)(*arguments)
+    return Functions(example, losses, finish)
 
 
 def capture(step: Step) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
-from ablate.model.transformer import Transformer
+from ablate.model.transformer import Pieces, Transformer
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.meter import SERIES
@@ -44,6 +44,14 @@ LOADED = (
 )
 
 
+class Functions(NamedTuple):
+    """What a step calls, one after the other: methods of `Step`, or what was compiled of them."""
+
+    example: Callable[[], Example]
+    losses: Callable[[Example, Tensor], tuple[Tensor, Tensor]]
+    finish: Callable[[Tensor, Tensor], None]
+
+
 class Step:
     """A model, its optimiser and all that a step reads and writes, at fixed addresses.
 
@@ -67,6 +75,7 @@ class Step:
         _check_params(self.model)
         self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
+        self.functions = self.eager
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = config.part("objective").load()(configs, tokens, self.device)
         self.schedule: Schedule = config.part("schedule").load()()
@@ -159,15 +168,16 @@ class Step:
     # -- the step ----------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step. Touches static tensors alone and never waits for the device."""
-        example = self._example()
+        """Make one step. Touches static tensors alone and never waits for the device."""
+        calls = self.functions
+        example = calls.example()
         scored = example.weights.sum((1, 2))
         loss: Tensor | float = 0.0
         gradients: list[Tensor] = []
         for row in range(0, self.config.batch_size, self.micro_batch):
             self.model.rng.row.fill_(row)
             part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
-            objective, plain = self._losses(part, scored)
+            objective, plain = calls.losses(part, scored)
             pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
             if gradients:
                 torch._foreach_add_(gradients, pieces)
@@ -175,24 +185,31 @@ class Step:
                 gradients = list(pieces)
             loss = loss + plain.detach()
         assert isinstance(loss, Tensor)
-        self._finish(loss, self.optimiser.flatten(gradients))
+        calls.finish(loss, self.optimiser.flatten(gradients))
 
-    def _example(self) -> Example:
-        """Inputs, targets and weights of the whole batch, [K, B, T] each."""
+    def example(self) -> Example:
+        """Return inputs, targets and weights of the whole batch, [K, B, T] each."""
         slot = (self.number % self.ring).reshape(1)
         windows = self.windows.index_select(0, slot).squeeze(0).long()
         self.model.rng.step.copy_(self.number)
         return self.objective.train(windows, self.number)
 
-    def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and
-        cross-entropy; [K].
-        """
-        with self.autocast():
-            features = self.model.features(part.inputs)
-        return self._score(features, part, scored)
+    def losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is minimised, and the cross-entropy; [K] each.
 
-    def _score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        Args:
+            part: A micro-batch.
+            scored: Tokens of the whole batch that are scored, by which sums are divided; [K].
+        """
+        return self.score(self.features(part), part, scored)
+
+    def features(self, part: Example, pieces: Pieces | None = None) -> Tensor:
+        """Return the model's features of a micro-batch, [K, B, T, C]; see `Transformer`."""
+        with self.autocast():
+            return self.model.features(part.inputs, pieces)
+
+    def score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses of `features`, as `losses` does."""
         with self.autocast():
             logits = self.model.head(features)
         loss, normaliser = cross_entropy(logits, part.targets)
@@ -203,9 +220,12 @@ class Step:
         return plain + self.config.z_loss * penalty, plain
 
     @torch.no_grad()
-    def _finish(self, loss: Tensor, gradient: Tensor) -> None:
-        """Divergence, clipping, optimiser, metrics, and the number of steps. loss [K], gradient [K,
-        N].
+    def finish(self, loss: Tensor, gradient: Tensor) -> None:
+        """Note divergence, clip, update the weights, record metrics, count the step.
+
+        Args:
+            loss: Cross-entropy, [K].
+            gradient: Of all parameters, [K, N].
         """
         ends = self.alive & ~loss.isfinite()
         self.diverged_at.copy_(torch.where(ends, self.number + 1, self.diverged_at))
@@ -216,6 +236,11 @@ class Step:
         slot = (self.number % self.ring).reshape(1)
         self.metrics.index_copy_(0, slot, torch.stack((loss, norm, lr))[None])
         self.number.add_(1)
+
+    @property
+    def eager(self) -> Functions:
+        """The step's functions as they are."""
+        return Functions(self.example, self.losses, self.finish)
 
     def autocast(self) -> AbstractContextManager[None]:
         """The precision of matrix products."""
