@@ -1,6 +1,4 @@
-"""One training step of a pack as a function on static tensors: run eagerly on a CPU, captured in a
-CUDA graph on a GPU.
-"""
+"""One training step of a pack on static tensors: eager on a CPU, a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -25,11 +23,9 @@ from ablate.train.meter import SERIES
 from ablate.train.optimiser import AdamW
 from ablate.train.schedule import Schedule
 
-RING = 256  # steps, at most, whose windows and metrics are on the device at once
+RING = 256  # most steps whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
-TEXT_BYTES = (
-    1 << 32
-)  # of text, at most, on the device; windows of a larger one are gathered on the host
+TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
 
 LOADED = (
     "seed",
@@ -55,8 +51,14 @@ class Functions(NamedTuple):
 class Step:
     """A model, its optimiser and all that a step reads and writes, at fixed addresses.
 
-    The fields named in `LOADED` are tensors, or decide nothing but the text, so that `load` makes
-    the same step, with its compiled code and captured graph, serve other runs.
+    The fields named in `LOADED` are tensors, or decide only the text, so that after `load` the same
+    step, with its compiled code and captured graph, serves other runs.
+
+    Attributes:
+        functions: What a step calls; compiled functions may replace its own.
+        replay: Makes one step: `step`, or a captured graph.
+        ring: Steps whose windows and metrics are on the device at once.
+        done: Steps made, as the host counts; `number` is the device's count.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Step:
         self.load(configs, tokens)
 
     def load(self, configs: Sequence[RunConfig], tokens: Tokens) -> None:
-        """Make ready for the first step of `configs`, which are of this step's shape."""
+        """Prepare the first step of runs of this step's shape."""
         first = configs[0]
         seeds = [config.seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
@@ -116,7 +118,7 @@ class Step:
         self.rewind()
 
     def rewind(self) -> None:
-        """Back to the first step, but for the weights."""
+        """Go back to the first step, with the weights as they are."""
         self.done = 0
         self.optimiser.reset()
         for tensor in (self.number, self.diverged_at):
@@ -124,8 +126,14 @@ class Step:
         self.alive.fill_(True)
 
     def run(self, n: int, stop: Callable[[], bool]) -> int:
-        """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps
-        made.
+        """Make up to n steps.
+
+        Args:
+            n: At most `ring`.
+            stop: Asked before each step; once true, no more are made.
+
+        Returns:
+            Steps made.
         """
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
         windows = self.batches.several(self.done, n).to(self.windows.dtype)
@@ -138,22 +146,24 @@ class Step:
         return n
 
     def read(self, n: int) -> tuple[NDArray[np.float64], list[int]]:
-        """The metrics of the last n steps, [n, len(SERIES), K], and where members diverged (0:
-        not). Waits for the device.
+        """Read the metrics of the last n steps; waits for the device.
+
+        Returns:
+            Metrics [n, len(SERIES), K], and the step at which each member diverged, 0 for none.
         """
         slots = torch.arange(self.done - n, self.done, device=self.device) % self.ring
         rows = self.metrics[slots].cpu().double().numpy()
         return rows, self.diverged_at.tolist()
 
     def state(self) -> dict[str, Any]:
-        """What the steps still to come depend on, on the CPU."""
+        """Return what the following steps depend on, on the CPU."""
         tensors = self._state()
         return {"done": self.done, "names": self.optimiser.names} | {
             name: t.cpu().clone() for name, t in tensors.items()
         }
 
     def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
-        """Go on from `state`, whose members `rows` [K] are those of this step."""
+        """Continue from `state`; `rows` [K] are the members in it that are those of this step."""
         assert state["names"] == self.optimiser.names
         self.done = state["done"]
         self.number.fill_(self.done)
@@ -243,7 +253,7 @@ class Step:
         return Functions(self.example, self.losses, self.finish)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """The precision of matrix products."""
+        """Return the context in which matrix products have their precision."""
         return torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.config.part("precision").casts
         )
