@@ -100,7 +100,7 @@ def parse(text: str) -> tuple[Metric, float | None]:
         raise AblateError(f"metric {text!r}: {name} takes no number behind '@'")
     if not re.fullmatch(r"\d+(\.\d+)?", number):
         raise AblateError(
-            f"metric {text!r}: behind '@' stands a {row.at}, such as"
+            f"metric {text!r}: '@' is followed by a {row.at}, such as"
             f" {name}@{'0.15' if 'ratio' in row.at else '2'}"
         )
     return row, float(number)

@@ -36,8 +36,8 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     )
     caption = (
         "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"
-        f" told from zero ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
-        " An arrow stands for what lies beyond the axis."
+        f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+        " An arrow marks what lies beyond the axis."
     )
     labels = data.labels
     frames = data.effects, data.pairs
@@ -229,8 +229,8 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             )
         else:
             caption += (
-                "Which arms no other beats in both is not told: their times overlap over seeds with"
-                " those of others."
+                "It is not certain which arms no other beats in both: their times overlap over"
+                " seeds with those of others."
             )
         look = {"goal": labels.goal, "label": labels.axis}
         plots.append(

@@ -57,7 +57,7 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing speaks against the intervals: the curve describes its runs and foretold
+        """Whether nothing speaks against the intervals: the curve describes its runs and predicted
         what was held out.
         """
         return self.describes and (self.held_out is None or self.held_out.trusted)
@@ -243,7 +243,7 @@ def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     """What a floor at the edge of its range means."""
     floor = dict(zip(form.constants, value, strict=True))["E"]
     return (
-        ("The floor E is not told from zero: the losses bend too little to show it.",)
+        ("The floor E does not differ significantly from zero: the losses bend too little.",)
         if floor < NO_FLOOR * lowest
         else ()
     )

@@ -50,7 +50,7 @@ class Effect:
 
     @property
     def resolved(self) -> bool:
-        """Whether the difference is told from zero (p, after Holm where a family is known, below 1
+        """Whether the difference is significant (p, after Holm where a family is known, below 1
         − confidence).
         """
         return (self.p if math.isnan(self.p_holm) else self.p_holm) <= 1 - self.confidence

@@ -109,7 +109,7 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
             field = field_value(name, value)
             text = field if name in CATALOGUE and CATALOGUE[name].levels else label(value)
             if text in levels or field in meant:
-                raise AblateError(f"{name} level {text!r:.80} stands twice")
+                raise AblateError(f"{name} level {text!r:.80} is listed twice")
             levels[text] = {name: field}
             meant.add(field)
     return levels
@@ -163,7 +163,7 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
         with located(source, "factors", "size", raw):
             params = _positive("params", raw)
             if label(raw) in levels or params in meant:
-                raise AblateError(f"size {label(raw)!r} stands twice")
+                raise AblateError(f"size {label(raw)!r} is listed twice")
             levels[label(raw)] = {"params": params, "aspect": aspect, "d_head": int(d_head)}
             meant.add(params)
     return levels

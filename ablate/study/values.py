@@ -54,11 +54,11 @@ def number(name: str, raw: object) -> int | float:
     )
     if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
         raise AblateError(
-            f'{name} = {written(raw):.80}: a number is wanted, such as 20000000, 2e7 or "20M"'
+            f'{name} = {written(raw):.80}: expected a number such as 20000000, 2e7 or "20M"'
         )
     if not -LARGEST <= given <= LARGEST:
         raise AblateError(
-            f"{name} = {written(raw):.80}: a finite number is wanted, of less than {LARGEST:.0e} in"
+            f"{name} = {written(raw):.80}: expected a finite number of less than {LARGEST:.0e} in"
             " size".replace("e+", "e")
         )
     return int(given) if given == int(given) else float(given)
@@ -72,7 +72,7 @@ def field_value(name: str, raw: object) -> Any:
         value = number(name, raw)
         if not 0 < value <= LARGEST_BUDGET[name]:
             raise AblateError(
-                f"{name} = {written(raw):.80}: a budget lies above 0 and is at most"
+                f"{name} = {written(raw):.80}: a budget must be above 0 and at most"
                 f" {LARGEST_BUDGET[name]:g}"
             )
         return value

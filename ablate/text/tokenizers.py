@@ -149,7 +149,7 @@ class Library:
 
     def encode(self, pieces: list[bytes]) -> list[list[int]]:
         texts = [piece.decode() for piece in pieces]
-        with _told(f"tokenizer {self._path} cannot encode the corpus"):
+        with _readable(f"tokenizer {self._path} cannot encode the corpus"):
             return [
                 encoding.ids
                 for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -165,7 +165,7 @@ def _size(spec: str) -> int:
     digits = spec.removeprefix("bpe:")
     if not digits.isascii() or not digits.isdigit() or not least <= int(digits[:9]) <= most:
         raise AblateError(
-            f"tokenizer = {spec!r}: behind 'bpe:' stands a whole number from {least} to {most}, as"
+            f"tokenizer = {spec!r}: 'bpe:' is followed by a whole number from {least} to {most}, as"
             " in 'bpe:8192'"
         )
     return int(digits)
@@ -185,7 +185,7 @@ def _content(path: Path) -> bytes:
 def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
-    with _told(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
+    with _readable(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
         made = tokenizers.Tokenizer.from_buffer(content)
     largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _LARGEST_VOCABULARY:
@@ -197,7 +197,7 @@ def _library(path: Path, content: bytes) -> Any:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _readable(what: str) -> Iterator[None]:
     """Whatever the library says is an `AblateError` that begins with `what`: it raises bare
     Exceptions, and panics.
     """
