@@ -132,7 +132,7 @@ def test_what_is_not_resolved_says_what_could_have_been(finished: tuple[Database
         r" nats per token "
         r"\(95% interval −0\.0\d+ to \+0\.0\d+; 7 pairs; Holm p = 0\.\d+ over 3 levels\)\. "
         r"Inconclusive: only effects of 0\.0\d+ nats per token or more are detected with 80% power"
-        r"\. 1 of 8 pairs is lost: concat failed with seed 7\.*?"
+        r"\. 1 of 8 pairs is lost: concat failed with seed 7\..*?"
         r" an arm that loses seeds\. It has \d+% more parameters \(without embeddings and head\)",
         text,
     ), text
