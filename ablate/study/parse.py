@@ -65,8 +65,10 @@ class StudyFile(BaseModel):
 
 
 def parse(text: str, path: Path) -> Study:
-    """The study that `text` states. Raises `AblateError` with the line in `path` for all that has
-    no meaning.
+    """Return the study in the text of a file.
+
+    Raises:
+        AblateError: with the line in `path`, for the first thing that is not valid.
     """
     source = Source(path, text)
     file = _read(source)

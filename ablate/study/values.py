@@ -42,9 +42,14 @@ _EXPONENT = re.compile(
 
 
 def number(name: str, raw: object) -> int | float:
-    """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14".
+    """Return a number, which may have a unit or an exponent: 20000000, 2e7, "20M", "3e14".
 
-    Raises `AblateError`, which calls it `name`, for anything else.
+    Args:
+        name: of the key, for the error.
+        raw: from the file.
+
+    Raises:
+        AblateError: it is not a finite number of at most 1e30.
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     given = (
@@ -65,8 +70,10 @@ def number(name: str, raw: object) -> int | float:
 
 
 def field_value(name: str, raw: object) -> Any:
-    """The value of configuration field or budget `name` for what a file holds. Raises `AblateError`
-    without a place.
+    """Return the value of a configuration field or budget for what a file holds.
+
+    Raises:
+        AblateError: without a line; see `located`.
     """
     if name in BUDGETS:
         value = number(name, raw)
@@ -102,9 +109,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def label(raw: object) -> str:
-    """A level's label: the name of a choice, a number or a text as a file writes it (1e6, not
-    1000000.0), a list in brackets.
-    """
+    """Return the label of a level as a file writes it (1e6, not 1000000.0), lists in brackets."""
     if isinstance(raw, list | tuple):
         return "[" + ", ".join(label(part) for part in raw) + "]"
     if (
