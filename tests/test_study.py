@@ -189,6 +189,17 @@ def test_add_one_in_starts_from_the_model_without_any_part(tmp_path: Path) -> No
     ]
 
 
+Wrong = tuple[str, str, int, list[str]]
+
+
+def _seeds(keys: str, words: list[str], line: int = 3) -> Wrong:
+    return "seeds = 2", f"seeds = {{ {keys} }}", line, words
+
+
+def _size(keys: str, words: list[str], line: int = 15) -> Wrong:
+    return "n_layer = [2, 4]", f"size = {{ {keys} }}", line, words
+
+
 WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", "sedes = 2", 3, ["'sedes'", "'seeds'"]),
     ("seeds = 2", "seeds = 0", 3, ["seeds = 0"]),
@@ -197,48 +208,13 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = "2"', 3, ["seeds"]),
     ("seeds = 2", "seeds = true", 3, ["seeds"]),
     ("seeds = 2\n", "", 0, ["seeds is missing"]),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0.01 }",
-        3,
-        ["seeds.max is missing", "most seeds"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }",
-        3,
-        ["key of seeds 'resolutoin'", "'resolution'"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 1, resolution = 0.01, max = 30 }",
-        3,
-        ["seeds.pilot = 1", "2"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0.01, max = 4 }",
-        3,
-        ["seeds.max = 4", "between pilot = 5"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0, max = 30 }",
-        3,
-        ["seeds.resolution = 0", "above 0"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 'fine', max = 30 }",
-        3,
-        ["seeds.resolution = 'fine'", "number"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 2, resolution = 1, max = 9000 }",
-        10,
-        ["4 cells × 9,000 seeds"],
-    ),
+    _seeds("pilot = 5, resolution = 0.01", ["seeds.max is missing", "most seeds"]),
+    _seeds("pilot = 5, resolutoin = 0.01, max = 30", ["key of seeds 'resolutoin'", "'resolution'"]),
+    _seeds("pilot = 1, resolution = 0.01, max = 30", ["seeds.pilot = 1", "2"]),
+    _seeds("pilot = 5, resolution = 0.01, max = 4", ["seeds.max = 4", "between pilot = 5"]),
+    _seeds("pilot = 5, resolution = 0, max = 30", ["seeds.resolution = 0", "above 0"]),
+    _seeds("pilot = 5, resolution = 'fine', max = 30", ["seeds.resolution = 'fine'", "number"]),
+    _seeds("pilot = 2, resolution = 1, max = 9000", ["4 cells × 9,000 seeds"], line=10),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -292,18 +268,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
     ("n_layer = [2, 4]", "heads = [2, 4]", 15, ["'heads'"]),
     ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32 }", 15, ["without d_head"]),
-    (
-        "n_layer = [2, 4]",
-        "size = { params = [1e5, 1e6], aspect = 32, d_heads = 8 }",
-        15,
-        ["'d_heads'", "'d_head'"],
-    ),
-    (
-        "n_layer = [2, 4]",
-        "size = { params = [1e5, 1e6], aspect = 32, d_head = 8 }",
-        6,
-        ["d_model", "by size"],
-    ),
+    _size("params = [1e5, 1e6], aspect = 32, d_heads = 8", ["'d_heads'", "'d_head'"]),
+    _size("params = [1e5, 1e6], aspect = 32, d_head = 8", ["d_model", "by size"], line=6),
     (
         "n_layer = [2, 4]",
         "[factors.norm]\na = { bias = 'all' }\nb = { bias = 'none' }",
