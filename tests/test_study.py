@@ -200,6 +200,10 @@ def _size(keys: str, words: list[str], line: int = 15) -> Wrong:
     return "n_layer = [2, 4]", f"size = {{ {keys} }}", line, words
 
 
+def _below(text: str, line: int, words: list[str]) -> Wrong:
+    return "# depth", f"\n{text}", line, words
+
+
 WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", "sedes = 2", 3, ["'sedes'", "'seeds'"]),
     ("seeds = 2", "seeds = 0", 3, ["seeds = 0"]),
@@ -263,8 +267,8 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         ["unknown bias level true", "Choices: all, none"],
     ),
     ("n_layer = [2, 4]", "corpus = [true, false]", 15, ["corpus = true"]),
-    ("# depth", "\n[fit]\nhold_out = true", 17, ["fit.hold_out = true"]),
-    ("# depth", "\n[[exclude]]\nn_layer = true", 17, ["level of n_layer in [[exclude]] 'true'"]),
+    _below("[fit]\nhold_out = true", 17, ["fit.hold_out = true"]),
+    _below("[[exclude]]\nn_layer = true", 17, ["level of n_layer in [[exclude]] 'true'"]),
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
     ("n_layer = [2, 4]", "heads = [2, 4]", 15, ["'heads'"]),
     ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32 }", 15, ["without d_head"]),
@@ -301,30 +305,22 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         15,
         ["column"],
     ),
-    ("# depth", "\n[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
-    ("# depth", "\n[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
-    (
-        "# depth",
-        "\n[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7",
-        20,
-        ["topology level '7'"],
-    ),
-    ("# depth", "\n[[exclude]]", 16, ["everything"]),
-    ("# depth", "\n[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
-    ("# depth", "\n[eval]\nlengths = [0]", 17, ["lengths"]),
-    ("# depth", "\n[eval]\ntokens = 'many'", 17, ["number"]),
-    ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
-    ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
-    ("# depth", "\n[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
-    ("# depth", "\n[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
-    ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
-    ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
-    ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
-    (
-        "# depth",
-        "\nd_mlp = [8, 16]\n[match]\nparams = 'body'",
-        16,
-        ["d_mlp varies d_mlp", "match by steps"],
+    _below("[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
+    _below("[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
+    _below("[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7", 20, ["topology level '7'"]),
+    _below("[[exclude]]", 16, ["everything"]),
+    _below("[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
+    _below("[eval]\nlengths = [0]", 17, ["lengths"]),
+    _below("[eval]\ntokens = 'many'", 17, ["number"]),
+    _below("[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
+    _below("[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
+    _below("[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
+    _below("[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
+    _below("[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
+    _below("[match]\nby = 'd_mlp'", 16, ['params = "body"']),
+    _below("[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
+    _below(
+        "d_mlp = [8, 16]\n[match]\nparams = 'body'", 16, ["d_mlp varies d_mlp", "match by steps"]
     ),
     *(
         ("# depth", f"\n[tune]\n{keys}", line, words)
@@ -361,21 +357,15 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = 3", 19, ["tune.per = 3"]),
         ]
     ),
-    (
-        "# depth",
-        "\n[fit]\ngroup = 'topolgy'",
-        17,
-        ["factor in [fit] group 'topolgy'", "'topology'"],
-    ),
-    (
-        "# depth",
-        "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'",
+    _below("[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
+    _below(
+        "[fit]\ngroup = 'topology'\nhold_out = 'biggest'",
         18,
         ["fit.hold_out = 'biggest'", "largest size"],
     ),
-    ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
-    ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
-    ("# depth", "\n[optimizer]\nlr = 3", 16, ["'optimizer'"]),
+    _below("[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
+    _below("[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
+    _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]
 
