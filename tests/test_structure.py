@@ -35,6 +35,7 @@ ORDER = [
         "launch",
         "stats",
         "tune",
+        "study_run",
         "results",
         "scaling",
         "analysis",

@@ -58,6 +58,8 @@ class Job:
         resume: Continue from the checkpoint.
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Recompute activations in the backward pass.
+        compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
+            that is done first. A CPU always works eagerly.
     """
 
     runs: tuple[Run, ...]
@@ -67,6 +69,7 @@ class Job:
     resume: bool = False
     micro_batch: int = 0
     recompute: bool = False
+    compile: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ class Context:
     emit: Sequence[Emit]
     stop: Callable[[], bool] = lambda: False
     device_lock: AbstractContextManager[None] = field(default_factory=nullcontext)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several workers share the device."""
+        return not isinstance(self.device_lock, nullcontext)
 
 
 class Kind(Protocol):

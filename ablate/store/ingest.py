@@ -229,6 +229,10 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
                 " DO NOTHING",
                 (run_id, event["path"]),
             )
+        elif kind == "heartbeat":
+            driver.execute(
+                "UPDATE attempt SET heartbeat = ? WHERE id = ?", (event["n"], attempt_id)
+            )
         elif kind == "end":
             _end(connection, run_id, attempt_id, event)
         else:

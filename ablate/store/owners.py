@@ -80,15 +80,11 @@ class Owner:
         return f"{self.host}:{self.pid}:{self.token}"
 
 
-def heartbeat(db: Database, owner: Owner) -> set[int]:
-    """Show that the owner lives; the attempts that are still its own. One that is missing was taken
-    over: stop it.
-    """
-    with db.begin() as connection:
+def owned(db: Database, owner: Owner) -> set[int]:
+    """Return the running attempts of an owner. One that is missing was taken over: stop it."""
+    with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "UPDATE attempt SET heartbeat = heartbeat + 1 WHERE owner = ? AND status = 'running'"
-            " RETURNING id",
-            (str(owner),),
+            "SELECT id FROM attempt WHERE owner = ? AND status = 'running'", (str(owner),)
         )
         return set(rows.scalars())
 
@@ -121,11 +117,11 @@ def bury_dead(db: Database) -> set[int]:
     for row in gone:
         reason = _last_words(db, row.id, _GONE)
         with db.begin() as connection:
-            bury(connection, row.id, reason, row.heartbeat)
+            bury(connection, row.id, reason)
     return {row.run_id for row in gone}
 
 
-def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, str]]:
+def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int | None, str]]:
     """Attempts of dead owners, (id, heartbeat, why), with what their journals hold ingested."""
     found = []
     for row in _running(db, study_id):
@@ -134,21 +130,31 @@ def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, st
         if _is_local(row, owner.host):
             if _is_alive(db, row):
                 continue
-            reason = _GONE
+            reason, newest = _GONE, None
             remove(_lock_file(db, row.owner))
         else:
+            newest = _heartbeat(db, row)
             beat, since = owner.seen.get(row.id, (None, 0.0))
-            if beat != row.heartbeat:
-                owner.seen[row.id] = (row.heartbeat, time.monotonic())
+            if beat != newest:
+                owner.seen[row.id] = (newest, time.monotonic())
                 continue
             if time.monotonic() - since < owner.lease:
                 continue
             reason = (
-                f"its launcher on {row.owner.rsplit(':', 2)[0]} gave no sign of life for"
+                f"its worker on {row.owner.rsplit(':', 2)[0]} gave no sign of life for"
                 f" {owner.lease:g} s"
             )
-        found.append((row.id, row.heartbeat, _last_words(db, row.id, reason)))
+        found.append((row.id, newest, _last_words(db, row.id, reason)))
     return found
+
+
+def _heartbeat(db: Database, row: Row[Any]) -> int:
+    """The newest heartbeat of an attempt's journal. Its launcher alone puts it into the tables."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        events, _ = journal.read(db.journals / row.journal, row.journal_offset)
+        beats = [event["n"] for event in events if event["event"] == "heartbeat"]
+        return max([row.heartbeat, *beats])
+    return row.heartbeat
 
 
 def bury(connection: Connection, attempt_id: int, reason: str, beat: int | None = None) -> None:
@@ -184,9 +190,9 @@ def _running(db: Database, study_id: int | None = None) -> list[Row[Any]]:
     with db.read() as connection:
         return list(
             connection.exec_driver_sql(
-                "SELECT id, run_id, owner, host, journal, heartbeat FROM attempt WHERE status ="
-                " 'running' AND (? IS NULL OR run_id IN (SELECT run_id FROM member JOIN cell ON"
-                " cell.id = cell_id WHERE study_id = ?))",
+                "SELECT id, run_id, owner, host, journal, journal_offset, heartbeat FROM attempt"
+                " WHERE status = 'running' AND (? IS NULL OR run_id IN (SELECT run_id FROM member"
+                " JOIN cell ON cell.id = cell_id WHERE study_id = ?))",
                 (study_id, study_id),
             )
         )

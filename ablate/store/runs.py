@@ -1,4 +1,4 @@
-"""Who does which run: the next ones are claimed in plan order, each by one owner at a time."""
+"""Who trains which run: a launcher lists candidates and claims some, each run by one owner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,94 +17,158 @@ from ablate.config import Evaluation, RunConfig
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, bury, dead, fallen, heartbeat
+from ablate.store.owners import Owner, bury, dead, fallen, owned
 from ablate.store.register import register
 
-__all__ = ["Claim", "Owner", "claim", "counts", "dead", "finish", "heartbeat", "register"]
+__all__ = [
+    "Candidate",
+    "Claim",
+    "Owner",
+    "candidates",
+    "claim",
+    "counts",
+    "dead",
+    "finish",
+    "owned",
+    "register",
+]
 
-# tries that an owner gives a run whose worker dies or has too little memory; one that fails by
-# itself has one
-RETRIES = 3
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run of a study that has no result yet and that nobody trains.
+
+    Attributes:
+        run_id: The run in the database.
+        config: What it trains.
+        flops: Floating-point operations of its training; None if unknown.
+        cell: Label of a cell that it belongs to.
+        role: "compare" or "tune".
+        failures: Attempts by this owner in which it failed by itself.
+        losses: Attempts by this owner that lost their worker or ran out of memory.
+        checkpoint: Whether an attempt left a checkpoint.
+        parent_complete: Whether its parent run, where it has one, is complete.
+    """
+
+    run_id: int
+    config: RunConfig
+    flops: float | None
+    cell: str
+    role: str
+    failures: int
+    losses: int
+    checkpoint: bool
+    parent_complete: bool
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run to do, and the attempt that does it."""
+    """A new attempt of a run, which this process trains.
+
+    Attributes:
+        attempt_id: The attempt in the database.
+        run_id: Its run.
+        n: 1 for the first attempt of the run.
+        config: What the run trains.
+        journal: File that its worker writes.
+        evaluation: How it is measured: as the study says now.
+    """
 
     attempt_id: int
     run_id: int
-    n: int  # 1 for the first attempt of the run
+    n: int
     config: RunConfig
     journal: Path
-    resume: bool  # an earlier attempt left a checkpoint
-    # by which it is to be measured: the study's now, whatever it was when its plan was made
     evaluation: Evaluation
-    cell: str  # label of a cell that it is of
-    role: str  # "compare" | "tune" | "parent"
 
 
-_CANDIDATES = """
-SELECT run.id, run.key, run.config, run.status, min(member.ordinal) AS place,
+_OPEN = """
+run.status IN ('planned', 'stopped', 'failed', 'oom')
+OR run.status = 'complete' AND NOT EXISTS (
+    SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
+           AND evaluation = study.evaluation)
+"""
+_CANDIDATES = f"""
+SELECT run.id, run.config, run.status, run.flops, study.evaluation,
        min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
-              AND owner = :owner) AS deaths,
-       (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries,
-       EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint
-FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
-WHERE cell.study_id = :study AND cell.active
-  AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
-       OR run.status = 'complete' AND NOT EXISTS (
-           SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
-                  AND evaluation = :evaluation))
-GROUP BY run.id ORDER BY failures + deaths > 0, CASE WHEN :longest_first THEN -run.flops END, place
+              AND owner = :owner) AS losses,
+       EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint,
+       NOT EXISTS (SELECT 1 FROM run AS parent WHERE parent.id = run.parent_run_id
+                   AND parent.status <> 'complete') AS parent_complete
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id
+WHERE study.id = :study AND cell.active AND ({_OPEN})
+GROUP BY run.id ORDER BY min(member.ordinal)
 """
 
 
-def claim(
-    db: Database,
-    study_id: int,
-    owner: Owner,
-    limit: int | Callable[[RunConfig, int], int],
-    *,
-    alike: Callable[[RunConfig], Hashable] | None = None,
-    longest_first: bool = False,
-) -> list[Claim]:
-    """The next runs to do, in plan order or the longest first, at most `limit`: a new attempt of
-    each is `owner`'s from now on.
+def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
+    """Return the runs of a study that can be claimed, in the order of its plan.
 
-    To do are runs that are planned or stopped, were not tried in vain by this owner (see `RETRIES`;
-    those tried before come last), belong to the dead, or are complete but lack a final that the
-    study's evaluation asks for. With `alike`, all are like the first: of equal `alike(config)`.
-    `limit` may be a function of the first and of how many are like it.
+    They are planned, stopped or failed, belonged to an owner that is gone, or are complete but lack
+    a final that the study's evaluation asks for. Ends the attempts of owners that are gone.
+
+    Args:
+        db: The database.
+        study_id: The study.
+        owner: Who asks; `failures` and `losses` count its own attempts.
     """
     gone = fallen(db, owner, study_id)
-    with db.begin() as connection:
-        for attempt_id, beat, reason in gone:
-            bury(connection, attempt_id, reason, beat)
-        evaluation = connection.exec_driver_sql(
-            "SELECT evaluation FROM study WHERE id = ?", (study_id,)
-        ).scalar_one()
-        rows = _candidates(connection, study_id, owner, evaluation, longest_first)
-        chosen: list[tuple[Row[Any], RunConfig]] = []
-        like: Hashable = None
-        for row in rows:
-            if len(chosen) == limit:
-                break
-            if row.failures or row.deaths >= RETRIES:
-                continue
+    if gone:
+        with db.begin() as connection:
+            for attempt_id, beat, reason in gone:
+                bury(connection, attempt_id, reason, beat)
+    with db.read() as connection:
+        values = {"study": study_id, "owner": str(owner)}
+        found = []
+        for row in connection.execute(text(_CANDIDATES), values):
             config = _parse(row.config)
-            if alike and chosen and alike(config) != like:
-                continue
-            if row.status == "complete" and not _again(connection, row.id, config, evaluation):
-                continue
-            if alike and not chosen:
-                like = alike(config)
-            chosen.append((row, config))
-        if callable(limit) and chosen:
-            chosen = chosen[: limit(chosen[0][1], len(chosen))]
-        return [_attempt(connection, db, owner, row, config, evaluation) for row, config in chosen]
+            if row.status != "complete" or _again(connection, row.id, config, row.evaluation):
+                candidate = Candidate(
+                    row.id,
+                    config,
+                    row.flops,
+                    row.cell,
+                    row.role,
+                    row.failures,
+                    row.losses,
+                    bool(row.checkpoint),
+                    bool(row.parent_complete),
+                )
+                found.append(candidate)
+        return found
+
+
+def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> list[Claim]:
+    """Begin a new attempt of each of these runs, and return those that nobody else was quicker on.
+
+    One transaction. From now on the attempts are `owner`'s.
+
+    Args:
+        db: The database.
+        study_id: The study by whose evaluation they are measured.
+        owner: Who trains them.
+        run_ids: Runs that `candidates` returned.
+    """
+    with db.begin() as connection:
+        rows = connection.execute(
+            text(
+                "SELECT run.id, run.key, run.config, run.status, study.evaluation,"
+                " (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries"
+                " FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study"
+                f" WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key"
+            ),
+            {"study": study_id, "ids": json.dumps(list(run_ids))},
+        ).all()
+        return [
+            _attempt(connection, db, owner, row)
+            for row in rows
+            if row.status != "complete"
+            or _again(connection, row.id, _parse(row.config), row.evaluation)
+        ]
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -112,48 +176,19 @@ def _parse(config: str) -> RunConfig:
     return RunConfig(**json.loads(config))
 
 
-def _candidates(
-    connection: Connection, study: int, owner: Owner, evaluation: str, longest_first: bool
-) -> list[Row[Any]]:
-    values = {
-        "study": study,
-        "owner": str(owner),
-        "evaluation": evaluation,
-        "longest_first": longest_first,
-    }
-    return list(connection.execute(text(_CANDIDATES), values))
-
-
-def _attempt(
-    connection: Connection,
-    db: Database,
-    owner: Owner,
-    row: Row[Any],
-    config: RunConfig,
-    evaluation: str,
-) -> Claim:
+def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any]) -> Claim:
     n = row.tries + 1
     name = f"{row.key[:12]}-{n}-{secrets.token_hex(4)}.jsonl"
     attempt_id = connection.exec_driver_sql(
         "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"
         " evaluation) VALUES (?, ?, 'running', ?, 0, ?, 0, ?) RETURNING id",
-        (row.id, n, str(owner), name, evaluation),
+        (row.id, n, str(owner), name, row.evaluation),
     ).scalar_one()
     connection.exec_driver_sql(
         "UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,)
     )
-    measured = Evaluation.model_validate_json(evaluation)
-    return Claim(
-        attempt_id,
-        row.id,
-        n,
-        config,
-        db.journals / name,
-        bool(row.checkpoint),
-        measured,
-        row.cell,
-        row.role,
-    )
+    evaluation = Evaluation.model_validate_json(row.evaluation)
+    return Claim(attempt_id, row.id, n, _parse(row.config), db.journals / name, evaluation)
 
 
 def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
