@@ -24,8 +24,11 @@ def nearest(word: object, choices: Iterable[object]) -> str | None:
 
 
 def written(value: object) -> str:
-    """A value as a study file has it: true, where Python says True."""
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    """Return a value as a study file writes it, such as true for True."""
+    try:
+        return str(value).lower() if isinstance(value, bool) else repr(value)
+    except (RecursionError, ValueError):  # nested without end, or a number of 5,000 digits
+        return "a value too large to print"
 
 
 def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:

@@ -523,8 +523,9 @@ _ROWS = (
     Factor(
         "corpus",
         "data",
-        "Text: austen, sotu, debian-docs (built by `python -m ablate.text.debian_docs`); a file,"
-        " folder or glob; hf:FOLDER for a local Hugging Face data set; a folder with nanoGPT's"
+        "Text: austen, sotu, debian-docs (built by `python studies/corpora/debian_docs.py`);"
+        " a file, folder or glob; hf:FOLDER for a local Hugging Face data set; a folder with"
+        " nanoGPT's"
         " train.bin and val.bin.",
     ),
     Factor(

@@ -1,17 +1,16 @@
-"""Columns and rows → a table, CSV, JSON or Markdown, from which every value can be told.
+"""Columns and rows → a table, CSV, JSON or Markdown.
 
 | value | table, md | csv | json |
 | --- | --- | --- | --- |
-| NULL | NULL | nothing at all | null |
+| NULL | NULL | an empty field | null |
 | NaN, ±infinity | NaN, Infinity, -Infinity | the same | the same, as strings |
 | number | the shortest digits that give it back | the same | the same |
-| text | bare, or a JSON string | bare, or in quotes | a string |
+| text | controls escaped | as it is, quoted as RFC 4180 says; "" if empty | a string |
 | bytes | x'00ff' | the same | the same, as a string |
 
-Text is not bare where it would read as one of the others, or holds what must not reach a terminal.
 JSON has no NaN: the strings are Protocol Buffers' JSON mapping
 (protobuf.dev/programming-guides/json), and `float()` and pandas make numbers of them. In a column
-`value` NULL stands for NaN, see `ablate.store.schema.from_db`.
+`value` NULL means NaN, see `ablate.store.schema.from_db`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,47 +25,40 @@ from ablate.errors import unknown
 
 Rows = Sequence[Sequence[Any]]
 
-_READS_AS_VALUE = re.compile(
-    r"(?i)null|[-+]?(nan|inf|infinity)|[-+]?[\d_.]+(e[-+]?\d+)?|0x[\da-f]+|x'.*'|\".*|"
-)
-
 
 def render(columns: Sequence[str], rows: Rows, format: str = "table") -> str:
-    """The rows in one of `FORMATS`; ends with a line feed."""
+    """Return the rows in one of `FORMATS`, ending with a line feed.
+
+    Raises:
+        AblateError: the format is unknown.
+    """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     return FORMATS[format](columns, rows)
 
 
 def number(value: float) -> str:
-    """The shortest digits that give `value` back."""
+    """Return the shortest digits that give `value` back."""
     if isinstance(value, int) or math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def shown(value: Any) -> str:
-    """One value as a line of printable text; no two values look alike."""
+    """Return a value as one line of printable text."""
     if value is None:
         return "NULL"
     if isinstance(value, bytes):
         return f"x'{value.hex()}'"
-    if not isinstance(value, str):
-        return number(value)
-    if value.isprintable() and value == value.strip() and not _READS_AS_VALUE.fullmatch(value):
-        return value
-    return printable(json.dumps(value, ensure_ascii=False))
+    return printable(value) if isinstance(value, str) else number(value)
 
 
 def printable(text: str) -> str:
-    """`text` on one line, what must not reach a terminal escaped: controls, marks that turn the
-    direction, lone surrogates.
+    """Return `text` on one line, with JSON's escapes for what must not reach a terminal.
+
+    Escaped are control characters, marks that turn the direction of text and lone surrogates.
     """
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char.isprintable() else _escaped(char) for char in text)
-    )
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def _escaped(char: str) -> str:
@@ -75,31 +66,24 @@ def _escaped(char: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Rows) -> str:
-    cells = [[shown(value) for value in row] for row in rows]
-    heads = [shown(column) for column in columns]
-    widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
+    from rich.cells import cell_len  # takes 2 ms, which `ablate --help` has no use for
+
+    cells = [[shown(value) for value in row] for row in (columns, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     right = [
-        all(value is None or isinstance(value, int | float) for value in column)
-        for column in zip(*rows, strict=True)
+        bool(rows) and all(row[at] is None or isinstance(row[at], int | float) for row in rows)
+        for at in range(len(columns))
     ]
-    right = right or [False] * len(heads)
 
     def line(texts: Sequence[str]) -> str:
+        blanks = [" " * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
         padded = [
-            " " * (width - _width(text)) + text if to_right else text + " " * (width - _width(text))
-            for text, width, to_right in zip(texts, widths, right, strict=True)
+            blank + text if to_right else text + blank
+            for text, blank, to_right in zip(texts, blanks, right, strict=True)
         ]
         return "  ".join(padded).rstrip() + "\n"
 
-    return line(heads) + line(["─" * width for width in widths]) + "".join(map(line, cells))
-
-
-def _width(text: str) -> int:
-    """Columns that `text` takes on a terminal: two for wide characters, none for combining ones."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+    return "".join(map(line, (cells[0], ["─" * width for width in widths], *cells[1:])))
 
 
 def _csv(columns: Sequence[str], rows: Rows) -> str:
@@ -107,15 +91,10 @@ def _csv(columns: Sequence[str], rows: Rows) -> str:
 
 
 def _csv_field(value: Any) -> str:
-    if value is None:
-        return ""
+    """Return a field of RFC 4180. Unlike `csv.writer`, it tells an empty text from NULL."""
     if not isinstance(value, str):
-        return shown(value)
-    if (
-        value == value.strip()
-        and not _READS_AS_VALUE.fullmatch(value)
-        and not re.search(r'[",\r\n\0]', value)
-    ):
+        return "" if value is None else shown(value)
+    if value == value.strip() != "" and not re.search(r'[",\r\n\0]', value):
         return value
     return '"' + value.replace('"', '""') + '"'
 
@@ -140,7 +119,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:
-    """Column names without repetition: "loss", "loss:1"."""
+    """Return the names with repeated ones numbered: "loss", "loss:1"."""
     names: list[str] = []
     for column in columns:
         name, count = column, 0
@@ -159,7 +138,7 @@ def _markdown(columns: Sequence[str], rows: Rows) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """`text` such that Markdown and HTML show it as it is."""
+    """Return `text` escaped so that Markdown and HTML show it as it is."""
     return (
         re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
         .replace("&", "&amp;")

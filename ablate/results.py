@@ -184,7 +184,7 @@ _THINNED = """
     WITH RECURSIVE
     member_of AS (
         SELECT c.label AS cell, m.role AS role, r.id AS run, r.seed AS seed,
-               r.batch_tokens AS batch_tokens
+               r.tokens / r.steps AS step_tokens
         FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
                JOIN run r ON r.id = m.run_id
         WHERE t.name = :study AND c.active
@@ -208,7 +208,7 @@ _THINNED = """
         FROM kept WHERE step < last
     )
     SELECT :study AS study, cell, role, run, seed, series, kept.step AS step,
-           kept.step * batch_tokens AS tokens, value
+           kept.step * step_tokens AS tokens, value
     FROM kept JOIN member_of USING (run) JOIN metric ON metric.run_id = run
            AND metric.series_id = kept.series_id
          AND metric.step = kept.step

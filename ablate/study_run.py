@@ -5,11 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 
 from ablate import tune
-from ablate.launch import status
 from ablate.launch.executor import Executor
 from ablate.launch.pool import Outcome, WorkerPool
 from ablate.plan import Plan
-from ablate.store import Database
+from ablate.store import Database, status
 
 __all__ = ["Outcome", "run_study"]
 

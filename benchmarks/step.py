@@ -45,8 +45,7 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.factors import CATALOGUE
 from ablate.text import Tokens
-from ablate.train import warm
-from ablate.train.warm import Warm, warm_step
+from ablate.train.compiled import CompiledStep, cached_step, step_cache
 
 COMMON: dict[str, Any] = {
     "position": "learned",
@@ -106,16 +105,16 @@ class Ours:
     """The tool's own step, run as the engine runs it: blocks of steps, metrics read after each."""
 
     def __init__(self, configs: list[RunConfig], device: str, mode: str):
-        warm._WARM.clear()
+        step_cache.clear()
         self.tokens = random_text(configs[0].n_vocab)
         begun = time.perf_counter()
-        self.warm: Warm = warm_step(configs, self.tokens, device)
-        self.warm.prepare(STEPS, mode)
-        self.configs, self.step = configs, self.warm.step
-        self.mode = self.warm.mode
+        self.compiled: CompiledStep = cached_step(configs, self.tokens, device)
+        self.compiled.prepare(STEPS, mode)
+        self.configs, self.step = configs, self.compiled.step
+        self.mode = self.compiled.mode
         synchronise(device)
         self.setup = time.perf_counter() - begun
-        self.n = min(self.step.ring, max(1, int(0.5 / (self.warm.pace or 0.5))))
+        self.n = min(self.step.ring, max(1, int(0.5 / (self.compiled.pace or 0.5))))
 
     def block(self) -> None:
         if self.step.done + self.n > STEPS:
@@ -130,7 +129,7 @@ class Ours:
 
 def fresh(device: str) -> None:
     """Let go of what the last measurement held."""
-    warm._WARM.clear()
+    step_cache.clear()
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.empty_cache()

@@ -1,12 +1,10 @@
-"""Names and values that break what is written carelessly, and readers of every text format, written
-apart from its writers.
-"""
+"""Names and values that break careless writers, and independent readers of every text format."""
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 import math
-import re
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -63,55 +61,13 @@ def same(a: Any, b: Any) -> bool:
     )
 
 
-def from_shown(text: str) -> Any:
-    """The value that a cell of a table shows: by the module's own rules, written down a second
-    time.
-    """
-    special = {"NULL": None, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-    if text in special:
-        return special[text]
-    if found := re.fullmatch(r"x'([0-9a-f]*)'", text):
-        return bytes.fromhex(found[1])
-    if text.startswith('"'):
-        return json.loads(text)
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            pass
-    return text
-
-
-def parse_csv(text: str) -> list[list[tuple[str, bool]]]:
-    """A CSV reader by RFC 4180 that also tells whether a field was in quotes, which Python's does
-    not.
-    """
-    lines: list[list[tuple[str, bool]]] = [[]]
-    position = 0
-    while position < len(text):
-        quoted = text[position] == '"'
-        field = ""
-        if quoted:
-            position += 1
-            while text[position : position + 1] != '"' or text[position : position + 2] == '""':
-                field += text[position]
-                position += 2 if text[position] == '"' else 1
-            position += 1
-        else:
-            while text[position] not in ",\n":
-                field += text[position]
-                position += 1
-        lines[-1].append((field, quoted))
-        if text[position] == "\n":
-            lines.append([])
-        position += 1
-    return lines[:-1]
+def csv_rows(text: str) -> list[list[str]]:
+    """The fields of a CSV file, its heading included, by Python's own reader."""
+    return list(csv.reader(io.StringIO(text, newline="")))
 
 
 def markdown_cells(text: str) -> list[list[str]]:
-    """The cells' text, as a Markdown reader of another house renders it; every cell must be text
-    alone.
-    """
+    """The cells' text, as markdown-it renders it; every cell must be text alone."""
     cells: list[list[str]] = []
     tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
     assert tokens[0].type == "table_open" and tokens[-1].type == "table_close"

@@ -186,8 +186,8 @@ def content(path: Path) -> dict[str, list[tuple]]:
         ),
         "run": rows(
             path,
-            "SELECT key, config, status, diverged_at, seed, tokens, n_params, flops FROM run ORDER"
-            " BY key",
+            "SELECT key, kind, fields, status, diverged_at, seed, tokens, n_params, flops"
+            " FROM run ORDER BY key",
         ),
         "metric": rows(
             path,

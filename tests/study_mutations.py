@@ -1,6 +1,4 @@
-"""Study files with wounds: bytes, words, values and tables of valid ones changed at random, the
-same for the same seed.
-"""
+"""Valid study files with random changes of words, values and tables; the same for the same seed."""
 
 from __future__ import annotations
 
@@ -57,113 +55,20 @@ n_layer = 4
 """
 
 HUGE = (
-    2**31,
-    2**63,
-    10**9,
-    10**18,
-    10**29,
-    10**30,
-    10**31,
-    10**400,
-    -1,
-    -(10**20),
-    0,
-    1,
-    2,
-    3,
-    7,
-    1000,
-    65536,
-    1e308,
-    5e-324,
-    -0.0,
-    1e-9,
-    1.0000001,
-    0.1,
-    math.nan,
-    math.inf,
-    -math.inf,
+    *(2**31, 2**63, 10**18, 10**30, 10**31, 10**400, -1, 0, 1, 2, 3, 7, 1000, 65536),
+    *(1e308, 5e-324, -0.0, 1e-9, 1.0000001, 0.1, math.nan, math.inf, -math.inf),
 )
-TEXTS = (
-    "",
-    " ",
-    "x",
-    "\0",
-    "é",
-    "\u202e",
-    "\u2028",
-    "😀" * 9,
-    "a" * 5000,
-    "'",
-    '"',
-    "\\",
-    "%s{}{0}",
-    "[bold]",
-    "1e400",
-    "1e-400",
-    "nan",
-    "9" * 5000,
-    "20M",
-    "1_000",
-    "-5K",
-    "٣",
-    "²",
-    "1e999",
-    "bpe:",
-    "bpe:9",
-    "bpe:512",
-    "bpe:99999999999",
-    "bpe:٣٠٠",
-    "tokens",
-    "byte",
-    "probe_loss@0.15",
-    "probe_loss@nan",
-    "loss@1",
-    "loss_at_length@1e400",
-    "@",
-    "..",
-    ".",
-    "/",
-    "~",
-    "~nobody/x",
-    "*",
-    "**",
-    "[",
-    "***/[x",
-    "hf:",
-    "hf:.",
-    "package:austen",
-    "small.toml/x",
-    "x" * 300,
-    "a/" * 3000,
-    "/dev/null",
-    "/dev/zero",
-    "fifo",
-    "loop",
-    "loops",
-    "dangling",
-    "socket",
-    "binary.gz",
-    "text",
-    "words.txt",
-    "tokenizer.json",
-    "deep.json",
-    "cell",
-    "study",
-    "leave-one-out",
-)
+_ODD = r"""x é ' \" \ %s{}{0} [bold] 1e400 1e-400 nan 20M 1_000 -5K ٣ ² bpe: bpe:9 bpe:512
+    bpe:99999999999 bpe:٣٠٠ tokens byte probe_loss@0.15 probe_loss@nan loss@1 loss_at_length@1e400 @
+    .. . / ~ ~nobody/x * ** [ ***/[x hf: hf:. package:austen small.toml/x /dev/null /dev/zero fifo
+    loop loops dangling socket binary.gz text words.txt tokenizer.json deep.json cell study
+    leave-one-out"""
+_LONG = ("a" * 5000, "9" * 5000, "x" * 300, "a/" * 3000)
+TEXTS = (*_ODD.split(), *_LONG, "", " ", "\0", "\u202e", "\u2028", "😀" * 9)
 OTHERS = (
-    True,
-    False,
-    [],
-    {},
-    [[]],
-    [{}],
-    [1, "1", 1.0, True],
-    [[[[[[]]]]]],
+    *(True, False, [], {}, [[]], [{}], [1, "1", 1.0, True], [[[[[[]]]]]]),
     datetime.date(1979, 5, 27),
     datetime.datetime(1979, 5, 27, 7, 32, tzinfo=datetime.UTC),
-    datetime.time(7, 32),
     {"n_head": 8},
     {"params": ["0.1M", "1M"], "aspect": 32, "d_head": 32},
     {"params": [10**12, 1], "aspect": 1e-9, "d_head": 1},
@@ -174,45 +79,31 @@ OTHERS = (
 )
 LEVELS = sorted({level.name for row in CATALOGUE.values() for level in row.levels})
 WORDS = [*LEVELS, *CATALOGUE, *BUDGETS, *DESIGNS, *METRICS, *TEXTS]
+_TABLES = (StudyFile, Evaluation, FitTable, MatchTable, ReportTable, SeedsTable, TuneTable)
 KEYS = sorted(
-    {
-        *CATALOGUE,
-        *BUDGETS,
-        *StudyFile.model_fields,
-        *Evaluation.model_fields,
-        "size",
-        "heads",
-        "max_epochs",
-        "",
-        "a b",
-        "é",
-        "\x00",
-    }
-    | {
-        key
-        for table in (FitTable, MatchTable, ReportTable, SeedsTable, TuneTable)
-        for key in table.model_fields
-    }
+    {*CATALOGUE, *BUDGETS, "size", "heads", "max_epochs", "", "a b", "é", "\x00"}.union(
+        *(table.model_fields for table in _TABLES)
+    )
 )
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\w.+-]+|[^\s\w]')
 
 
 def originals(folder: Path) -> list[str]:
-    """The valid files that are wounded."""
+    """The valid files that are changed."""
     return [SMALL, *(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.toml")))]
 
 
 def mutated(texts: list[str], seed: int) -> bytes:
-    """One of `texts` with up to six wounds."""
+    """One of `texts` with up to six changes, and now and then a byte that is no text."""
     chance = random.Random(seed)
     text = chance.choice(texts)
-    how = chance.choices(
-        (_gentle, _values, _tokens, _lines, _bytes, _structure), (8, 5, 1, 1, 1, 1)
-    )[0]
-    content: str | bytes = text
+    how = chance.choices((_gentle, _values, _tokens, _lines, _structure), (8, 5, 1, 1, 1))[0]
     for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
-        content = how(chance, content)
-    return content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+        text = how(chance, text)
+    data = bytearray(text.encode("utf-8", "surrogatepass"))
+    if chance.random() < 0.05:
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
 
 
 # -- values and tables -----------------------------------------------------------------------------
@@ -254,17 +145,8 @@ def _gentle(chance: random.Random, text: str) -> str:
     table = raw.get(chance.choice(("base", "factors")))
     if numbers and chance.random() < 0.5:
         holder, key = chance.choice(numbers)
-        holder[key] = chance.choice(
-            (
-                holder[key] * 2,
-                holder[key] + 1,
-                holder[key] / 3,
-                -holder[key],
-                holder[key] * 1e6,
-                1,
-                3,
-            )
-        )
+        value = holder[key]
+        holder[key] = chance.choice((value * 2, value + 1, value / 3, -value, value * 1e6, 1, 3))
     elif isinstance(table, dict):
         name = chance.choice(
             sorted(table.keys() & CATALOGUE if chance.random() < 0.5 else CATALOGUE) or ["lr"]
@@ -374,27 +256,13 @@ def _lines(chance: random.Random, text: str) -> str:
     return "\n".join(lines)
 
 
-def _bytes(chance: random.Random, text: str | bytes) -> bytes:
-    """A few bytes changed, removed, doubled or put in."""
-    data = bytearray(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    start = chance.randrange(len(data) + 1)
-    end = min(len(data), start + chance.choice((0, 1, 1, 2, 8, 100)))
-    piece = bytes(data[start:end])
-    data[start:end] = chance.choice(
-        (b"", piece * 2, piece[::-1], chance.randbytes(3), b"[" * 3, b"\r", b"\xff")
-    )
-    return bytes(data)
-
-
 def _structure(chance: random.Random, text: str) -> str:
     """Something that TOML allows, or nearly: depth, dotted and quoted keys, repeated tables, long
     arrays, odd strings.
     """
     makers: tuple[Callable[[], str], ...] = (
-        lambda: "[" * chance.choice((10, 500, 20_000)) + "]" * chance.choice((10, 500, 20_000)),
-        lambda: "{ a = " * chance.choice((10, 400)) + "1" + " }" * 400,
+        lambda: "[" * 500 + "]" * chance.choice((10, 500)),
         lambda: "x." * chance.choice((3, 300, 3000)) + "y = 1",
-        lambda: "[" + "a." * chance.choice((3, 300, 3000)) + "a]",
         lambda: "[base]",
         lambda: "[[factors]]",
         lambda: "[factors.topology]",

@@ -13,16 +13,20 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from store_plans import plan_of
 
 from ablate import store
 from ablate.factors import CATALOGUE
+from ablate.kinds import kind as kind_named
 from ablate.plan import plan
 from ablate.store import query as queries
-from ablate.store.schema import FIELDS, metadata
+from ablate.store.register import register
+from ablate.store.schema import metadata
 from ablate.study.parse import parse
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+FIELDS = kind_named("transformer").fields
 PAGES = sorted(DOCS.glob("*.md"))
 
 
@@ -89,7 +93,7 @@ def described(text: str) -> dict[str, dict[str, str]]:
         columns = found.setdefault(name, {})
         for line in section.splitlines():
             first, kind, *rest = [part.strip() for part in line.split("|")[1:-1]] or ["", ""]
-            names = list(FIELDS) if first == "*every field*" else re.findall(r"`(\w+)`", first)
+            names = list(FIELDS) if first == "*each field*" else re.findall(r"`(\w+)`", first)
             kinds = (kind.split(", ") if rest else [""]) * len(names)
             columns |= dict(zip(names, kinds, strict=False))
     return found
@@ -98,16 +102,13 @@ def described(text: str) -> dict[str, dict[str, str]]:
 def test_the_page_on_the_database_has_every_column(tmp_path: Path) -> None:
     found = described(page("database.md"))
     db = store.open(str(tmp_path / "ablate.db"), create=True)
+    register(db, plan_of())  # the view `runs` shows the fields in use
     there = {name: (kind, columns) for name, kind, columns in queries.tables(db)}
     assert found.keys() == there.keys()
     for name, (kind, columns) in there.items():
         assert sorted(found[name]) == sorted(columns), name
         if kind == "table":
-            types = {
-                column.name: str(column.type)
-                for column in metadata.tables[name].columns
-                if column.name not in FIELDS
-            }
+            types = {column.name: str(column.type) for column in metadata.tables[name].columns}
             assert {column: found[name][column] for column in types} == types, name
 
 

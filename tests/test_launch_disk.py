@@ -14,8 +14,9 @@ from launching import HERE, Launcher, content, launch, rows, small_plan
 
 from ablate import store
 from ablate.errors import AblateError
-from ablate.launch import pool, status
+from ablate.launch import pool
 from ablate.plan import Plan
+from ablate.store import status
 from ablate.study_run import Outcome
 
 DONE = Outcome({"complete": 4}, 0)

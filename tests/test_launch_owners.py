@@ -18,7 +18,7 @@ from launching import HERE, Launcher, launch, rows, small_plan, wait_for, worker
 from ablate import store
 from ablate.journal import read
 from ablate.launch import ingestor, pool
-from ablate.store.owners import Owner, bury
+from ablate.store.owners import Owner, mark_dead
 
 LEASE = 0.6
 
@@ -128,7 +128,7 @@ def test_a_worker_whose_run_was_taken_over_is_stopped(
     far, path = elsewhere(200), tmp_path / "a.db"
     (worker,) = workers(far.pid)
     with store.open(str(path), create=True) as db, db.begin() as connection:
-        bury(connection, 1, "taken over")
+        mark_dead(connection, 1, "taken over")
     assert far.wait() == 0, "the launcher itself goes on, and does again what is left"
     first, second = (
         read(tmp_path / "a.journals" / name)[0]

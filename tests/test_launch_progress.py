@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ablate.launch import progress
 from ablate.launch.progress import Display, Running, Tally
-from ablate.launch.status import Survey
+from ablate.store.status import Survey
 
 
 class Clock:

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
-from ablate.launch import ingestor, pool, status
+from ablate.launch import ingestor, pool
 from ablate.plan import plan as make
+from ablate.store import status
 from ablate.study import load
 from ablate.study_run import Outcome
 

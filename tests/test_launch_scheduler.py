@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ablate.config import RunConfig
+from ablate.kinds.transformer import run_of
 from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.executor import Slot
@@ -29,7 +30,7 @@ def run(number: int, **fields: object) -> Candidate:
         "checkpoint": False,
         "parent_complete": True,
     }
-    return Candidate(run_id=number, config=config, **(defaults | own))
+    return Candidate(number, run_of(config), config, **(defaults | own))
 
 
 def slots(*devices: Device, busy: set[int] = frozenset()) -> list[Slot]:

@@ -201,7 +201,9 @@ def _locked(file: int) -> bool:
 def test_the_longest_jobs_come_first_where_there_are_several_devices(tmp_path, monkeypatch):
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
     plan, path = several_shapes(tmp_path, seeds=1), tmp_path / "a.db"
-    order = "SELECT n_layer FROM run JOIN attempt ON run_id = run.id ORDER BY attempt.id"
+    order = (
+        "SELECT fields ->> 'n_layer' FROM run JOIN attempt ON run_id = run.id ORDER BY attempt.id"
+    )
     launch(plan, path, found=gpus(1))
     assert rows(path, order) == [(1,), (2,), (3,)] * 2
     launch(plan, other := tmp_path / "b.db", found=gpus(2))

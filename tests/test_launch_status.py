@@ -11,7 +11,7 @@ from store_plans import claim_next
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.launch import status
+from ablate.store import status
 from ablate.store.ingest import ingest
 from ablate.store.runs import Owner, register
 

@@ -64,7 +64,7 @@ def test_the_page_states_the_effects_that_the_runs_give(db: store.Database, stud
             row.lo,
             row.hi,
         )
-        assert ("not resolved" in page[row.level][strata.index(row.stratum)]) is not bool(
+        assert ("inconclusive" in page[row.level][strata.index(row.stratum)]) is not bool(
             row.resolved
         )
 

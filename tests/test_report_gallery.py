@@ -24,7 +24,6 @@ from launching import wait_for
 from matplotlib.axes import Axes
 
 from ablate import figures
-from ablate.errors import AblateError
 from ablate.report.gallery import Gallery
 
 FRAME = pd.DataFrame(
@@ -57,20 +56,10 @@ def broken(frame: pd.DataFrame) -> Axes:
     raise ZeroDivisionError("a figure of nothing")
 
 
-class Odd(Exception):
-    """One that another process cannot make again from its `args`."""
-
-    def __init__(self, what: str, where: str) -> None:
-        super().__init__(f"{what} in {where}")
-
-
-def oddly_broken(frame: pd.DataFrame) -> Axes:
-    raise Odd("a hole", "the canvas")
-
-
-def killed(frame: pd.DataFrame) -> Axes:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
+def killed_apart(parent: int, frame: pd.DataFrame) -> Axes:
+    if os.getpid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pareto(frame)
 
 
 @forks
@@ -95,32 +84,25 @@ def test_several_processes_write_the_bytes_that_one_writes(
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_an_error_in_a_figure_is_raised_and_says_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
+def test_an_error_in_a_figure_is_raised_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    threads: str,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    with pytest.raises(ZeroDivisionError, match="a figure of nothing") as error:
+    with pytest.raises(ZeroDivisionError, match="a figure of nothing"):
         draw(tmp_path, a=pareto, b=broken, c=pareto)
-    notes = "".join(getattr(error.value, "__notes__", []))
-    assert threads == "1" or sys.platform != "linux" or "in broken" in notes
+    assert capfd.readouterr().err == ""
 
 
 @forks
-def test_an_error_that_cannot_be_sent_still_says_what_it_was(
+def test_the_figures_of_a_process_that_is_killed_are_drawn_by_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with pytest.raises(RuntimeError, match=r"Odd: a hole in the canvas[^?]*in oddly_broken"):
-        draw(tmp_path, a=pareto, b=oddly_broken, c=pareto)
-
-
-@forks
-def test_a_process_that_is_killed_ends_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with pytest.raises(AblateError, match=r"ended early \(exit code -9\).*OMP_NUM_THREADS=1"):
-        draw(tmp_path, a=pareto, b=killed, c=pareto)
+    draw(tmp_path, a=pareto, b=partial(killed_apart, os.getpid()), c=pareto)
+    assert sorted(path.stem for path in tmp_path.glob("*.svg")) == ["a", "b", "c"]
 
 
 def paint(folder: Path) -> None:

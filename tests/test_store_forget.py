@@ -35,24 +35,24 @@ def db(tmp_path: Path) -> Database:
             db.path, f"INSERT INTO decision VALUES (?, {cell}, 'lr', '0.001', '{{}}')", study, study
         )
     db.checkpoints.mkdir()
-    for run_id, key in rows(db.path, "SELECT id, topology FROM run"):
+    for run_id, key in rows(db.path, "SELECT id, fields ->> 'topology' FROM run"):
         for name in (key, "pack" if key == "parallel" else "mixed"):
             (db.checkpoints / f"{name}.pt").touch()
             execute(
                 db.path,
-                "INSERT INTO artifact VALUES (?, 'checkpoint', ?, NULL)",
+                "INSERT INTO artifact VALUES (?, 'checkpoint', ?)",
                 run_id,
                 f"elsewhere/{name}.pt",
             )
     execute(
         db.path,
-        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology ="
-        " 'parallel' LIMIT 1",
+        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt' FROM run"
+        " WHERE fields ->> 'topology' = 'parallel' LIMIT 1",
     )
     execute(
         db.path,
-        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt', NULL FROM run WHERE topology ="
-        " 'concat' LIMIT 1",
+        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt' FROM run"
+        " WHERE fields ->> 'topology' = 'concat' LIMIT 1",
     )
     return store.open(str(db.path), create=True)
 
@@ -66,7 +66,7 @@ def dump(path: Path, tables: list[str], where: str) -> dict[str, list[tuple[obje
 
 def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) -> None:
     of_runs = ["attempt", "final", "metric", "artifact"]
-    stay = "run_id IN (SELECT id FROM run WHERE topology <> 'parallel')"
+    stay = "run_id IN (SELECT id FROM run WHERE fields ->> 'topology' <> 'parallel')"
     before = dump(db.path, of_runs, stay)
     real = (
         rows(db.path, "SELECT * FROM runs WHERE study = 'real' ORDER BY run"),

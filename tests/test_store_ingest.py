@@ -16,7 +16,7 @@ from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store import Database, owners, runs, schema
 from ablate.store import ingest as module
-from ablate.store.ingest import Spoilt, ingest, ingest_all
+from ablate.store.ingest import IngestError, ingest, ingest_all
 
 VALUES = [
     0.0,
@@ -345,7 +345,7 @@ def test_a_spoilt_journal_keeps_no_other_out(
 ) -> None:
     for claim in pack:
         train(claim)
-    with pytest.raises(Spoilt, match=_spoil(pack[1], how)) as spoilt:
+    with pytest.raises(IngestError, match=_spoil(pack[1], how)) as error:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
     taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {
@@ -353,7 +353,7 @@ def test_a_spoilt_journal_keeps_no_other_out(
     }
     assert {
         attempt: [event["event"] for event in events]
-        for attempt, events in spoilt.value.taken.items()
+        for attempt, events in error.value.ingested.items()
     } == taken
     assert _points(db) == {claim.run_id: 6 for claim in others}, (
         "of the spoilt one nothing, of the others all"
@@ -375,13 +375,13 @@ def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(
     unknown = _spoil(pack[1], "an event of a later version")
     _spoil(pack[2], "a line that lacks what it needs")
     with pytest.raises(
-        Spoilt, match=f"{unknown}; it is one of 2 journals that cannot be taken in$"
+        IngestError, match=f"{unknown}; it is one of 2 journals that cannot be ingested$"
     ):
         ingest_all(db, [claim.attempt_id for claim in pack])
 
 
-TAKEN_BACK = {  # ways in which a dead attempt is taken back
-    "bury_dead": lambda db, again, ablate: owners.bury_dead(db),
+MARKED_DEAD = {  # ways in which a dead attempt is taken back
+    "mark_all_dead": lambda db, again, ablate: owners.mark_all_dead(db),
     "claim": lambda db, again, ablate: claim_next(db, 1, again, 1),
     "db check --repair": lambda db, again, ablate: ablate(
         "db", "check", "--repair", "--db", str(db.path)
@@ -389,7 +389,7 @@ TAKEN_BACK = {  # ways in which a dead attempt is taken back
 }
 
 
-@pytest.mark.parametrize("way", TAKEN_BACK)
+@pytest.mark.parametrize("way", MARKED_DEAD)
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_spoilt_journal_of_the_dead_is_history(
     db: Database, ablate: Run, how: str, way: str
@@ -399,7 +399,7 @@ def test_a_spoilt_journal_of_the_dead_is_history(
     train(dead, status=None)
     damaged = _spoil(dead, how)
     with runs.Owner.here(db) as again:
-        answer = TAKEN_BACK[way](db, again, ablate)
+        answer = MARKED_DEAD[way](db, again, ablate)
     if way == "db check --repair":
         code, out, err = answer
         assert (code, err) == (0, "")

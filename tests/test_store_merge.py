@@ -50,7 +50,7 @@ CONTENT = {
         " FROM effect JOIN contrast ON contrast.id = contrast_id"
     ),
     "run": (
-        "SELECT key, config, status, diverged_at, topology, seed, tokens, n_params, flops FROM run"
+        "SELECT key, kind, fields, status, diverged_at, seed, tokens, n_params, flops FROM run"
     ),
     "attempt": (
         f"SELECT {_RUN.format('attempt')}, n, status, owner, heartbeat, device, started, ended,"
@@ -62,7 +62,7 @@ CONTENT = {
         " value FROM metric"
     ),
     "final": f"SELECT {_RUN.format('final')}, name, at, value FROM final",
-    "artifact": f"SELECT {_RUN.format('artifact')}, kind, path, sha256 FROM artifact",
+    "artifact": f"SELECT {_RUN.format('artifact')}, kind, path FROM artifact",
 }
 
 

@@ -24,6 +24,7 @@ from together import together
 
 from ablate import store
 from ablate.errors import AblateError
+from ablate.kinds import Run
 from ablate.store import migrate, runs, schema, views
 
 KEPT = Path(__file__).parent / "store_schemas"
@@ -32,14 +33,14 @@ MADE_UP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 def upgrade():
     op.add_column("run", sa.Column("window", sa.Integer(), nullable=False, server_default="0"))
     # makes the table anew: the parent of attempt, member, final, artifact
     with op.batch_alter_table("run") as batch:
-        batch.alter_column("config", new_column_name="settings")
+        batch.alter_column("fields", type_=sa.String(2000))
         batch.alter_column("flops", type_=sa.Integer())
     with op.batch_alter_table("cell") as batch:
         batch.alter_column("label", type_=sa.String(200))
@@ -48,10 +49,10 @@ def upgrade():
 """
 
 
-def _knows_a_second(scripts: Path, set: Callable[[object, str, object], None] = setattr) -> None:
-    """Make this a program that knows the made-up second schema."""
+def _know_the_made_up(scripts: Path, set: Callable[[object, str, object], None] = setattr) -> None:
+    """Make this a program whose newest schema is the made-up one."""
     set(migrate, "SCRIPTS", scripts)
-    set(migrate, "HEAD", "0002")
+    set(migrate, "HEAD", "0003")
 
 
 def _filled(path: Path) -> None:
@@ -71,15 +72,15 @@ def _numbers(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database of the first schema, in a program that knows a second."""
+def older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of the newest schema, in a program that knows one more."""
     path = tmp_path / "old" / "ablate.db"
     path.parent.mkdir()
     _filled(path)
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate.SCRIPTS, scripts)
-    (scripts / "versions" / "0002_made_up.py").write_text(MADE_UP)
-    _knows_a_second(scripts, monkeypatch.setattr)
+    (scripts / "versions" / "0003_made_up.py").write_text(MADE_UP)
+    _know_the_made_up(scripts, monkeypatch.setattr)
     return path
 
 
@@ -90,13 +91,7 @@ def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path) -> None:
             connection, opts={"version_table": schema.VERSION_TABLE}
         )
         differences = compare_metadata(context, schema.metadata)
-    missing = [d[3] for d in differences if d[0] == "add_column" and d[2] == "run"]
-    lines = [
-        f'op.add_column("run", sa.Column("{c.name}", sa.{c.type!r}, nullable=False,'
-        " server_default=…))"
-        for c in missing
-    ]
-    assert not differences, "a migration is missing: " + ("\n".join(lines) or str(differences))
+    assert not differences, f"a migration is missing: {differences}"
     assert {
         name for (name,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'view'")
     } == set(views.VIEWS)
@@ -107,15 +102,15 @@ def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path) -> None:
         ), table.name
 
 
-def test_upgrade_keeps_every_child_row(second: Path) -> None:
-    before = _numbers(second)
+def test_upgrade_keeps_every_child_row(older: Path) -> None:
+    before = _numbers(older)
     assert (
         len(before["metric"]) == 4 * 3 * 2
         and len(before["final"]) == 8
         and len(before["attempt"]) == 4
     )
-    with store.open(str(second), create=True) as db:
-        assert "upgraded from schema 0001 to 0002" in db.notes[0]
+    with store.open(str(older), create=True) as db:
+        assert "upgraded from schema 0002 to 0003" in db.notes[0]
         with db.read() as connection:
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
             assert connection.exec_driver_sql("SELECT count(*) FROM curves").scalar() == 24
@@ -123,37 +118,37 @@ def test_upgrade_keeps_every_child_row(second: Path) -> None:
                 2.0,
                 4,
             )
-    assert _numbers(second) == before
-    assert rows(second, "SELECT window FROM run") == [(0,)] * 4
-    assert rows(second, "SELECT count(*) FROM run WHERE settings LIKE '{%'") == [(4,)]
+    assert _numbers(older) == before
+    assert rows(older, "SELECT window FROM run") == [(0,)] * 4
+    assert rows(older, "SELECT count(*) FROM run WHERE fields LIKE '{%'") == [(4,)]
 
 
-def test_upgrade_backs_up_first(second: Path) -> None:
-    old = _numbers(second)
-    store.open(str(second), create=True).close()
-    (copy,) = [name for name in names(second.parent) if "before" in name]
-    backup = second.parent / copy
-    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0001",)]
+def test_upgrade_backs_up_first(older: Path) -> None:
+    old = _numbers(older)
+    store.open(str(older), create=True).close()
+    (copy,) = [name for name in names(older.parent) if "before" in name]
+    backup = older.parent / copy
+    assert rows(backup, "SELECT version_num FROM ablate_version") == [("0002",)]
     assert _numbers(backup) == old
 
 
-def test_without_room_for_the_backup_nothing_is_upgraded(second: Path) -> None:
-    before = second.read_bytes()
+def test_without_room_for_the_backup_nothing_is_upgraded(older: Path) -> None:
+    before = older.read_bytes()
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, unlimited[1]))
     try:
         with pytest.raises(AblateError, match=r"ablate.db (cannot grow|could not be)"):
-            store.open(str(second), create=True)
+            store.open(str(older), create=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-    assert second.read_bytes() == before
-    assert names(second.parent) == ["ablate.db", "ablate.journals"]
-    with store.open(str(second), create=True) as db:  # and when there is
+    assert older.read_bytes() == before
+    assert names(older.parent) == ["ablate.db", "ablate.journals"]
+    with store.open(str(older), create=True) as db:  # and when there is
         assert "upgraded" in db.notes[0]
 
 
 def _upgrade(path: str, scripts: Path) -> tuple[tuple[str, ...], int]:
-    _knows_a_second(scripts)
+    _know_the_made_up(scripts)
     with store.open(path, create=True) as db, db.read() as connection:
         return (
             db.notes,
@@ -161,37 +156,37 @@ def _upgrade(path: str, scripts: Path) -> tuple[tuple[str, ...], int]:
         )
 
 
-def test_eight_processes_upgrade_an_old_database_once(second: Path) -> None:
-    before = _numbers(second)
-    seen = together(_upgrade, [(str(second), migrate.SCRIPTS)] * 8)
+def test_eight_processes_upgrade_an_old_database_once(older: Path) -> None:
+    before = _numbers(older)
+    seen = together(_upgrade, [(str(older), migrate.SCRIPTS)] * 8)
     assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
-    assert sum("upgraded from schema 0001" in note for notes, _ in seen for note in notes) == 1
-    backup = "ablate.db.before-0002-from-0001"
-    assert names(second.parent) == [
+    assert sum("upgraded from schema 0002" in note for notes, _ in seen for note in notes) == 1
+    backup = "ablate.db.before-0003-from-0002"
+    assert names(older.parent) == [
         "ablate.db",
         backup,
         "ablate.journals",
     ]  # one backup, no lock, no side file
-    assert _numbers(second) == _numbers(second.parent / backup) == before
-    assert rows(second.parent / backup, "SELECT version_num FROM ablate_version") == [("0001",)]
+    assert _numbers(older) == _numbers(older.parent / backup) == before
+    assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0002",)]
 
 
-def test_reading_an_older_database_is_refused_untouched(second: Path) -> None:
-    before = second.read_bytes()
+def test_reading_an_older_database_is_refused_untouched(older: Path) -> None:
+    before = older.read_bytes()
     with pytest.raises(AblateError, match=r"older ablate .* `ablate db upgrade`"):
-        store.open(str(second))
-    assert second.read_bytes() == before
+        store.open(str(older))
+    assert older.read_bytes() == before
 
 
-def test_failed_migration_leaves_the_old_database(second: Path) -> None:
-    script = migrate.SCRIPTS / "versions" / "0002_made_up.py"
+def test_failed_migration_leaves_the_old_database(older: Path) -> None:
+    script = migrate.SCRIPTS / "versions" / "0003_made_up.py"
     script.write_text(MADE_UP + "    op.execute('DELETE FROM run WHERE id = 1')\n")
-    before = _numbers(second), rows(second, "SELECT * FROM run")
+    before = _numbers(older), rows(older, "SELECT * FROM run")
     with pytest.raises(AssertionError, match="refer to nothing"):
-        store.open(str(second), create=True)
-    assert (_numbers(second), rows(second, "SELECT * FROM run")) == before
-    assert rows(second, "SELECT version_num FROM ablate_version") == [("0001",)]
-    assert rows(second, "SELECT count(*) FROM runs") == [(4,)]  # the views are still there
+        store.open(str(older), create=True)
+    assert (_numbers(older), rows(older, "SELECT * FROM run")) == before
+    assert rows(older, "SELECT version_num FROM ablate_version") == [("0002",)]
+    assert rows(older, "SELECT count(*) FROM runs") == [(4,)]  # the views are still there
 
 
 def test_creation_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +242,47 @@ def test_past_schemas_open_with_their_numbers_unchanged(version: str, tmp_path: 
     assert _answers(path) == json.loads((KEPT / f"{version}.json").read_text(encoding="utf-8"))
 
 
+CHILDREN = (
+    *("attempt", "member", "final", "metric", "artifact"),
+    *("cell", "cell_level", "contrast", "effect", "decision", "series", "study"),
+)
+
+
+def test_runs_become_kinds_with_fields_and_lose_no_child_row(tmp_path: Path) -> None:
+    """From the first schema, with a column for each field, and rows in every table."""
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((KEPT / "0001.sql").read_text(encoding="utf-8"))
+    execute(path, "INSERT INTO effect VALUES (1,'loss','paired t',2,0,.1,.1,0,1,.5,.5,'hash')")
+    execute(path, "INSERT INTO decision VALUES (1, 1, 'lr', '0.001', '{}')")
+    execute(path, "UPDATE run SET parent_run_id = 2, diverged_at = 7 WHERE id = 3")
+    columns = {
+        table: ", ".join(
+            f'"{name}"'
+            for (name,) in rows(path, "SELECT name FROM pragma_table_info(?)", table)
+            if name != "sha256"
+        )
+        for table in CHILDREN
+    }
+    children = {table: f"SELECT {columns[table]} FROM {table}" for table in CHILDREN}
+    before = {table: rows(path, sql) for table, sql in children.items()}
+    assert all(before.values()), "a row in every child table"
+    of_run = (
+        "SELECT id, key, seed, parent_run_id, status, diverged_at, steps, tokens, n_params,"
+        " n_params_body, flops FROM run ORDER BY id"
+    )
+    configs = [json.loads(text) for (text,) in rows(path, "SELECT config FROM run ORDER BY id")]
+    kept = rows(path, of_run)
+    with store.open(str(path), create=True) as db:
+        assert "upgraded from schema 0001" in db.notes[0]
+    assert {table: rows(path, sql) for table, sql in children.items()} == before
+    assert rows(path, of_run) == kept
+    stored = rows(path, "SELECT kind, key, fields, seed FROM run ORDER BY id")
+    for config, (kind, key, fields, seed) in zip(configs, stored, strict=True):
+        assert json.loads(fields) | {"seed": seed} == config
+        assert Run(kind, json.loads(fields), seed).key == key
+
+
 def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path: Path) -> None:
     path, kept = tmp_path / "x.db", tmp_path / "kept.db"
     store.open(str(path), create=True).close()
@@ -256,6 +292,8 @@ def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path:
     )
     with contextlib.closing(sqlite3.connect(kept)) as connection:
         connection.executescript(file.read_text(encoding="utf-8"))
+    with store.open(str(path), create=True) as db:
+        runs.register(db, plan_of())  # the kept database shows the fields of such runs
     question = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     assert dict(rows(path, question)) == dict(rows(kept, question)), (
         "a table or view changed: it needs a migration of its own"

@@ -175,7 +175,7 @@ def test_full_disk_and_lock_are_one_line(path: Path, monkeypatch: pytest.MonkeyP
         with (
             db.begin() as connection,
             pytest.raises(AblateError, match="disk is full"),
-            sqlite.explained(path),
+            sqlite.translate_errors(path),
         ):
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")

@@ -183,7 +183,7 @@ def test_a_stranger_is_told_of_a_commit_that_only_the_owner_can_roll_back(
         "import os, sqlite3, sys\n"
         "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "c.execute('PRAGMA cache_size = 1'), c.execute('BEGIN IMMEDIATE')\n"
-        "c.execute('UPDATE run SET config = config || config')\n"
+        "c.execute('UPDATE run SET fields = fields || fields')\n"
         "os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
@@ -195,7 +195,7 @@ def test_a_stranger_is_told_of_a_commit_that_only_the_owner_can_roll_back(
     )
     assert as_user(owner, place, "db check --db a/ablate.db")[0][0] == 0
     assert as_user(stranger, place, f"{COUNT} --db a/ablate.db") == [(0, COUNTED, "")]
-    assert rows(path, "SELECT max(length(config)) < 1500 FROM run") == [(1,)]
+    assert rows(path, "SELECT max(length(fields)) < 1500 FROM run") == [(1,)]
 
 
 # -- one's own -------------------------------------------------------------------------------------

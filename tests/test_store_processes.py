@@ -17,7 +17,7 @@ from together import CONTEXT, together
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs, sqlite
+from ablate.store import runs, schema, sqlite
 from ablate.store.ingest import ingest
 
 # -- creation --------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_eight_processes_create_at_once(tmp_path: Path) -> None:
         pids = together(_create, [(str(path), f"series {i}") for i in range(8)])
         assert len(set(pids)) == 8
         assert rows(path, "SELECT count(*) FROM series") == [(8,)]
-        assert rows(path, "SELECT version_num FROM ablate_version") == [("0001",)]
+        assert rows(path, "SELECT version_num FROM ablate_version") == [(schema.HEAD,)]
     assert names(tmp_path) == [
         f"{attempt}.db" for attempt in range(2)
     ]  # no lock, no side file left

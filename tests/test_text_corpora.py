@@ -198,7 +198,7 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
         ),
         ({"bin/train.bin": b"ab", "bin/val.bin": b""}, "bin", "val.bin has 0 bytes"),
         ({}, "hf:nowhere", "there is no folder"),
-        ({}, "debian-docs", "python -m ablate.text.debian_docs"),
+        ({}, "debian-docs", "python studies/corpora/debian_docs.py"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -11,6 +11,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -289,15 +290,7 @@ def test_a_crash_at_any_event_and_a_resume_change_no_bit(
             events(event, **values)
 
         try:
-            engine.train(
-                [wanted],
-                training.EVALUATION,
-                training.text(),
-                device="cpu",
-                emit=[emit],
-                checkpoint=tmp_path / "c",
-                resume=True,
-            )
+            run(wanted, into=[cast("Events", emit)], checkpoint=tmp_path / "c", resume=True)
             break
         except Killed:
             pass
@@ -401,13 +394,13 @@ def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(
     clock = Clock()
     monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
     monkeypatch.setattr(
-        "ablate.train.warm._WARM", OrderedDict()
+        "ablate.train.compiled.step_cache", OrderedDict()
     )  # no step knows its pace from another test
 
     def wait(*_: object, **__: object) -> None:
         clock.now += 1000
 
-    monkeypatch.setattr("ablate.train.warm.Warm.prepare", wait)
+    monkeypatch.setattr("ablate.train.compiled.CompiledStep.prepare", wait)
 
     @contextlib.contextmanager
     def turn() -> Iterator[None]:
@@ -415,7 +408,7 @@ def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(
         yield
 
     (alone,) = run(config())
-    four = run(*(config(seed=seed) for seed in range(4)), turn=turn())
+    four = run(*(config(seed=seed) for seed in range(4)), device_lock=turn())
     for events in four:
         assert events.finals()["train_seconds", 0] == pytest.approx(
             alone.finals()["train_seconds", 0] / 4

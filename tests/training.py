@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ablate.config import Evaluation, RunConfig
+from ablate.kinds import Context, Job
+from ablate.kinds.transformer import run_of
 from ablate.text import Tokens
 from ablate.train.engine import train
 
@@ -98,11 +101,14 @@ def run(
     tokens: Tokens | None = None,
     into: Sequence[Events] = (),
     device: str = "cpu",
+    stop: Callable[[], bool] = lambda: False,
+    device_lock: AbstractContextManager[None] | None = None,
     **arguments: Any,
 ) -> list[Events]:
     """Train a pack on the CPU; its members' events, appended to `into`."""
     events = list(into) or [Events() for _ in configs]
-    train(configs, evaluation, tokens or text(), device=device, emit=events, **arguments)
+    job = Job(tuple(map(run_of, configs)), evaluation, **arguments)
+    train(job, Context(device, events, stop, device_lock or nullcontext()), tokens or text())
     return events
 
 

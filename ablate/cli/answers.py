@@ -31,16 +31,13 @@ def report(
     from ablate import report as reports
     from ablate import store
     from ablate.report.pictures import slug
-    from ablate.store import query as queries
+    from ablate.store.names import studies
 
     show = console()
     with store.open(db) as database:
         if study is None:
-            names = [
-                name for (name,) in queries.run(database, "SELECT name FROM study ORDER BY id")[1]
-            ]
             with writing(out):
-                page = reports.index(database, names, out)
+                page = reports.index(database, list(studies(database)), out)
         else:
             gathered = reports.gather(database, study)
             show.print(reports.answer(gathered), markup=False, soft_wrap=True)

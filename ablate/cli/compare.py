@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ablate.cli.render import Db, console, table, writing
-from ablate.cli.show import digits, find, select
+from ablate.cli.show import digits
 from ablate.formats import printable, shown
 from ablate.units import count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from sqlalchemy import Connection, RowMapping
+
+    from ablate.store.details import RunDetails
 
 LOSSES = ("loss", "train_loss")  # held-out first
 SIZES = ("tokens", "n_params", "n_params_body", "flops")
@@ -29,7 +30,7 @@ WIDTH = 40  # characters of a drawn curve
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
 ]
-Curve = dict[int, float]  # tokens → value
+Curve = Mapping[int, float]  # tokens → value
 
 
 def compare(
@@ -49,46 +50,41 @@ def compare(
     """Compare two runs: the fields in which they differ, what they reached, and their curves."""
     from ablate import store
     from ablate.errors import AblateError, unknown
+    from ablate.store import details
 
     if plot and plot.suffix not in DRAWN:
         raise unknown("ending of --plot", plot.suffix or plot.name, DRAWN)
     out = console()
-    with store.open(db) as database, database.read() as connection:
-        runs = [find(connection, name) for name in (first, second)]
-        if runs[0]["id"] == runs[1]["id"]:
-            raise AblateError(
-                f"{first} and {second} are the same run; `ablate show {first}` shows it"
-            )
-        curves = [_curves(connection, run) for run in runs]
-        for part in _parts(connection, runs, curves):
-            (
-                out.print(part, markup=False, soft_wrap=True)
-                if isinstance(part, str)
-                else out.print(part)
-            )
+    with store.open(db) as database:
+        runs = details.find(database, first, second, curves=True)
+    if runs[0].id == runs[1].id:
+        raise AblateError(f"{first} and {second} are the same run; `ablate show {first}` shows it")
+    for part in _parts(runs):
+        if isinstance(part, str):
+            out.print(part, markup=False, soft_wrap=True)
+        else:
+            out.print(part)
     if plot:
         with writing(plot):
-            _plot(runs, curves, plot)
+            _plot(runs, plot)
 
 
-def _parts(
-    connection: Connection, runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]]
-) -> Iterator[RenderableType]:
-    names = [f"run {run['id']}" for run in runs]
+def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
+    names = [f"run {run.id}" for run in runs]
     for run in runs:
-        cells = select(
-            connection,
-            "SELECT study.name AS study, cell.label AS cell FROM member JOIN cell ON cell.id ="
-            " cell_id JOIN study ON study.id = study_id WHERE run_id = :id AND active ORDER BY"
-            " study.id, cell.id",
-            id=run["id"],
-        )
-        places = (
-            "; ".join(f"{printable(cell['cell'])} in {printable(cell['study'])}" for cell in cells)
+        cells = (
+            "; ".join(
+                f"{printable(member.cell)} in {printable(member.study)}"
+                for member in run.members
+                if member.active
+            )
             or "in no study"
         )
-        yield f"Run {run['id']}: {run['status']}. {places}, seed {run['seed']}"
-    configs = [json.loads(run["config"]) | {name: run[name] for name in SIZES} for run in runs]
+        yield f"Run {run.id}: {run.status}. {cells}, seed {run.row['seed']}"
+    configs = [
+        {**run.fields, "seed": run.row["seed"], **{name: run.row[name] for name in SIZES}}
+        for run in runs
+    ]
     differing = [
         name
         for name in dict.fromkeys([*configs[0], *configs[1]])
@@ -98,8 +94,8 @@ def _parts(
         ["differing field", *names],
         [(name, *(_field(config.get(name)) for config in configs)) for name in differing],
     )
-    finals = [_finals(connection, run["id"]) for run in runs]
-    keys = sorted(finals[0] | finals[1])
+    finals = [run.finals for run in runs]
+    keys = sorted({*finals[0], *finals[1]})
     several = {name for name, at in keys if at}
     if rows := [
         (
@@ -109,6 +105,7 @@ def _parts(
         for name, at in keys
     ]:
         yield table(["final", *names, "difference"], rows, right=[*names, "difference"])
+    curves = [run.curves for run in runs]
     both = [name for name in sorted(curves[0], key=_order) if name in curves[1]]
     if both:
         yield table(
@@ -118,29 +115,6 @@ def _parts(
         )
     if losses := [name for name in LOSSES if name in both]:
         yield _points(losses, names, curves)
-
-
-def _finals(connection: Connection, run_id: int) -> dict[tuple[str, float], float]:
-    from ablate.store.schema import from_db
-
-    rows = select(connection, "SELECT name, at, value FROM final WHERE run_id = :id", id=run_id)
-    return {(row["name"], row["at"]): from_db(row["value"]) for row in rows}
-
-
-def _curves(connection: Connection, run: RowMapping) -> dict[str, Curve]:
-    """Series → its points."""
-    from ablate.store.schema import from_db
-
-    curves: dict[str, Curve] = {}
-    sql = (
-        "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id ="
-        " :id ORDER BY series_id, step"
-    )
-    for row in select(connection, sql, id=run["id"]):
-        curves.setdefault(row["name"], {})[row["step"] * run["batch_tokens"]] = from_db(
-            row["value"]
-        )
-    return curves
 
 
 def _order(series: str) -> tuple[int, str]:
@@ -171,7 +145,7 @@ def _number(value: float | None) -> str:
 
 
 def _drawn(
-    series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]
+    series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> Iterator[tuple[str, ...]]:
     """Two lines a series, drawn on one scale of tokens and of values."""
     for name in series:
@@ -213,7 +187,7 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
 
 
 def _points(
-    series: Sequence[str], names: Sequence[str], curves: Sequence[dict[str, Curve]]
+    series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> RenderableType:
     """The values of the first loss that both have at the same tokens."""
     for name in series:
@@ -235,7 +209,7 @@ def _points(
     return "The runs have no point of a loss at the same number of tokens."
 
 
-def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: Path) -> None:
+def _plot(runs: Sequence[RunDetails], path: Path) -> None:
     """Both curves of the first loss that both have, saved as a figure of a report is."""
     import matplotlib.pyplot as plt
     import pandas as pd
@@ -243,19 +217,19 @@ def _plot(runs: Sequence[RowMapping], curves: Sequence[dict[str, Curve]], path: 
     from ablate import figures
     from ablate.errors import AblateError
 
-    series = next((name for name in LOSSES if all(name in each for each in curves)), None)
+    series = next((name for name in LOSSES if all(name in run.curves for run in runs)), None)
     if series is None:
         raise AblateError("--plot: the two runs have no loss curve in common")
     rows: list[dict[str, Any]] = [
         {
-            "arm": f"run {run['id']}",
-            "run": run["id"],
+            "arm": f"run {run.id}",
+            "run": run.id,
             "step": tokens,
             "tokens": tokens,
             "value": value,
         }
-        for run, each in zip(runs, curves, strict=True)
-        for tokens, value in each[series].items()
+        for run in runs
+        for tokens, value in run.curves[series].items()
     ]
     figure = figures.curves(
         pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)"

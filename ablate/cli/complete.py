@@ -54,15 +54,11 @@ def stored(incomplete: str) -> list[str]:
     """Studies in the database; none where it cannot be read."""
     from ablate import store
     from ablate.errors import AblateError
-    from ablate.store.query import run
+    from ablate.store.names import studies
 
     try:
         with store.open() as database:
-            return [
-                name
-                for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1]
-                if name.startswith(incomplete)
-            ]
+            return [name for name in studies(database) if name.startswith(incomplete)]
     except AblateError:
         return []
 

@@ -9,11 +9,13 @@ import typer
 from ablate.cli import complete
 from ablate.cli.flags import Command, Group
 from ablate.cli.render import Db
-from ablate.place import exists, locate
+from ablate.store.location import exists, locate
 from ablate.units import listed, memory
 
 if TYPE_CHECKING:
+    from ablate.plan import Plan
     from ablate.store import Database
+    from ablate.store.noise import Noise
 
 app = typer.Typer(
     cls=Group,
@@ -29,6 +31,16 @@ def existing(db: str | None) -> Database | None:
     from ablate import store
 
     return store.open(db)
+
+
+def existing_noise(plan: Plan, db: str | None) -> Noise | None:
+    """Return the noise of runs like a plan's; None if there is no database or no such noise."""
+    if (database := existing(db)) is None:
+        return None
+    from ablate.store.noise import noise_for
+
+    with database:
+        return noise_for(plan, database)
 
 
 @app.command(cls=Command)
@@ -96,11 +108,11 @@ def merge(
     from ablate import store
     from ablate.analysis import analyse
     from ablate.store.merge import merge as join
-    from ablate.store.query import run
+    from ablate.store.names import studies
 
     with store.open(other) as theirs, store.open(db, create=True) as ours:
         brought = join(ours, theirs)
-        for (study,) in run(ours, "SELECT name FROM study ORDER BY id")[1]:
+        for study in studies(ours):
             analyse(ours, study)
         print(
             f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs},"

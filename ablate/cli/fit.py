@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli.flags import option
 from ablate.cli.render import Db, console, writing
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 TABLE = "Any table of losses"  # panel of the options that only such a table takes
 
 
-def _column(what: str) -> typer.models.OptionInfo:
-    return typer.Option(
-        metavar="COLUMN", help=f"The column of {what}.", show_default=False, rich_help_panel=TABLE
-    )
+def _table(help: str, *names: str, metavar: str | None = "COLUMN") -> Any:
+    return option(help, *names, metavar=metavar, rich_help_panel=TABLE)
 
 
 def fit(
@@ -28,74 +27,48 @@ def fit(
     ] = None,
     group: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME",
-            help="The factor, or column, with a curve a level. Columns may be several.",
-            show_default=False,
-        ),
+        option("The factor, or columns, whose levels get a curve each.", metavar="NAME"),
     ] = [],  # noqa: B006
     form: Annotated[
         str,
-        typer.Option(
-            metavar="n|d|c|nd",
-            help="L(N), L(D), L(C) or L(N, D); else what the runs can tell.",
-            show_default=False,
-        ),
+        option("L(N), L(D), L(C) or L(N, D); by default chosen from the runs.", metavar="n|d|c|nd"),
     ] = "",
     hold_out: Annotated[
         str,
-        typer.Option(
+        option(
+            '"largest size", "largest tokens" or "largest budget": what checks the fit.',
             metavar="WHAT",
-            help='"largest size", "largest tokens" or "largest budget": what checks the fit.',
-            show_default=False,
         ),
     ] = "",
     count: Annotated[
         str,
-        typer.Option(
+        option(
+            "What counts as N and C in a study: `headless` leaves the head out.",
             metavar="body|total|headless",
-            help="What counts as N and C in a study: `headless` leaves the head out.",
+            show_default=True,
         ),
     ] = "body",
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv",
-            metavar="FILE",
-            help="Fit this table instead of a study.",
-            show_default=False,
-            rich_help_panel=TABLE,
-        ),
+        Path | None, _table("Fit this table instead of a study.", "--csv", metavar="FILE")
     ] = None,
-    n: Annotated[str, _column("parameters")] = "",
-    d: Annotated[str, _column("training tokens")] = "",
-    flops: Annotated[str, _column("training FLOPs")] = "",
-    loss: Annotated[str, _column("losses; log(COLUMN) of a perplexity")] = "",
+    n: Annotated[str, _table("The column of parameters.")] = "",
+    d: Annotated[str, _table("The column of training tokens.")] = "",
+    flops: Annotated[str, _table("The column of training FLOPs.")] = "",
+    loss: Annotated[str, _table("The column of losses; log(COLUMN) of a perplexity.")] = "",
     where: Annotated[
         list[str],
-        typer.Option(
+        _table(
+            "Only rows with this value; <, >, <=, >= and != too. May be repeated.",
             metavar="COLUMN=VALUE",
-            help="Only rows with this value; <, >, <=, >= and != too. May be repeated.",
-            show_default=False,
-            rich_help_panel=TABLE,
         ),
     ] = [],  # noqa: B006
     lowest: Annotated[
         bool,
-        typer.Option(
-            "--lowest",
-            help="Of the runs of one point only the best, as of a sweep.",
-            rich_help_panel=TABLE,
-        ),
+        _table("Only the best of the runs of one point, as of a sweep.", "--lowest", metavar=None),
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FOLDER",
-            help="Draw the figures into it, as the report does.",
-            show_default=False,
-        ),
+        option("Draw the report's figures into this folder.", "--plot", metavar="FOLDER"),
     ] = None,
     db: Db = None,
 ) -> None:

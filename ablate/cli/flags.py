@@ -1,12 +1,18 @@
-"""Commands whose help names no type where none is to be given: `--force`, not `--force <bool>`;
-STUDY, not STUDY `<str>`.
+"""Options and commands whose help shows `--force`, not `--force <bool>`, and STUDY, not STUDY
+`<str>`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+
+def option(help: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return a Typer option that does not show its default, which the help names in words."""
+    return typer.Option(*names, help=help, metavar=metavar, **{"show_default": False, **more})
 
 
 def _without_types(params: list[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import complete
+from ablate.cli.flags import option
 from ablate.cli.render import console, writing
 
 PLAIN = ("question", "metric", "design")
@@ -34,69 +35,46 @@ def new(
     ],
     factor: Annotated[
         list[str],
-        typer.Option(
+        option(
+            "What varies, the baseline first. May be repeated.",
             metavar="NAME=LEVEL,LEVEL",
-            help="What varies, the baseline first. May be repeated.",
             autocompletion=complete.levels,
         ),
     ] = [],  # noqa: B006
     within: Annotated[
         list[str],
-        typer.Option(
+        option(
+            "A factor whose levels form strata. May be repeated.",
             metavar="NAME",
-            help="A factor whose levels form strata. May be repeated.",
             autocompletion=complete.factors,
         ),
     ] = [],  # noqa: B006
     base: Annotated[
         list[str],
-        typer.Option(
+        option(
+            "What every run starts from. May be repeated.",
             metavar="NAME=VALUE",
-            help="What every run starts from. May be repeated.",
             autocompletion=complete.levels,
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Runs of each cell; by default 5.", show_default=False),
-    ] = None,
+    seeds: Annotated[int | None, option("Runs of each cell; by default 5.", metavar="N")] = None,
     question: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="The question that the report answers.", show_default=False
-        ),
+        str | None, option("The question that the report answers.", metavar="TEXT")
     ] = None,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="METRIC",
-            help="The number that decides it; by default loss.",
-            show_default=False,
-        ),
+        str | None, option("The number that decides it; by default loss.", metavar="METRIC")
     ] = None,
     design: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DESIGN", help="grid, one-factor, …; by default grid.", show_default=False
-        ),
+        str | None, option("grid, one-factor, …; by default grid.", metavar="DESIGN")
     ] = None,
     origin: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="STUDY",
-            help="A study to start from.",
-            show_default=False,
-            autocompletion=complete.studies,
+        option(
+            "A study to start from.", "--from", metavar="STUDY", autocompletion=complete.studies
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write it.", show_default=False),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write over a file that is there.")
-    ] = False,
+    out: Annotated[Path | None, option("Where to write it.", "--out", metavar="FILE")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented study file, checked before it is written.
 

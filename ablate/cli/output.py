@@ -1,87 +1,77 @@
-"""What becomes of a command whose output cannot be written: a full disk, a reader that has gone, a
-terminal that was closed.
-"""
+"""Standard streams that cannot be written: a full disk, a reader that has gone."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from ablate.errors import AblateError
 
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
-class Output:
-    """A file that knows its own failure, to be told from other errors."""
+
+class Dispensable:
+    """Standard output of a command that continues, after one line, when it cannot be written.
+
+    Args:
+        file: the stream, which leads to /dev/null after its first failure.
+    """
 
     def __init__(self, file: IO[str]):
         self.file = file
-        self.failure: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
 
     def write(self, text: str) -> int:
-        try:
+        """Write `text`, or drop it once the stream has failed."""
+        with self._tolerant():
             self.file.write(text)
-        except OSError as error:
-            self.fail(error)
         return len(text)
 
     def flush(self) -> None:
-        try:
+        """Write out the buffer, or drop it once the stream has failed."""
+        with self._tolerant():
             self.file.flush()
+
+    @contextlib.contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            self.fail(error)
-
-    def fail(self, error: OSError) -> None:
-        self.failure = error
-        raise error
-
-
-class Dispensable(Output):
-    """A file that falls silent, with a line on standard error, once it cannot be written: what it
-    shows stops no work.
-    """
-
-    def fail(self, error: OSError) -> None:
-        silence(self.file)
-        complain(
-            f"standard output cannot be written ({error.strerror}): the study goes on, and is shown"
-            " no more"
-        )
+            silence(self.file)
+            complain(f"standard output cannot be written ({error.strerror}); the study continues")
 
 
 @contextlib.contextmanager
 def written() -> Iterator[None]:
-    """Around a command: `AblateError` where its output cannot be written; where nobody reads it, it
-    ends silently with 1.
+    """Run a command and write out its output.
+
+    Raises:
+        AblateError: standard output cannot be written.
+        SystemExit: with code 1, where nobody reads standard output any more, as click does.
     """
-    output, errors = Output(sys.stdout), Dispensable(sys.stderr)
     try:
-        with (
-            contextlib.redirect_stdout(cast(IO[str], output)),
-            contextlib.redirect_stderr(cast(IO[str], errors)),
-        ):
-            try:
-                yield
-            finally:
-                output.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except OSError as error:
-        if error is not output.failure:
+        # An error of a file names it; the writing of a stream has no file name.
+        if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        if isinstance(error, BrokenPipeError):
+        silence(sys.stdout)
+        if error.errno == errno.EPIPE:
             sys.exit(1)
-        raise AblateError(f"standard output cannot be written: {error.strerror}") from error
-    finally:
-        if output.failure:
-            silence(output.file)
+        raise AblateError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def complain(text: str) -> None:
-    """A line on standard error, where that can be written."""
+    """Print a line on standard error, where that can be written."""
     try:
         print(f"ablate: {text}", file=sys.stderr, flush=True)
     except OSError:
@@ -89,8 +79,7 @@ def complain(text: str) -> None:
 
 
 def silence(file: IO[str]) -> None:
-    """Let a file lead nowhere, with what it has not written yet; else Python would try, and fail,
-    again as it ends.
-    """
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 (it is no path of ours)
-        os.dup2(nowhere.fileno(), file.fileno())
+    """Point a stream to /dev/null, or Python would fail to flush it again as it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, file.fileno())
+    os.close(nowhere)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.power import existing_noise
+from ablate.cli.database import existing_noise
 from ablate.cli.render import Db, console, table
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, memory
@@ -338,7 +338,7 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
             if price.largest_family > 1
             else ""
         )
-        + (f" (noise: {noise.whence})" if noise else "")
+        + (f" (noise: {noise.source})" if noise else "")
     )
 
 

@@ -65,7 +65,7 @@ def query(
     from ablate import formats, store
     from ablate.errors import AblateError
     from ablate.store import query as queries
-    from ablate.store.names import require_series
+    from ablate.store.names import require_series, require_study
 
     if (asked is not None) + listed + tables != 1:
         raise AblateError(
@@ -81,7 +81,7 @@ def query(
             return
         sql, values = _statement(asked, words or [])
         if study := values.get("study"):
-            known(database, study)
+            require_study(database, study)
         if series := values.get("series"):
             require_series(database, [str(series)])
         columns, rows = queries.run(database, sql, values)
@@ -120,16 +120,6 @@ def _literal(text: str) -> int | float | str:
     """
     number = re.fullmatch(r"[+-]?(?:\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text)
     return text if not number else float(text) if "." in text or number[2] else int(text)
-
-
-def known(database: Database, study: str) -> None:
-    """Refuse a study that the database does not hold."""
-    from ablate.errors import unknown
-    from ablate.store.query import run
-
-    names = [name for (name,) in run(database, "SELECT name FROM study ORDER BY id")[1]]
-    if study not in names:
-        raise unknown("study in the database", study, names)
 
 
 def _list(format: str) -> None:

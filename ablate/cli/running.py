@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ablate.launch.local import LocalExecutor
-    from ablate.launch.status import Working
     from ablate.plan import Plan
     from ablate.store import Database
+    from ablate.store.status import Working
 
 WATCH_SECONDS = 2.0
 
@@ -61,7 +61,7 @@ def run(
     from ablate.launch import devices
     from ablate.launch.local import LocalExecutor
     from ablate.launch.packs import worker_slots
-    from ablate.launch.status import UNFINISHED
+    from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
     plan = open_study(study, size)
@@ -139,7 +139,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     from rich.text import Text
 
     from ablate.errors import unknown
-    from ablate.launch.status import studies
+    from ablate.store.status import counts_by_cell, studies
 
     found = studies(database, study)
     if study is not None and not found:
@@ -148,25 +148,11 @@ def _status(database: Database, study: str | None) -> RenderableType:
     left = [duration(one.seconds_left) if one.seconds_left else "" for one in found]
     parts: list[RenderableType] = [_counts("study", lines, left)]
     if study is not None:
-        parts.append(_counts("cell", _by_cell(database, study)))
+        parts.append(_counts("cell", counts_by_cell(database, study)))
     if working := [run for one in found for run in one.working]:
         parts.append(_working(working))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
     return Group(*parts)
-
-
-def _by_cell(database: Database, study: str) -> dict[str, dict[str, int]]:
-    from sqlalchemy import text
-
-    counts: dict[str, dict[str, int]] = {}
-    with database.read() as connection:
-        sql = (
-            "SELECT cell, status, count(*) FROM runs WHERE study = :study GROUP BY cell, status"
-            " ORDER BY min(run)"
-        )
-        for cell, state, number in connection.execute(text(sql), {"study": study}):
-            counts.setdefault(cell, {})[state] = number
-    return counts
 
 
 def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:

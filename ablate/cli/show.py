@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +14,8 @@ from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from sqlalchemy import Connection, RowMapping
 
-CANDIDATES = 5  # runs that an ambiguous key names at most
+    from ablate.store.details import RunDetails
 
 
 def show(
@@ -27,119 +26,63 @@ def show(
 ) -> None:
     """Show one run: what it is, how it went, what it reached."""
     from ablate import store
+    from ablate.store import details
 
     out = console()
-    with store.open(db) as database, database.read() as connection:
-        for part in _parts(connection, find(connection, run)):
-            if isinstance(part, str):
-                out.print(part, markup=False)
-            else:
-                out.print(part)
+    with store.open(db) as database:
+        (found,) = details.find(database, run)
+    for part in _parts(found):
+        if isinstance(part, str):
+            out.print(part, markup=False)
+        else:
+            out.print(part)
 
 
 def digits(value: float) -> str:
-    """Six digits, or what it is instead of a number."""
+    """Return six digits, or the word for what is not finite."""
     return f"{value:.6g}" if math.isfinite(value) else number(value)
 
 
-def select(connection: Connection, sql: str, **values: Any) -> list[RowMapping]:
-    from sqlalchemy import text
-
-    return list(connection.execute(text(sql), values).mappings())
-
-
-def find(connection: Connection, name: str) -> RowMapping:
-    """The row of `run` that a number or the start of a key means."""
-    from ablate.errors import AblateError
-
-    if (
-        name.isascii()
-        and name.isdigit()
-        and (found := select(connection, "SELECT * FROM run WHERE id = :id", id=int(name[:18])))
-    ):
-        return found[0]
-    may_be_key = bool(name) and set(name.lower()) <= set("0123456789abcdef")
-    found = (
-        select(
-            connection, "SELECT * FROM run WHERE key LIKE :start || '%' LIMIT 6", start=name.lower()
-        )
-        if may_be_key
-        else []
-    )
-    if len(found) == 1:
-        return found[0]
-    if found:
-        keys = ", ".join(row["key"][:12] for row in found[:CANDIDATES])
-        raise AblateError(
-            f"run {name!r} may be {keys}{' or more' if len(found) > CANDIDATES else ''}; give more"
-            " of the key"
-        )
-    raise AblateError(
-        f'no run {name!r} in the database; `ablate query "SELECT run, key, cell, seed, status FROM'
-        ' runs"` lists them'
-    )
-
-
-def _parts(connection: Connection, run: RowMapping) -> Iterator[RenderableType]:
-    from ablate.store.schema import from_db
-
-    diverged = f" at step {run['diverged_at']}" if run["diverged_at"] is not None else ""
-    yield f"Run {run['id']}: {run['status']}{diverged}. Key {run['key']}"
-    members = select(
-        connection,
-        "SELECT study.name AS study, cell.label AS cell, role, active FROM member JOIN cell ON"
-        " cell.id = cell_id JOIN study ON study.id = study_id WHERE run_id = :id ORDER BY study.id,"
-        " cell.id",
-        id=run["id"],
-    )
-    for member in members:
-        gone = "" if member["active"] else ", no longer in the study"
-        yield (
-            f"In {printable(member['study'])}: {printable(member['cell'])} ({member['role']}{gone})"
-        )
+def _parts(run: RunDetails) -> Iterator[RenderableType]:
+    row = run.row
+    diverged = f" at step {row['diverged_at']}" if row["diverged_at"] is not None else ""
+    yield f"Run {run.id}: {run.status}{diverged}. Key {row['key']}"
+    for member in run.members:
+        inactive = "" if member.active else ", no longer in the study"
+        yield f"In {printable(member.study)}: {printable(member.cell)} ({member.role}{inactive})"
     sizes = (
-        f"{run['n_params']:,} parameters, {run['n_params_body']:,} in the body"
-        if run["n_params"]
+        f"{row['n_params']:,} parameters, {row['n_params_body']:,} in the body"
+        if row["n_params"]
         else "size unknown"
     )
-    yield f"{sizes}; {run['tokens']:,} tokens, {run['flops'] or 0:.3g} FLOPs"
-    yield _configuration(run)
-    attempts = select(
-        connection, "SELECT * FROM attempt WHERE run_id = :id ORDER BY n", id=run["id"]
-    )
-    if attempts:
-        yield _attempts(attempts)
-    finals = select(
-        connection,
-        "SELECT name, at, value FROM final WHERE run_id = :id ORDER BY name, at",
-        id=run["id"],
-    )
-    if finals:
-        rows = [
-            (shown(row["name"]), f"{row['at']:g}", digits(from_db(row["value"]))) for row in finals
-        ]
+    yield f"{sizes}; {row['tokens']:,} tokens, {row['flops'] or 0:.3g} FLOPs"
+    yield _fields(run)
+    if run.attempts:
+        yield _attempts(run.attempts)
+    if run.finals:
+        rows = [(shown(name), f"{at:g}", digits(value)) for (name, at), value in run.finals.items()]
         yield table(["final", "at", "value"], rows, right=["at", "value"])
-    for attempt in attempts:
+    for attempt in run.attempts:
         if attempt["error"]:
             lines = map(printable, attempt["error"].rstrip().splitlines())
             yield "\n".join([f"Attempt {attempt['n']} ended with:", *lines])
 
 
-def _configuration(run: RowMapping) -> RenderableType:
+def _fields(run: RunDetails) -> RenderableType:
     """The fields that differ from their default."""
     from ablate.config import RunConfig
 
-    fields = RunConfig.model_fields
-    given = json.loads(run["config"])
+    known = RunConfig.model_fields
+    fields = {**run.fields, "seed": run.row["seed"]}
     rows = [
         (name, str(value))
-        for name, value in given.items()
-        if name not in fields or value != json.loads(json.dumps(fields[name].default))
+        for name, value in fields.items()
+        if name not in known or value != json.loads(json.dumps(known[name].default))
     ]
     return table(["field", "value (others: `ablate factors`)"], rows)
 
 
-def _attempts(attempts: list[RowMapping]) -> RenderableType:
+def _attempts(attempts: Sequence[Mapping[str, Any]]) -> RenderableType:
     headings = [
         "attempt",
         "status",

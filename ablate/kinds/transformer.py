@@ -54,24 +54,7 @@ class Transformer:
 
     def train(self, job: Job, context: Context) -> None:
         """See `Kind.train`. Imports torch."""
-        from ablate import text
-
-        configs = [config_of(run) for run in job.runs]
-        tokens = text.load(configs[0], dict(job.sources))
-        importlib.import_module("ablate.train.engine").train(
-            configs,
-            job.evaluation,
-            tokens,
-            device=context.device,
-            emit=context.emit,
-            checkpoint=job.checkpoint,
-            stop=context.stop,
-            resume=job.resume,
-            micro_batch=job.micro_batch,
-            recompute=job.recompute,
-            compile=job.compile,
-            turn=context.device_lock if context.shared else None,
-        )
+        importlib.import_module("ablate.train.engine").train(job, context)
 
 
 def config_of(run: Run) -> RunConfig:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.store import Database
-from ablate.store.ingest import Spoilt, ingest_all
+from ablate.store.ingest import IngestError, ingest_all
 
 INGEST = 1.0  # seconds between two readings
 
@@ -43,5 +43,5 @@ class Ingestor:
         """
         try:
             return ingest_all(self._db, attempts), None
-        except Spoilt as error:
-            return error.taken, error
+        except IngestError as error:
+            return error.ingested, error

@@ -14,15 +14,13 @@ from rich.console import Console
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Job
-from ablate.kinds.transformer import run_of
-from ablate.launch import status
 from ablate.launch.executor import Ended, Executor
 from ablate.launch.ingestor import Ingestor
 from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.scheduler import Pack, Scheduler
 from ablate.launch.signals import Signals
 from ablate.plan import Plan
-from ablate.store import Database
+from ablate.store import Database, status
 from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, counts, finish, owned
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
@@ -195,7 +193,7 @@ class WorkerPool:
         pack = replace(pack, runs=tuple(by_id[each.run_id] for each in claims))
         new_file = self._db.checkpoints / f"{first.config.key[:12]}-{first.n}.pt"
         job = Job(
-            runs=tuple(run_of(each.config) for each in claims),
+            runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
             sources=self._plan.sources,
             checkpoint=Path(pack.checkpoint) if pack.checkpoint else new_file,

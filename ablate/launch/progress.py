@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ablate import metrics
-from ablate.launch.status import Survey
+from ablate.store.status import Survey
 from ablate.units import count, duration
 
 ROWS = 8  # runs at work that a terminal shows

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from ablate.launch.status import UNFINISHED
 from ablate.report import probes, tuned
 from ablate.report.material import Material
 from ablate.report.words import number, percent, plural, sentence
+from ablate.store.status import UNFINISHED
 from ablate.units import listed
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same

@@ -7,13 +7,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ablate import figures
-from ablate.errors import AblateError
 from ablate.launch.devices import cpu_threads
 from ablate.report.document import Picture
 
@@ -99,61 +95,39 @@ def _drawable(frame: Any) -> Any:
 
 
 def _side_by_side(shares: Sequence[Sequence[_Drawing]]) -> None:
-    """Draw each share in a process of its own. A fork has everything that is imported and read, and
-    ends with its share.
+    """Draw each share in a fork, which has everything that is imported and read.
+
+    A share that fails there is drawn again here, where its error is raised; one whose process was
+    killed, such as for want of memory, is drawn here too.
     """
     context = multiprocessing.get_context("fork")
-    started = []
+    processes = [
+        context.Process(target=_draw_share, args=(share, os.getpid()), daemon=True)
+        for share in shares
+    ]
     try:
-        for share in shares:
-            answer, said = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_draw_apart, args=(share, said, os.getpid()), daemon=True
-            )
+        for process in processes:
             process.start()
-            said.close()  # ours: the pipe ends with the process
-            started.append((process, answer))
-        for process, answer in started:
-            try:
-                error = answer.recv()
-            except EOFError:
-                process.join()
-                raise AblateError(
-                    f"a process that drew figures ended early (exit code {process.exitcode}), as"
-                    " one does when memory runs out; with OMP_NUM_THREADS=1 they are drawn one"
-                    " after the other"
-                ) from None
-            if error is not None:
-                raise error
-    finally:
-        for process, answer in started:
-            answer.close()
-            process.terminate()
+        for process, share in zip(processes, shares, strict=True):
             process.join()
+            if process.exitcode:
+                for drawing in share:
+                    drawing.save()
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
 
 
-def _draw_apart(drawings: Sequence[_Drawing], said: Connection, parent: int) -> None:
-    """Draw while the process `parent` lives, and say what went wrong or None."""
+def _draw_share(drawings: Sequence[_Drawing], parent: int) -> None:
+    """Draw while the process `parent` lives; exit code 1 where a figure fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this
-    plt.switch_backend("agg")  # a window of the parent's is not ours
-    error = None
+    plt.switch_backend("agg")  # the parent's windows stay the parent's
     try:
         for drawing in drawings:
             if os.getppid() != parent:
                 return
             drawing.save()
-    except Exception as failure:
-        failure.add_note(traceback.format_exc())
-        error = _portable(failure)
-    said.send(error)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error, or its words where another process could not make it again: not every class is
-    made of its `args`.
-    """
-    try:
-        pickle.loads(pickle.dumps(error))
     except Exception:
-        return RuntimeError("".join(traceback.format_exception_only(error)))
-    return error
+        os._exit(1)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ablate import analysis, results
-from ablate.launch import status
 from ablate.metrics import parse
 from ablate.plan.check import COMPARABLE
 from ablate.report.words import MetricWords, metric_words
+from ablate.store import status
 
 if TYPE_CHECKING:
     from ablate.store import Database

@@ -2,7 +2,22 @@
 questions.
 """
 
-from ablate.place import exists, locate
-from ablate.store.database import Database, open
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ablate.store.location import exists, locate
+
+if TYPE_CHECKING:
+    from ablate.store.database import Database, open
 
 __all__ = ["Database", "exists", "locate", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Database` and `open` at first use: locating a file needs no SQLAlchemy."""
+    if name in __all__:
+        from ablate.store import database
+
+        return getattr(database, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

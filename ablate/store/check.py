@@ -156,7 +156,7 @@ _PARTS = (_references, _points, _doubled, _states)
 
 
 def _dead(db: Database, repair: bool) -> Iterator[Finding]:
-    for run_id in sorted(owners.bury_dead(db) if repair else owners.dead(db)):
+    for run_id in sorted(owners.mark_all_dead(db) if repair else owners.dead(db)):
         yield Finding(
             f"run {run_id} is running, but its launcher and worker are gone",
             "planned again" if repair else "",
@@ -220,7 +220,9 @@ def _adopt(db: Database, name: str, run_id: int) -> str:
     except AblateError as error:
         problem = f": {error}"
     with db.begin() as connection:
-        owners.bury(connection, attempt_id, f"its journal was found without an attempt{problem}")
+        owners.mark_dead(
+            connection, attempt_id, f"its journal was found without an attempt{problem}"
+        )
     return f"ingested{problem}"
 
 

@@ -14,8 +14,8 @@ from typing import Self
 from sqlalchemy import Connection
 
 from ablate.errors import AblateError
-from ablate.place import DEFAULT, closed, exists, locate
 from ablate.store import migrate, sqlite
+from ablate.store.location import DEFAULT, closed, exists, locate
 
 
 class Database:
@@ -36,15 +36,15 @@ class Database:
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
         """A connection inside BEGIN IMMEDIATE: commits at the end, rolls back on an exception."""
-        with sqlite.explained(self.path), self._writer.begin() as connection:
+        with sqlite.translate_errors(self.path), self._writer.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A connection that cannot write and sees one state of the database throughout."""
         with (
-            sqlite.undisturbed(self.path),
-            sqlite.explained(self.path),
+            sqlite.consistent_read(self.path),
+            sqlite.translate_errors(self.path),
             self._reader.begin() as connection,
         ):
             yield connection
@@ -54,7 +54,7 @@ class Database:
         rest.
         """
         with (
-            sqlite.explained(self.path),
+            sqlite.translate_errors(self.path),
             contextlib.closing(sqlite.connect(self.path, "rw")) as connection,
         ):
             connection.execute("VACUUM")
@@ -67,7 +67,7 @@ class Database:
         self._writer.dispose()
         if self._owned:
             self._owned = False
-            with sqlite.explained(self.path):
+            with sqlite.translate_errors(self.path):
                 sqlite.set_journal_mode(self.path, "DELETE")
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
     """
     path = locate(url)
     try:
-        with sqlite.explained(path):
+        with sqlite.translate_errors(path):
             notes = _prepare(path, create)
     except OSError as error:
         raise closed(path, error) from error

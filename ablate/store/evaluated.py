@@ -1,4 +1,4 @@
-"""How a study's `[eval]` measures, and which accepted results still stand for it."""
+"""How a study's `[eval]` measures, and which accepted results are valid for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from ablate.config import Evaluation
 
 
 def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
-    """Final's name → what decides its value, beside the run: finals of unequal measure do not
-    compare.
+    """Return final's name → what decides its value besides the run.
 
-    Which tokens are scored at several lengths depends on the longest of them. "loss" stands for all
-    that is not named.
+    Finals of unequal measure are not comparable. Which tokens are scored at several lengths depends
+    on the longest of them. "loss" represents every final that is not named.
     """
     probe = (evaluation.tokens, evaluation.probe.mix, evaluation.probe.kind)
     found: dict[str, tuple[object, ...]] = {
@@ -30,18 +29,19 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
 
 
 def differing(wanted: Evaluation, earlier: Sequence[Evaluation]) -> list[str]:
-    """The finals that `wanted` measures otherwise than `earlier` evaluations, of which the first
-    that has one counts.
+    """Return the finals that `wanted` measures otherwise than `earlier` evaluations.
+
+    Of several earlier evaluations, the first that has a final counts for it.
     """
     theirs = ChainMap(*map(measure, earlier))
     return [name for name, how in measure(wanted).items() if name in theirs and theirs[name] != how]
 
 
-def settle(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
-    """Take back that a run of the study is complete, where its finals were measured otherwise; say
-    so again where they fit.
+def revalidate(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
+    """Update which runs of a study are complete under an evaluation.
 
-    No number is deleted before the run is done again, so that the study may change its mind.
+    A run whose finals were measured otherwise becomes planned; one whose finals match again becomes
+    complete. No number is deleted before the run is done again, so that the change can be undone.
     """
     rows = connection.exec_driver_sql(
         "SELECT run.id, run.status, attempt.status, attempt.evaluation FROM run JOIN attempt ON"
@@ -61,8 +61,9 @@ def settle(connection: Connection, study_id: int, evaluation: Evaluation) -> Non
 
 
 def fallback(connection: Connection, run_id: int, attempt_id: int, status: str) -> str:
-    """The status of a run whose attempt ended as `status`, without a result: complete, where an
-    earlier one still stands.
+    """Return the status of a run whose attempt ended as `status`, without a result.
+
+    It is complete if an earlier attempt has a result that is valid for the same evaluation.
     """
     own, *_ = connection.exec_driver_sql(
         "SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)
@@ -71,14 +72,12 @@ def fallback(connection: Connection, run_id: int, attempt_id: int, status: str) 
     accepted = connection.exec_driver_sql(
         "SELECT 1 FROM attempt WHERE run_id = ? AND status = 'complete'", (run_id,)
     ).first()
-    stands = accepted and not differing(Evaluation.model_validate_json(own), earlier)
-    return "complete" if stands else status
+    valid = accepted and not differing(Evaluation.model_validate_json(own), earlier)
+    return "complete" if valid else status
 
 
 def evaluations(connection: Connection, run_id: int) -> list[Evaluation]:
-    """By what the finals of a run were measured: the accepted attempt's first, then those before
-    it, the latest first.
-    """
+    """Return the evaluations of a run's results: the accepted attempt's, then earlier ones."""
     rows = connection.exec_driver_sql(
         "SELECT evaluation FROM attempt WHERE run_id = ? AND status IN ('complete', 'superseded')"
         " ORDER BY status, n DESC",

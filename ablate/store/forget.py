@@ -53,7 +53,7 @@ def forget(db: Database, name: str) -> Part:
     One transaction, then the files. Raises `AblateError` where there is no such study, and while
     one of its runs is running.
     """
-    owners.bury_dead(db)
+    owners.mark_all_dead(db)
     with db.begin() as connection:
         study = {"study": _study(connection, name)}
         if running := connection.exec_driver_sql(

@@ -1,5 +1,5 @@
-"""Journals → tables, exactly once: the offset moves, by compare-and-set, in the transaction that
-inserts the rows.
+"""Read journals into the tables, exactly once: the offset moves, by compare-and-set, in the
+transaction that inserts the rows.
 """
 
 from __future__ import annotations
@@ -73,19 +73,21 @@ _FROM_START = (
 )
 
 
-class Spoilt(AblateError):
-    """Journals that cannot be taken in. `taken` is what was new in the others, and is in the
-    tables: attempt → events.
+class IngestError(AblateError):
+    """Journals that cannot be ingested.
+
+    Attributes:
+        ingested: Attempt → what was new in the other journals, and is in the tables.
     """
 
-    def __init__(self, errors: Sequence[AblateError], taken: dict[int, list[Event]]):
+    def __init__(self, errors: Sequence[AblateError], ingested: dict[int, list[Event]]):
         several = (
-            f"; it is one of {len(errors)} journals that cannot be taken in"
+            f"; it is one of {len(errors)} journals that cannot be ingested"
             if len(errors) > 1
             else ""
         )
         super().__init__(f"{errors[0]}{several}")
-        self.taken = taken
+        self.ingested = ingested
 
 
 @dataclass(frozen=True)
@@ -101,24 +103,29 @@ class _Piece:
 
 
 def ingest(db: Database, attempt_id: int) -> list[Event]:
-    """What the journal of an attempt holds beyond the stored offset, put into the tables and
-    returned.
+    """Put what the journal of an attempt holds beyond the stored offset into the tables.
 
-    Nothing, where another process was quicker or the attempt is no longer the one that runs. A
-    `start` at step s deletes the run's points beyond s; an `end` decides the attempt's and the
+    A `start` at step s deletes the run's points beyond s; an `end` decides the attempt's and the
     run's status. A run that is done again for further finals keeps its accepted attempt and its
-    finals until the new attempt has a result. `Spoilt` for a journal that is damaged, not
-    understood, or cannot be read.
+    finals until the new attempt has a result.
+
+    Returns:
+        The new events; none if another process was quicker or the attempt is no longer running.
+
+    Raises:
+        IngestError: The journal is damaged, holds an unknown event, or cannot be read.
     """
     return ingest_all(db, [attempt_id])[attempt_id]
 
 
 def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event]]:
-    """`ingest` of several attempts, such as those of a pack, in one transaction: attempt → what was
-    new.
+    """Ingest several attempts, such as those of a pack, in one transaction; see `ingest`.
 
-    A journal that cannot be taken in keeps none of the others out: `Spoilt` is raised when they are
-    in the tables.
+    Returns:
+        Attempt → its new events.
+
+    Raises:
+        IngestError: Some journals cannot be ingested; the others are in the tables.
     """
     pieces, errors = _unread(db, attempt_ids)
     new: dict[int, list[Event]] = {attempt_id: [] for attempt_id in attempt_ids}
@@ -131,7 +138,7 @@ def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event
             except _NOT_UNDERSTOOD as error:
                 errors.append(_damaged(piece.path, piece.offset, error))
     if errors:
-        raise Spoilt(errors, new)
+        raise IngestError(errors, new)
     return new
 
 
@@ -231,7 +238,8 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
             )
         elif kind == "heartbeat":
             driver.execute(
-                "UPDATE attempt SET heartbeat = ? WHERE id = ?", (event["n"], attempt_id)
+                "UPDATE attempt SET heartbeat = max(heartbeat, ?) WHERE id = ?",
+                (int(event["n"]), attempt_id),
             )
         elif kind == "end":
             _end(connection, run_id, attempt_id, event)

@@ -9,6 +9,7 @@ of the attempt's journal, which is unique everywhere, then from the one with mor
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,9 +18,9 @@ from sqlalchemy import Connection
 
 from ablate.config import Evaluation
 from ablate.errors import AblateError
-from ablate.store import owners, schema, studies
+from ablate.store import owners, schema, studies, views
 from ablate.store.database import Database
-from ablate.store.evaluated import settle
+from ablate.store.evaluated import revalidate
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import rank
 
@@ -112,7 +113,7 @@ def merge(db: Database, other: Database) -> Merged:
             "SELECT id, evaluation FROM study ORDER BY id"
         ).all():
             refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
-            settle(ours, study_id, Evaluation.model_validate_json(evaluation))
+            revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
         return Merged(changed, new, renewed)
 
 
@@ -136,6 +137,7 @@ def _runs(
     """
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
+    fields: set[str] = set()
     for their_id, *row in theirs.exec_driver_sql(
         f"SELECT id, {_names(_RUN)} FROM run ORDER BY id"
     ).all():
@@ -146,6 +148,7 @@ def _runs(
             ids[key] = ours.exec_driver_sql(
                 f"INSERT INTO run ({_names(_RUN)}) VALUES ({marks}) RETURNING id", tuple(row)
             ).scalar_one()
+            fields |= json.loads(row[_RUN.index("fields")]).keys()
             new += 1
             our, better = _Side(ids[key], "planned", None, 0, 0, {}), True
         else:
@@ -163,6 +166,7 @@ def _runs(
         ours.exec_driver_sql(
             "UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key])
         )
+    views.show_fields(ours, fields)
     return ids, new, renewed
 
 
@@ -267,13 +271,11 @@ def _attempt_order(attempt: Attempt) -> tuple[Any, ...]:
 
 def _artifacts(ours: Connection, theirs: Connection, run_id: int, their_id: int) -> None:
     rows = theirs.exec_driver_sql(
-        "SELECT kind, path, sha256 FROM artifact WHERE run_id = ?", (their_id,)
+        "SELECT kind, path FROM artifact WHERE run_id = ?", (their_id,)
     ).all()
     if rows:
         ours.exec_driver_sql(
-            "INSERT INTO artifact (run_id, kind, path, sha256) VALUES (?, ?, ?, ?) ON CONFLICT"
-            " (run_id, kind, path) DO UPDATE SET sha256 = max(coalesce(sha256, ''),"
-            " coalesce(excluded.sha256, ''))",
+            "INSERT INTO artifact (run_id, kind, path) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             [(run_id, *row) for row in rows],
         )
 

@@ -18,7 +18,7 @@ def version(path: Path) -> str | None:
     """The schema's version; None for a file without tables; "" for one whose tables are not
     ablate's.
     """
-    with sqlite.undisturbed(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
+    with sqlite.consistent_read(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
         tables = {
             name
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

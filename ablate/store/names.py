@@ -1,6 +1,5 @@
-"""Names of series and finals: one that neither the database nor the package knows is refused, with
-the nearest that is there.
-"""
+"""Names of studies, series and finals in a database. An unknown name is refused with the nearest
+existing one."""
 
 from __future__ import annotations
 
@@ -11,29 +10,40 @@ from ablate.metrics import METRICS
 from ablate.store.database import Database
 from ablate.store.thin import THINNED
 
-_SERIES = (
-    "loss",
-    *THINNED,
-)  # what a run may record; a study whose runs did not has none of it, which is no mistake
+# what a run may record; to ask for it is no mistake in a study whose runs did not record it
+_SERIES = ("loss", *THINNED)
 _FINALS = (*METRICS, "train_seconds", "epochs")
 
 
+def studies(db: Database) -> dict[str, str]:
+    """Return study name → its metric, in the order in which the studies were registered."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql("SELECT name, metric FROM study ORDER BY id")
+        return {row.name: row.metric for row in rows}
+
+
+def require_study(db: Database, name: str) -> None:
+    """Raise `AblateError` for a study that the database does not hold."""
+    if name not in (known := studies(db)):
+        raise unknown("study in the database", name, known)
+
+
 def require_series(db: Database, names: Iterable[str]) -> None:
-    """`AblateError` for the first of `names` that no run can have as a series of points."""
+    """Raise `AblateError` for the first of `names` that no run can have as a series."""
     _require(db, "series", names, _SERIES, "SELECT name FROM series")
 
 
 def require_final(db: Database, name: str) -> None:
-    """`AblateError` for a name that no run can have as a final."""
+    """Raise `AblateError` for a name that no run can have as a final."""
     _require(db, "final", [name], _FINALS, "SELECT DISTINCT name FROM final")
 
 
 def _require(
     db: Database, kind: str, names: Iterable[str], usual: tuple[str, ...], sql: str
 ) -> None:
-    if strange := [name for name in names if name not in usual]:
+    if unknown_names := [name for name in names if name not in usual]:
         with db.read() as connection:
             stored = sorted(connection.exec_driver_sql(sql).scalars())
-        for name in strange:
+        for name in unknown_names:
             if name not in stored:
                 raise unknown(kind, name, stored or usual)

@@ -1,8 +1,8 @@
 """The living and the dead: who owns a running attempt, and whether its owner is still there.
 
 On one host the operating system tells: launcher and worker each hold a lock on a file while they
-live. A launcher on another host shows its life by a counter that moves; nobody's wall clock is
-compared with anybody's.
+live. On another host the worker's heartbeats show that it lives, which it writes into its journal;
+nobody's wall clock is compared with anybody's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ablate.store.database import Database
 from ablate.store.evaluated import fallback
 from ablate.store.ingest import ingest, utc
 
-LEASE_SECONDS = 60.0  # how long another host's heartbeat may stand still
+LEASE_SECONDS = 60.0  # without a new heartbeat, after which a run on another host is taken over
 
 
 @dataclass
@@ -108,7 +108,7 @@ def running_here(db: Database) -> int:
     return sum(_is_local(row, here) and _is_alive(db, row) for row in _running(db))
 
 
-def bury_dead(db: Database) -> set[int]:
+def mark_all_dead(db: Database) -> set[int]:
     """Take the runs of `dead` back, with what their journals hold ingested: they are to be done
     again.
     """
@@ -117,11 +117,11 @@ def bury_dead(db: Database) -> set[int]:
     for row in gone:
         reason = _last_words(db, row.id, _GONE)
         with db.begin() as connection:
-            bury(connection, row.id, reason)
+            mark_dead(connection, row.id, reason)
     return {row.run_id for row in gone}
 
 
-def fallen(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int | None, str]]:
+def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int | None, str]]:
     """Attempts of dead owners, (id, heartbeat, why), with what their journals hold ingested."""
     found = []
     for row in _running(db, study_id):
@@ -157,7 +157,9 @@ def _heartbeat(db: Database, row: Row[Any]) -> int:
     return row.heartbeat
 
 
-def bury(connection: Connection, attempt_id: int, reason: str, beat: int | None = None) -> None:
+def mark_dead(
+    connection: Connection, attempt_id: int, reason: str, beat: int | None = None
+) -> None:
     """Mark an attempt dead and its run as to be done; not if it ended meanwhile, or its heartbeat
     is no longer `beat`.
     """

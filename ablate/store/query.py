@@ -1,6 +1,4 @@
-"""Questions in SQL that can only read, for a limited time; errors that show what could have been
-meant.
-"""
+"""Run one SELECT of the user's, which can only read, for a limited time; explain its errors."""
 
 from __future__ import annotations
 
@@ -22,38 +20,38 @@ _READS = {
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 }
-_LONGEST = 64 << 20  # bytes of one value
 _STEPS = 1000  # of SQLite's virtual machine between looks at the clock
 
 
 def run(
     db: Database, sql: str, values: Mapping[str, Any] = {}, *, limit_seconds: float = 10
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The columns and rows of one SELECT, in which `:name` stands for a value. `AblateError` for
-    anything that writes, attaches or sets, and for what is wrong in it.
+    """Return the columns and rows of one SELECT.
 
-    The connection is read-only, may attach no other file, and its authorizer admits reading alone;
-    a statement is stopped after `limit_seconds`.
+    Args:
+        db: The database.
+        sql: One statement that reads.
+        values: Name → value of the parameters, which the statement writes as `:name`.
+        limit_seconds: The statement is stopped after this time.
+
+    Raises:
+        AblateError: The statement is wrong, takes too long, or does anything but read.
     """
     end = time.monotonic() + limit_seconds
     refused: list[str] = []
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action in _READS and not (
-            action == sqlite3.SQLITE_FUNCTION and second == "load_extension"
-        ):
+        if action in _READS:
             return sqlite3.SQLITE_OK
         refused.append(" ".join(name for name in (first, second) if name))
         return sqlite3.SQLITE_DENY
 
     with (
-        sqlite.undisturbed(db.path),
-        sqlite.explained(db.path, limit_seconds),
+        sqlite.consistent_read(db.path),
+        sqlite.translate_errors(db.path, limit_seconds),
         contextlib.closing(sqlite.connect(db.path, "ro", timeout=limit_seconds)) as connection,
     ):
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
         connection.set_authorizer(authorize)
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
@@ -86,9 +84,7 @@ def run(
 
 
 def tables(db: Database) -> list[tuple[str, str, list[str]]]:
-    """Every view and table as (name, kind, columns); the views, which are made for reading,
-    first.
-    """
+    """Return every view and table as (name, "view" or "table", columns), the views first."""
     with db.read() as connection:
         found = connection.exec_driver_sql(
             "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE"
@@ -110,7 +106,7 @@ def tables(db: Database) -> list[tuple[str, str, list[str]]]:
 
 
 def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
-    """What is wrong, with the tables, or the columns of those that the query names."""
+    """The error with the existing tables, or the columns of the tables that the query names."""
     message = " ".join(str(error).split())
     known = {name: columns for name, _, columns in tables(db)}
     if table := re.match(r"no such table: (?:main\.)?(.+)", message):

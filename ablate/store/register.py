@@ -1,5 +1,6 @@
-"""A plan → the tables: study, cells, levels, contrasts, members, runs. In one transaction, and
-idempotent.
+"""Write a plan into the tables study, cell, cell_level, contrast, member and run.
+
+One transaction; the same plan again changes nothing.
 """
 
 from __future__ import annotations
@@ -13,44 +14,47 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.sqlite import insert
 
-from ablate import sizes
-from ablate.config import Evaluation, RunConfig
+from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.kinds import Run
+from ablate.kinds.transformer import run_of
 from ablate.plan import Plan
-from ablate.store import schema
+from ablate.store import schema, views
 from ablate.store.database import Database
-from ablate.store.evaluated import differing, settle
+from ablate.store.evaluated import differing, revalidate
 
 
 def register(db: Database, plan: Plan) -> int:
-    """Put a plan into the database; the study's id.
+    """Put a plan into the database and return the study's id.
 
     The same plan again changes nothing. A changed one raises the study's revision: its cells,
-    members and contrasts follow the plan, cells no longer in it stay, inactive, and no run and no
-    number is deleted; runs that were measured otherwise than it now says are to be done again.
-    `AblateError` where another study shares a run but measures it by other means, for a run has
-    each final once.
+    members and contrasts follow the plan, cells no longer in it become inactive, and no run and no
+    number is deleted. Runs measured by another evaluation than the plan's are to be done again.
+
+    Raises:
+        AblateError: Another study shares a run but measures it by other means: a run has each final
+            once.
     """
-    plan_hash = _hash(plan)
+    runs = [run_of(planned.config) for planned in plan.runs]
+    plan_hash = _hash(plan, runs)
     with db.begin() as connection:
-        found = connection.execute(
+        existing = connection.execute(
             text("SELECT id, plan_hash, toml, revision FROM study WHERE name = :name"),
             {"name": plan.study.name},
         ).first()
-        if found and found.plan_hash == plan_hash and found.toml == plan.study.toml:
-            return found.id
-        study_id = _study(connection, plan, plan_hash, found)
-        if not found or found.plan_hash != plan_hash:
+        if existing and existing.plan_hash == plan_hash and existing.toml == plan.study.toml:
+            return existing.id
+        study_id = _study(connection, plan, plan_hash, existing)
+        if not existing or existing.plan_hash != plan_hash:
             cells = _cells(connection, study_id, plan)
-            runs = _runs(connection, [planned.config for planned in plan.runs])
-            _members(connection, cells, runs, plan)
+            _members(connection, cells, runs, _runs(connection, runs), plan)
             _contrasts(connection, study_id, cells, plan)
             refuse_other_measures(connection, study_id, plan.study.evaluation)
-            settle(connection, study_id, plan.study.evaluation)
+            revalidate(connection, study_id, plan.study.evaluation)
         return study_id
 
 
-def _hash(plan: Plan) -> str:
+def _hash(plan: Plan, runs: Sequence[Run]) -> str:
     study = plan.study
     content = {
         "study": [
@@ -65,15 +69,16 @@ def _hash(plan: Plan) -> str:
         "contrasts": [
             [c.family, c.stratum, c.factor, c.level, c.cell, c.baseline] for c in plan.contrasts
         ],
-        "runs": [[planned.cell, planned.role, planned.config.key] for planned in plan.runs],
+        "runs": [
+            [planned.cell, planned.role, run.key]
+            for planned, run in zip(plan.runs, runs, strict=True)
+        ],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _ordinals(plan: Plan) -> dict[str, list[str]]:
-    """Factor → its levels, baseline first: as the study states them, else as the cells bring
-    them.
-    """
+    """Factor → its levels, baseline first: the study's order, else the order of the cells."""
     order = {factor: list(levels) for factor, levels in plan.study.factors.items()}
     for cell in plan.cells:
         for factor, level in cell.levels.items():
@@ -83,7 +88,7 @@ def _ordinals(plan: Plan) -> dict[str, list[str]]:
     return order
 
 
-def _study(connection: Connection, plan: Plan, plan_hash: str, found: Any) -> int:
+def _study(connection: Connection, plan: Plan, plan_hash: str, existing: Any) -> int:
     study = plan.study
     values = {
         "question": study.question,
@@ -93,23 +98,23 @@ def _study(connection: Connection, plan: Plan, plan_hash: str, found: Any) -> in
         "evaluation": study.evaluation.model_dump_json(),
         "plan_hash": plan_hash,
     }
-    if found is None:
+    if existing is None:
         return connection.execute(
             schema.study.insert()
             .values(name=study.name, revision=1, **values)
             .returning(schema.study.c.id)
         ).scalar_one()
-    revision = found.revision + (found.plan_hash != plan_hash)
+    revision = existing.revision + (existing.plan_hash != plan_hash)
     connection.execute(
         schema.study.update()
-        .where(schema.study.c.id == found.id)
+        .where(schema.study.c.id == existing.id)
         .values(revision=revision, **values)
     )
-    return found.id
+    return existing.id
 
 
 def _cells(connection: Connection, study_id: int, plan: Plan) -> dict[str, int]:
-    """Label → id of the plan's cells; all others of the study become inactive."""
+    """Return label → id of the plan's cells; make all others of the study inactive."""
     connection.execute(
         schema.cell.update().where(schema.cell.c.study_id == study_id).values(active=False)
     )
@@ -153,32 +158,53 @@ def _cells(connection: Connection, study_id: int, plan: Plan) -> dict[str, int]:
     return ids
 
 
-def _runs(connection: Connection, configs: Sequence[RunConfig]) -> dict[str, int]:
-    """Key → id of the configurations' runs; those that no study had yet are planned."""
-    ids = {key: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
-    new = {config.key: config for config in configs if config.key not in ids}
-    if new:
-        connection.execute(schema.run.insert(), [_run(key, config) for key, config in new.items()])
-        ids = {key: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
+def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
+    """Return key → id; insert the runs that no study had yet, as planned."""
+    ids = _ids(connection)
+    new = {run.key: run for run in runs if run.key not in ids}
+    if not new:
+        return ids
+    costs: dict[tuple[str, str], dict[str, Any]] = {}
+    rows = []
+    for key, run in new.items():
+        fields = json.dumps(run.fields)
+        if (run.kind, fields) not in costs:  # many runs differ in nothing but their seed
+            costs[run.kind, fields] = _cost(run)
+        rows.append(
+            {"key": key, "kind": run.kind, "fields": fields, "seed": run.seed, "status": "planned"}
+            | costs[run.kind, fields]
+        )
+    connection.execute(schema.run.insert(), rows)
+    ids = _ids(connection)
+    if parents := [(ids[run.parent], ids[key]) for key, run in new.items() if run.parent]:
+        connection.exec_driver_sql("UPDATE run SET parent_run_id = ? WHERE id = ?", parents)
+    views.show_fields(connection, {name for run in new.values() for name in run.fields})
     return ids
 
 
-def _run(key: str, config: RunConfig) -> dict[str, Any]:
-    size = sizes.count(config)
+def _ids(connection: Connection) -> dict[str, int]:
+    """Return key → id of every run."""
+    return {key: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    """The columns of `run` that say what training takes; None for what is unknown."""
+    cost = run.cost
     return {
-        "key": key,
-        "config": json.dumps(config.model_dump(mode="json")),
-        "status": "planned",
-        **schema.field_values(config),
-        "tokens": config.tokens,
-        "n_params": size.params,
-        "n_params_body": size.body,
-        "flops": float(sizes.train_flops(config)),
+        "steps": run.fields.get("steps"),
+        "tokens": cost.tokens,
+        "n_params": cost.params,
+        "n_params_body": cost.params_body,
+        "flops": cost.flops,
     }
 
 
 def _members(
-    connection: Connection, cells: dict[str, int], runs: dict[str, int], plan: Plan
+    connection: Connection,
+    cells: dict[str, int],
+    runs: Sequence[Run],
+    ids: dict[str, int],
+    plan: Plan,
 ) -> None:
     connection.exec_driver_sql(
         "DELETE FROM member WHERE cell_id = ?", [(cell_id,) for cell_id in cells.values()]
@@ -186,35 +212,33 @@ def _members(
     rows = [
         {
             "cell_id": cells[planned.cell],
-            "run_id": runs[planned.config.key],
+            "run_id": ids[run.key],
             "role": planned.role,
-            "ordinal": place,
+            "ordinal": ordinal,
         }
-        for place, planned in enumerate(plan.runs)
+        for ordinal, (planned, run) in enumerate(zip(plan.runs, runs, strict=True))
     ]
     if rows:
         connection.execute(schema.member.insert(), rows)
 
 
 def _contrasts(connection: Connection, study_id: int, cells: dict[str, int], plan: Plan) -> None:
-    """Contrasts as planned; one that stays keeps its id and its effects."""
+    """Make the contrasts those of the plan; one that stays keeps its id and its effects."""
     columns = ("family", "stratum", "factor", "level", "cell_id", "baseline_id")
     planned = {
         (c.family, c.stratum, c.factor, c.level, cells[c.cell], cells[c.baseline]): None
         for c in plan.contrasts
     }
-    there = {
+    existing = {
         tuple(row[1:]): row[0]
         for row in connection.execute(
             text(f"SELECT id, {', '.join(columns)} FROM contrast WHERE study_id = :id"),
             {"id": study_id},
         )
     }
-    gone = [(there[row],) for row in there.keys() - planned.keys()]
-    if gone:
-        connection.exec_driver_sql("DELETE FROM contrast WHERE id = ?", gone)
-    new = [row for row in planned if row not in there]
-    if new:
+    if removed := [(existing[row],) for row in existing.keys() - planned.keys()]:
+        connection.exec_driver_sql("DELETE FROM contrast WHERE id = ?", removed)
+    if new := [row for row in planned if row not in existing]:
         connection.execute(
             schema.contrast.insert(),
             [{"study_id": study_id, **dict(zip(columns, row, strict=True))} for row in new],
@@ -222,9 +246,7 @@ def _contrasts(connection: Connection, study_id: int, cells: dict[str, int], pla
 
 
 def refuse_other_measures(connection: Connection, study_id: int, evaluation: Evaluation) -> None:
-    """`AblateError` where another study shares a run with this one, but measures it by other
-    means.
-    """
+    """Raise `AblateError` if another study shares a run with this one and measures it otherwise."""
     others = connection.execute(
         text(
             "SELECT other.name, other.evaluation, count(DISTINCT m.run_id) FROM cell AS c JOIN"

@@ -1,4 +1,4 @@
-"""Who trains which run: a launcher lists candidates and claims some, each run by one owner."""
+"""List and claim runs, each for one owner at a time, and close what a worker left open."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ablate.config import Evaluation, RunConfig
+from ablate.kinds import Run, kind
+from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, bury, dead, fallen, owned
+from ablate.store.owners import Owner, dead, mark_dead, owned, stale_attempts
 from ablate.store.register import register
 
 __all__ = [
@@ -39,8 +41,9 @@ class Candidate:
     """A run of a study that has no result yet and that nobody trains.
 
     Attributes:
-        run_id: The run in the database.
-        config: What it trains.
+        run_id: Row of the table `run`.
+        run: What to train.
+        config: Typed configuration of a run of the kind "transformer".
         flops: Floating-point operations of its training; None if unknown.
         cell: Label of a cell that it belongs to.
         role: "compare" or "tune".
@@ -51,6 +54,7 @@ class Candidate:
     """
 
     run_id: int
+    run: Run
     config: RunConfig
     flops: float | None
     cell: str
@@ -63,23 +67,29 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Claim:
-    """A new attempt of a run, which this process trains.
+    """A run to train, and the attempt that trains it.
 
     Attributes:
-        attempt_id: The attempt in the database.
-        run_id: Its run.
-        n: 1 for the first attempt of the run.
-        config: What the run trains.
-        journal: File that its worker writes.
-        evaluation: How it is measured: as the study says now.
+        attempt_id: Row of the table `attempt`.
+        run_id: Row of the table `run`.
+        n: Number of the attempt among those of its run, from 1.
+        run: What to train.
+        journal: File that the worker writes.
+        evaluation: How to measure it: the study's evaluation now, whatever it was when the plan was
+            made.
     """
 
     attempt_id: int
     run_id: int
     n: int
-    config: RunConfig
+    run: Run
     journal: Path
     evaluation: Evaluation
+
+    @property
+    def config(self) -> RunConfig:
+        """Typed configuration of a run of the kind "transformer"."""
+        return config_of(self.run)
 
 
 _OPEN = """
@@ -88,9 +98,12 @@ OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
 """
+_RUN = """
+run.id, run.key, run.kind, run.fields, run.seed, run.status, study.evaluation,
+(SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent
+"""
 _CANDIDATES = f"""
-SELECT run.id, run.config, run.status, run.flops, study.evaluation,
-       min(cell.label) AS cell, min(member.role) AS role,
+SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
@@ -103,32 +116,38 @@ FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id =
 WHERE study.id = :study AND cell.active AND ({_OPEN})
 GROUP BY run.id ORDER BY min(member.ordinal)
 """
+_CHOSEN = f"""
+SELECT {_RUN}, (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries
+FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study
+WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key
+"""
 
 
 def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
     """Return the runs of a study that can be claimed, in the order of its plan.
 
     They are planned, stopped or failed, belonged to an owner that is gone, or are complete but lack
-    a final that the study's evaluation asks for. Ends the attempts of owners that are gone.
+    a final that the study's evaluation asks for. Ends stale attempts.
 
     Args:
         db: The database.
         study_id: The study.
         owner: Who asks; `failures` and `losses` count its own attempts.
     """
-    gone = fallen(db, owner, study_id)
-    if gone:
+    stale = stale_attempts(db, owner, study_id)
+    if stale:
         with db.begin() as connection:
-            for attempt_id, beat, reason in gone:
-                bury(connection, attempt_id, reason, beat)
+            for attempt_id, beat, reason in stale:
+                mark_dead(connection, attempt_id, reason, beat)
+    found = []
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner)}
-        found = []
         for row in connection.execute(text(_CANDIDATES), values):
-            config = _parse(row.config)
-            if row.status != "complete" or _again(connection, row.id, config, row.evaluation):
+            run, config = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
                 candidate = Candidate(
                     row.id,
+                    run,
                     config,
                     row.flops,
                     row.cell,
@@ -139,44 +158,40 @@ def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
                     bool(row.parent_complete),
                 )
                 found.append(candidate)
-        return found
+    return found
 
 
 def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> list[Claim]:
-    """Begin a new attempt of each of these runs, and return those that nobody else was quicker on.
+    """Begin a new attempt of each of these runs, unless another process was quicker.
 
-    One transaction. From now on the attempts are `owner`'s.
+    One transaction. From then on the attempts are `owner`'s.
 
     Args:
         db: The database.
         study_id: The study by whose evaluation they are measured.
-        owner: Who trains them.
+        owner: The launcher that claims.
         run_ids: Runs that `candidates` returned.
+
+    Returns:
+        The claims, in the order of `run_ids`.
     """
     with db.begin() as connection:
-        rows = connection.execute(
-            text(
-                "SELECT run.id, run.key, run.config, run.status, study.evaluation,"
-                " (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries"
-                " FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study"
-                f" WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key"
-            ),
-            {"study": study_id, "ids": json.dumps(list(run_ids))},
-        ).all()
-        return [
-            _attempt(connection, db, owner, row)
-            for row in rows
-            if row.status != "complete"
-            or _again(connection, row.id, _parse(row.config), row.evaluation)
-        ]
+        values = {"study": study_id, "ids": json.dumps(list(run_ids))}
+        claims = []
+        for row in connection.execute(text(_CHOSEN), values).all():
+            run, _ = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
+                claims.append(_attempt(connection, db, owner, row, run))
+        return claims
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _parse(config: str) -> RunConfig:
-    return RunConfig(**json.loads(config))
+def _parse(kind: str, fields: str, seed: int, parent: str) -> tuple[Run, RunConfig]:
+    run = Run(kind, json.loads(fields), seed, parent)
+    return run, config_of(run)
 
 
-def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any]) -> Claim:
+def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run) -> Claim:
     n = row.tries + 1
     name = f"{row.key[:12]}-{n}-{secrets.token_hex(4)}.jsonl"
     attempt_id = connection.exec_driver_sql(
@@ -188,32 +203,39 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any]) 
         "UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,)
     )
     evaluation = Evaluation.model_validate_json(row.evaluation)
-    return Claim(attempt_id, row.id, n, _parse(row.config), db.journals / name, evaluation)
+    return Claim(attempt_id, row.id, n, run, db.journals / name, evaluation)
 
 
-def _again(connection: Connection, run_id: int, config: RunConfig, evaluation: str) -> bool:
-    """Whether a complete run is to be done again for finals. A final that was asked for before and
-    did not come, never will.
+def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str) -> bool:
+    """Whether a complete run is to be done again for finals that it lacks.
+
+    A final that an earlier attempt was asked for and did not report will never come.
     """
+    finals = kind(run.kind).finals
     wanted = Evaluation.model_validate_json(evaluation)
     earlier = evaluations(connection, run_id)
     if differing(wanted, earlier):
         return True
-    there = {
+    stored = {
         (name, at)
         for name, at in connection.exec_driver_sql(
             "SELECT name, at FROM final WHERE run_id = ?", (run_id,)
         )
     }
     tried = {
-        final for past in earlier if not differing(wanted, [past]) for final in past.finals(config)
+        final
+        for past in earlier
+        if not differing(wanted, [past])
+        for final in finals(run.fields, past)
     }
-    return bool(set(wanted.finals(config)) - there - tried)
+    return bool(set(finals(run.fields, wanted)) - stored - tried)
 
 
 def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
-    """Close an attempt whose worker cannot (it died): what its journal holds first, then `status`.
-    False if it had ended.
+    """Close an attempt whose worker died: ingest its journal, then give it `status`.
+
+    Returns:
+        False if the attempt had ended already.
     """
     ingest(db, attempt_id)
     with db.begin() as connection:
@@ -231,7 +253,7 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
 
 
 def counts(db: Database, study_id: int) -> dict[str, int]:
-    """Runs of the study by status."""
+    """Return status → number of runs of a study."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT status, count(*) AS number FROM run WHERE id IN (SELECT run_id FROM member JOIN"

@@ -1,15 +1,14 @@
-"""The tables of a results database. What each means, and what NULL says in it, stands beside its
-column.
+"""The tables of a results database. What a column holds, and what NULL means in it, is written
+beside it.
 
-The typed columns of `run` follow `RunConfig.model_fields`. A new field is one line in a new
-migration, `op.add_column("run", sa.Column("window", sa.Integer(), nullable=False,
-server_default="0"))`, and `HEAD` raised; then `python tests/test_store_migrations.py` keeps a
-database of that schema for the tests of all later ones.
+A run keeps the fields of its kind as JSON, so that a new factor needs no migration; the view `runs`
+shows them as columns. A change of a table or of a view is a migration: a file in
+`migrations/versions`, `HEAD` raised, and then `python tests/test_store_migrations.py`, which keeps
+a database of that schema for the tests of all later ones.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -26,47 +25,21 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.types import TypeEngine
 
-from ablate.config import RunConfig
-
-HEAD = "0001"  # the newest migration: the schema that this version of ablate reads and writes
+HEAD = "0002"  # the newest migration: the schema that this version of ablate reads and writes
 VERSION_TABLE = "ablate_version"
 
 RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
 ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
 
-FIELDS = tuple(RunConfig.model_fields)
-_TYPES: dict[Any, type[TypeEngine[Any]]] = {int: Integer, float: Float, str: Text}
-
-
-def field_column(name: str) -> Column[Any]:
-    """The column of `run` for a field of `RunConfig`: numbers and names as they are, tuples as JSON
-    text.
-    """
-    return Column(name, _TYPES.get(RunConfig.model_fields[name].annotation, Text), nullable=False)
-
-
-def field_values(config: RunConfig) -> dict[str, Any]:
-    """What the columns of `run` hold for `config`."""
-    values = {name: getattr(config, name) for name in FIELDS}
-    return {
-        name: json.dumps(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-    }
-
 
 def to_db(value: float | None) -> float | None:
-    """A measured number as a column holds it: SQLite has no NaN, so NULL stands for it. ±Inf
-    stay.
-    """
+    """Return a measured number as a column holds it: NULL for NaN, which SQLite lacks."""
     return None if value is None or math.isnan(value) else value
 
 
 def from_db(value: float | None) -> float:
-    """A measured number back from a `value` column, where a row with NULL is NaN (and no row is
-    "not measured").
-    """
+    """Return a measured number from a `value` column: NULL is NaN; "not measured" has no row."""
     return math.nan if value is None else value
 
 
@@ -141,13 +114,16 @@ run = Table(
     "run",
     metadata,
     Column("id", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),  # see `ablate.kinds`
     Column("key", Text, nullable=False, unique=True),
-    Column("config", Text, nullable=False),  # JSON, every field
+    Column("fields", Text, nullable=False),  # JSON of the kind's fields, defaults written out
+    Column("seed", Integer, nullable=False),
+    Column("parent_run_id", Integer, ForeignKey("run.id", ondelete="SET NULL")),
     Column("status", Text, nullable=False),
     Column("diverged_at", Integer),  # step
-    Column("parent_run_id", Integer, ForeignKey("run.id", ondelete="SET NULL")),
-    *(field_column(name) for name in FIELDS),
-    Column("tokens", Integer, nullable=False),
+    # What training takes. NULL is "unknown".
+    Column("steps", Integer),
+    Column("tokens", Integer),
     Column("n_params", Integer),
     Column("n_params_body", Integer),  # without embeddings and head
     Column("flops", Float),  # of the whole training; beyond 2^63 for large runs
@@ -158,8 +134,8 @@ member = Table(
     metadata,
     _refers("cell_id", "cell.id", primary_key=True),
     _refers("run_id", "run.id", primary_key=True, index=True),
-    Column("role", Text, primary_key=True),  # compare, tune, parent
-    Column("ordinal", Integer, nullable=False),  # place in the plan
+    Column("role", Text, primary_key=True),  # compare, tune
+    Column("ordinal", Integer, nullable=False),  # position in the plan
     sqlite_with_rowid=False,
 )
 
@@ -171,7 +147,8 @@ attempt = Table(
     Column("n", Integer, nullable=False),  # 1, 2, … of its run
     Column("status", Text, nullable=False),
     Column("owner", Text, nullable=False),  # host:pid:token of the launcher
-    Column("heartbeat", Integer, nullable=False),  # a counter, not a time: clocks differ
+    # Moves while the owner lives. A counter, not a time: the clocks of two hosts differ.
+    Column("heartbeat", Integer, nullable=False),
     Column("host", Text),
     Column("device", Text),
     Column("device_name", Text),
@@ -270,10 +247,5 @@ artifact = Table(
     _refers("run_id", "run.id", primary_key=True),
     Column("kind", Text, primary_key=True),
     Column("path", Text, primary_key=True),  # relative to the database's folder
-    Column("sha256", Text),
     sqlite_with_rowid=False,
-)
-
-assert len(run.columns) == len(FIELDS) + 10, (
-    "a field of RunConfig has the name of another column of run"
 )

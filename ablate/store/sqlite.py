@@ -87,9 +87,6 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute(
-            "PRAGMA trusted_schema = OFF"
-        )  # a view in somebody else's file calls nothing of consequence
         connection.execute("PRAGMA cache_size = -32768")
         if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             connection.execute(
@@ -123,7 +120,7 @@ def _side_files_would_harm(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(path: Path) -> Iterator[None]:
+def consistent_read(path: Path) -> Iterator[None]:
     """Around reading with `connect`. What it opens as immutable it reads without a lock, and so
     maybe one half from before and one from after a commit: `AblateError` where the file changed
     meanwhile. A log beside it changes nothing that is read.
@@ -260,7 +257,7 @@ _MEANING = {
 
 
 @contextlib.contextmanager
-def explained(path: Path, waited: float = BUSY_SECONDS) -> Iterator[None]:
+def translate_errors(path: Path, waited: float = BUSY_SECONDS) -> Iterator[None]:
     """Turn the database's errors into `AblateError`, as `explain` does."""
     try:
         yield

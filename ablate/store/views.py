@@ -2,22 +2,26 @@
 
 | view | one row |
 | --- | --- |
-| runs | a member of a study: its cell, configuration, sizes, status and usual finals |
+| runs | a member of a study: its cell, fields, sizes, status and usual finals |
 | curves | a point of a series, with the tokens seen by then |
 | pairs | a contrast and seed: the study's metric of a cell, of its baseline, and their difference |
 | effects | an analysed contrast, by name |
 | finals_wide | a run, with its usual finals as columns |
 
-In `metric`, `final` and these views NULL is NaN where a row stands for it. A run that was not
-measured has NULL in `runs`, too: its `status` tells the two apart. Changing a view needs a
-migration, be it an empty one.
+`runs` has a column for each field that any run has; it is made anew when a run brings a new field.
+In `metric`, `final` and these views a row whose value is NULL is NaN. In `runs` a run that was not
+measured has NULL too: its `status` tells the two apart. Any other change of a view needs a
+migration, even one that changes no table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import Connection
 
-from ablate.store.schema import FIELDS
+from ablate.errors import AblateError
+from ablate.study.levels import TAKEN
 
 _FINALS = ("loss", "bits_per_byte", "accuracy")
 
@@ -44,10 +48,9 @@ def _metric(run: str) -> str:
 _RUNS = f"""
 SELECT study.name AS study, cell.label AS cell, cell.stratum AS stratum, member.role AS role,
        run.id AS run, run.key AS key, run.status AS status, run.diverged_at AS diverged_at,
-              run.seed AS seed,
-       {", ".join(f"run.{name} AS {name}" for name in FIELDS if name != "seed")},
-       run.tokens AS tokens, run.n_params AS n_params, run.n_params_body AS n_params_body,
-              run.flops AS flops,
+       run.seed AS seed,
+       {{fields}}run.tokens AS tokens, run.n_params AS n_params,
+       run.n_params_body AS n_params_body, run.flops AS flops,
        {_metric("run.id")} AS metric,
        {", ".join(f"{_final(repr(name))} AS {name}" for name in _FINALS)},
        (SELECT sum(attempt.device_seconds) FROM attempt
@@ -61,7 +64,7 @@ WHERE cell.active
 _CURVES = """
 SELECT study.name AS study, cell.label AS cell, member.role AS role, run.id AS run,
        run.seed AS seed,
-       series.name AS series, metric.step AS step, metric.step * run.batch_tokens AS tokens,
+       series.name AS series, metric.step AS step, metric.step * (run.tokens / run.steps) AS tokens,
               metric.value AS value
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
        JOIN run ON run.id = member.run_id
@@ -116,13 +119,55 @@ VIEWS = {
     "effects": _EFFECTS,
     "finals_wide": _FINALS_WIDE,
 }
+RESERVED = frozenset((*TAKEN, "tokens", "flops"))  # columns that no field may have the name of
+
+_IN_USE = """
+SELECT field.key, max(field.type = 'array') FROM run, json_each(run.fields) AS field
+GROUP BY field.key ORDER BY min(run.id), min(field.id)
+"""
 
 
 def drop(connection: Connection) -> None:
+    """Drop all views."""
     for name in VIEWS:
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
 
 
 def create(connection: Connection) -> None:
+    """Create all views. There must be none."""
+    in_use = connection.exec_driver_sql(_IN_USE).all()
+    fields = "".join(f"{_field(name, bool(array))},\n       " for name, array in in_use)
     for name, select in VIEWS.items():
-        connection.exec_driver_sql(f"CREATE VIEW {name} AS {select.strip()}")
+        sql = select.strip().replace("{fields}", fields)
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {sql}")
+
+
+def show_fields(connection: Connection, fields: Iterable[str]) -> None:
+    """Make the views anew if `runs` lacks a column for one of `fields`.
+
+    Args:
+        connection: A connection in the transaction that inserted runs with these fields.
+        fields: Names of fields.
+
+    Raises:
+        AblateError: A field cannot be a column of `runs`.
+    """
+    fields = set(fields)
+    for name in sorted(fields):
+        if name in RESERVED or not name.isidentifier():
+            raise AblateError(
+                f"field {name!r} of a run: a field is letters, digits and underscores, and none of"
+                f" the columns {', '.join(sorted(RESERVED))}"
+            )
+    known = set(connection.exec_driver_sql("SELECT name FROM pragma_table_info('runs')").scalars())
+    if fields - known:
+        drop(connection)
+        create(connection)
+
+
+def _field(name: str, array: bool) -> str:
+    """The column of a field: numbers and text as they are, an array as JSON text as Python's."""
+    value = f"json_extract(run.fields, '$.{name}')"
+    if array:  # SQLite leaves out the space behind a comma; commas in strings are not touched
+        value = f"iif(instr({value}, '\"'), {value}, replace({value}, ',', ', '))"
+    return f'{value} AS "{name}"'

@@ -4,9 +4,8 @@ choices.
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
@@ -24,14 +23,7 @@ from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Fields, Study, Tune
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, LARGEST, label, number
-
-LONGEST = 10_000  # characters of a text, entries of a list or a table
-DEEPEST = 8  # tables and lists in each other
-DOTS = 100  # in a key
-MOST_EXCLUSIONS = 1000
-
-_KEYS = re.compile(r"""^[ \t\[]*[^,=\]#"'\n]*""", re.MULTILINE)  # what stands before a line's value
+from ablate.study.values import BUDGETS, label, number
 
 
 class StudyFile(BaseModel):
@@ -117,57 +109,14 @@ def parse(text: str, path: Path) -> Study:
 
 
 def _read(source: Source) -> StudyFile:
-    for match in _KEYS.finditer(source.text):
-        if match[0].count(".") > DOTS:  # which tomllib would take seconds to read
-            where = f"{source.path}, line {source.text.count(chr(10), 0, match.start()) + 1}"
-            raise AblateError(
-                f"{where}: {match[0].strip():.40}…: nested deeper than a study file ever is"
-            )
     try:
         raw = tomllib.loads(source.text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # TOMLDecodeError is a ValueError; so is an integer of 5,000 digits
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise AblateError(f"{source.path}: not valid TOML: {str(error)[:200]}") from None
-    _refuse_excess(source, raw)
     for table in raw:
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
     return validated(source, StudyFile, raw)
-
-
-def _refuse_excess(source: Source, raw: dict[str, Any]) -> None:
-    """Refuse what no study needs, and what would take long or cannot even be printed."""
-    level: list[tuple[tuple[Any, ...], Any]] = [((), raw)]
-    for _ in range(DEEPEST):
-        for place, value in level:
-            number_ = isinstance(value, int) and not -LARGEST <= value <= LARGEST
-            if number_ or (
-                not isinstance(value, int | float)
-                and isinstance(value, Sized)
-                and len(value) > LONGEST
-            ):
-                what = (
-                    "a number beyond 1e30"
-                    if number_
-                    else f"more than {LONGEST:,} characters or entries"
-                )
-                raise AblateError(
-                    f"{source.where(*place)}: {'.'.join(place) or 'the file':.80} has {what}"
-                )
-        level = [
-            ((*place, str(key)), inner)
-            for place, value in level
-            if isinstance(value, dict | list)
-            for key, inner in (value.items() if isinstance(value, dict) else enumerate(value))
-        ]
-    if level:
-        place = level[0][0]
-        raise AblateError(
-            f"{source.where(*place)}: {'.'.join(place):.80}…: nested deeper than a study file"
-            " ever is"
-        )
 
 
 def _question(source: Source, text: str) -> str:
@@ -346,11 +295,6 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 def _exclusions(
     source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
 ) -> tuple[dict[str, str], ...]:
-    if len(rules) > MOST_EXCLUSIONS:
-        raise AblateError(
-            f"{source.where('exclude')}: {len(rules):,} [[exclude]] tables, more than"
-            f" {MOST_EXCLUSIONS:,}"
-        )
     found = []
     for number_, rule in enumerate(rules):
         if not rule:

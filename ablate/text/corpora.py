@@ -113,8 +113,8 @@ def _locate(spec: str, root: Path) -> str:
         built = cache.folder() / "debian-docs" / "corpus" / "text"
         if not built.is_dir():
             raise AblateError(
-                f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python -m"
-                " ablate.text.debian_docs` (on Debian or Ubuntu, no root needed)"
+                f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python"
+                " studies/corpora/debian_docs.py` (on Debian or Ubuntu, no root needed)"
             )
         return str(built)
     prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)

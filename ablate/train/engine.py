@@ -8,81 +8,73 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
-from ablate.config import Evaluation, RunConfig
+from ablate import text
+from ablate.config import RunConfig
+from ablate.kinds import Context, Job
+from ablate.kinds.transformer import config_of
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
+from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
-from ablate.train.warm import Warm, warm_step
-
-Emit = Callable[
-    ..., None
-]  # emit("metrics", steps=[…], series={…}): an event of `ablate.journal` for one member
 
 BLOCK_SECONDS = 1.0  # how long the device works between two readings of its metrics
 CHECKPOINT_SECONDS = 60.0
 
 
-def train(
-    configs: Sequence[RunConfig],
-    evaluation: Evaluation,
-    tokens: Tokens,
-    *,
-    device: str,
-    emit: Sequence[Emit],
-    checkpoint: Path | None = None,
-    stop: Callable[[], bool] = lambda: False,
-    resume: bool = False,
-    micro_batch: int = 0,
-    recompute: bool = False,
-    compile: str = "auto",
-    turn: AbstractContextManager[None] | None = None,
-) -> None:
+def train(job: Job, context: Context, tokens: Tokens | None = None) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
-    `configs` differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
+    Runs differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
     `end` (complete, diverged, stopped); where an exception leaves this function, the caller ends
-    those that have not ended. A checkpoint is written to `checkpoint` every minute and when
-    `stop()`, asked between steps, says so; `resume` goes on from it. tokens_per_second is a
-    member's own; train_seconds, of steps alone, and device_seconds, of steps and evaluation, are
-    shared out among the members. micro_batch: sequences of a member that are in memory at once, 0
-    for all. recompute: whether blocks are computed again in the backward pass, to save memory.
-    compile: "eager", "block" or "whole", or "auto" for what is done first (`ablate.train.warm`); a
-    CPU always works eagerly. turn: entered once all is ready, for as long as the device is at work.
+    those that have not ended. A checkpoint is written every minute and when `context.stop()`,
+    asked between steps, says so. tokens_per_second is a member's own; train_seconds, of steps
+    alone, and device_seconds, of steps and evaluation, are shared out among the members.
+    `context.device_lock` is entered once all is ready, for as long as the device is at work.
+
+    Args:
+        job: Runs of kind "transformer", and how to train them.
+        context: Device, events, and when to stop.
+        tokens: The text of the runs; by default it is loaded from `job.sources`.
+
+    Raises:
+        AblateError: The text does not serve, or `job.compile` names no mode.
     """
-    assert len(configs) == len(emit)
-    cuda = device.startswith("cuda")
-    with torch.cuda.device(device) if cuda else nullcontext():
+    assert len(job.runs) == len(context.emit)
+    configs = [config_of(run) for run in job.runs]
+    tokens = tokens or text.load(configs[0], job.sources)
+    cuda = context.device.startswith("cuda")
+    with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        warm = warm_step(configs, tokens, device, micro_batch, recompute)
-        warm.prepare(configs[0].steps, compile, shared=turn is not None)
-        evaluator = Evaluator(warm.step, configs, evaluation, tokens)
-        with turn or nullcontext():
-            Training(warm, configs, evaluator, emit, checkpoint, stop).run(resume)
+        compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
+        compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
+        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens)
+        with context.device_lock:
+            Training(compiled, configs, evaluator, job, context).run()
 
 
 class Training:
-    """One job at work. Its members end one by one."""
+    """The training of one job. Its members end one by one."""
 
     def __init__(
         self,
-        warm: Warm,
+        compiled: CompiledStep,
         configs: Sequence[RunConfig],
         evaluator: Evaluator,
-        emit: Sequence[Emit],
-        checkpoint: Path | None,
-        stop: Callable[[], bool],
+        job: Job,
+        context: Context,
     ):
-        self.warm, self.step = warm, warm.step
-        self.configs, self.evaluator, self.emit = configs, evaluator, emit
-        self.path, self.stop, self.begun = checkpoint, stop, time.perf_counter()
+        self.compiled, self.step = compiled, compiled.step
+        self.configs, self.evaluator, self.emit = configs, evaluator, context.emit
+        self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
+        self.begun = time.perf_counter()
         self.steps = configs[0].steps
         points = evaluator.evaluation.points
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
@@ -90,21 +82,21 @@ class Training:
         self.living = list(range(len(configs)))
         self.seconds = 0.0  # spent in steps, by all attempts
 
-    def run(self, resume: bool) -> None:
+    def run(self) -> None:
         """Train to the end, to the last member's divergence, or until `stop()`."""
         step = self.step
-        if resume:
+        if self.resume:
             self._resume()
         for emit in self.emit:
             emit(
                 "start",
                 step=step.done,
                 threads=torch.get_num_threads(),
-                compile_mode=self.warm.mode,
+                compile_mode=self.compiled.mode,
             )
         saved = time.monotonic()
         stopped = False
-        self._bury(step.diverged_at.tolist())
+        self._end_diverged(step.diverged_at.tolist())
         while step.done < self.steps and self.living and not stopped:
             stopped = self._block()
             if step.done in self.evaluate_at and self.living:
@@ -128,14 +120,16 @@ class Training:
         step, first, begun = self.step, self.step.done, time.perf_counter()
         until = min(point for point in self.evaluate_at if point > first)
         n = min(
-            until - first, step.ring, max(1, int(BLOCK_SECONDS / (self.warm.pace or BLOCK_SECONDS)))
+            until - first,
+            step.ring,
+            max(1, int(BLOCK_SECONDS / (self.compiled.pace or BLOCK_SECONDS))),
         )
         made = step.run(n, self.stop)
         if made:
             rows, diverged_at = step.read(made)
             elapsed = time.perf_counter() - begun
             self.seconds += elapsed
-            self.warm.pace = elapsed / made
+            self.compiled.pace = elapsed / made
             points = self.meter.add(first, rows)
             for k in self.living:
                 last = diverged_at[k]
@@ -143,18 +137,18 @@ class Training:
                 if last:
                     mine.append(Point(last, dict(zip(SERIES, rows[last - first - 1], strict=True))))
                 self._emit_points(k, mine)
-            self._bury(diverged_at)
+            self._end_diverged(diverged_at)
         return made < n
 
     def _emit_points(self, k: int, points: list[Point]) -> None:
         if points:
             series = {name: [float(point.values[name][k]) for point in points] for name in SERIES}
-            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.warm.pace] * len(
+            series["tokens_per_second"] = [self.configs[k].batch_tokens / self.compiled.pace] * len(
                 points
             )
             self.emit[k]("metrics", steps=[point.step for point in points], series=series)
 
-    def _bury(self, diverged_at: Sequence[int]) -> None:
+    def _end_diverged(self, diverged_at: Sequence[int]) -> None:
         """End the living members that have diverged."""
         for k in [k for k in self.living if diverged_at[k]]:
             names = self.evaluator.evaluation.finals(self.configs[k])
@@ -183,7 +177,7 @@ class Training:
     def _end(self, k: int, status: str, step: int) -> None:
         self.living.remove(k)
         seconds = (time.perf_counter() - self.begun) / len(self.configs)
-        peak = max(peak_bytes(self.step.device), self.warm.peak_bytes)
+        peak = max(peak_bytes(self.step.device), self.compiled.peak_bytes)
         self.emit[k]("end", status=status, step=step, device_seconds=seconds, peak_bytes=peak)
 
     def _save(self, path: Path) -> None:

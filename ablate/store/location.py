@@ -1,6 +1,4 @@
-"""Where the results database is, and whether it is there: known before SQLAlchemy is loaded to open
-it.
-"""
+"""Locate the results database file. Importing this module does not load SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,8 +11,13 @@ DEFAULT = Path("results/ablate.db")
 
 
 def locate(url: str | None = None) -> Path:
-    """The file that `url` names: a path or an SQLAlchemy URL; without one $ABLATE_DB, else
-    results/ablate.db.
+    """Return the database file that `url` names.
+
+    Args:
+        url: A path or an SQLAlchemy URL; None for $ABLATE_DB, else results/ablate.db.
+
+    Raises:
+        AblateError: The URL is malformed, is not of SQLite, or names no file.
     """
     url = url or os.environ.get("ABLATE_DB") or str(DEFAULT)
     if "://" not in url:
@@ -42,8 +45,10 @@ def locate(url: str | None = None) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file; `AblateError` where it may not be looked for, of which `Path.exists`
-    says nothing.
+    """Return whether the file exists.
+
+    Raises:
+        AblateError: The user may not look into its folder, where `Path.exists` says False.
     """
     try:
         path.stat()
@@ -55,6 +60,6 @@ def exists(path: Path) -> bool:
 
 
 def closed(path: Path, error: OSError) -> AblateError:
-    """One line for a database that the system does not let this user open."""
-    where = f"{error.filename}: " if error.filename and Path(error.filename) != path else ""
-    return AblateError(f"database {path} cannot be opened: {where}{error.strerror}")
+    """Return the one-line error for a database that this user may not open."""
+    location = f"{error.filename}: " if error.filename and Path(error.filename) != path else ""
+    return AblateError(f"database {path} cannot be opened: {location}{error.strerror}")

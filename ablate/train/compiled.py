@@ -1,6 +1,4 @@
-"""Warm steps: captured in CUDA graphs, compiled where that pays, and kept for further runs of their
-shape.
-"""
+"""Steps captured in CUDA graphs, compiled where that pays, and cached for runs of one shape."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,17 +20,33 @@ from ablate.errors import unknown
 from ablate.text import Tokens
 from ablate.train.step import LOADED, Step
 
-# What of a step is compiled: nothing, each block and what stands before and after them, or all at
-# once. Seconds until the first step, and a step's time as a share of the eager one's, which was
-# 0.39 to 0.63 with blocks and 0.39 to 0.65 as a whole: of one run and of packs of 3 to 8, of 0.6M
-# to 124M parameters (H200, torch 2.11; `benchmarks/RESULTS.md`).
-SETUP = {"eager": 1.0, "block": 8.0, "whole": 30.0}
-TIME = {"eager": 1.0, "block": 0.5, "whole": 0.48}
-# seconds more, for what a process compiles first: the compiler itself, its helpers, what all shapes
-# have in common
+
+@dataclass(frozen=True)
+class Mode:
+    """What of a step is compiled, and what that costs and gains.
+
+    Measured on an H200 with torch 2.11, one run and packs of 3 to 8, of 0.6M to 124M parameters
+    (`benchmarks/RESULTS.md`): a compiled step took 0.39 to 0.63 of the eager one's time with blocks
+    and 0.39 to 0.65 as a whole.
+
+    Attributes:
+        setup: Seconds until the first step.
+        time: Time of a step, as a share of the eager one's.
+    """
+
+    setup: float
+    time: float
+
+
+MODES = {
+    "eager": Mode(setup=1.0, time=1.0),  # nothing is compiled
+    "block": Mode(setup=8.0, time=0.5),  # each block, and what comes before and after them
+    "whole": Mode(setup=30.0, time=0.48),  # model and loss in one piece
+}
+# seconds more for the first compilation of a process: the compiler itself and its helpers
 FIRST = 15.0
-HIDDEN = 2 / 3  # of a set-up, where workers take turns: it passes while the others train
-MODES = tuple(SETUP)
+# share of a set-up during which the other workers of the device train, where they take turns
+HIDDEN = 2 / 3
 
 # seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step
 # was timed
@@ -44,7 +59,7 @@ KEPT = {
 }  # steps, while their memory is not needed; where nothing is compiled, little is saved
 
 
-class Warm:
+class CompiledStep:
     """A step that serves job after job, and how it is run.
 
     `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which
@@ -87,7 +102,7 @@ class Warm:
                     else "eager"
                 )
             self.seconds += self._eager_pace * steps
-            first = not Warm.compiler_begun
+            first = not CompiledStep.compiler_begun
             wanted = (
                 worthwhile(self.seconds, self.mode, shared=shared, first=first)
                 if can_compile()
@@ -100,11 +115,11 @@ class Warm:
     def _capture(self, mode: str) -> None:
         compiled(self.step, mode)
         capture(self.step)
-        Warm.compiler_begun |= mode != "eager"
+        CompiledStep.compiler_begun |= mode != "eager"
         self.mode = mode
         self.peak_bytes = torch.cuda.max_memory_allocated()
         self.pace = timed(self.step)
-        self._eager_pace = self._eager_pace or self.pace / TIME[mode]
+        self._eager_pace = self._eager_pace or self.pace / MODES[mode].time
 
 
 def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool = False) -> str:
@@ -116,13 +131,14 @@ def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool =
     meanwhile. first: this process has compiled nothing yet.
     """
     waited = 1 - HIDDEN if shared else 1
+    names = list(MODES)
 
     def cost(other: str) -> float:
-        return TIME[other] * seconds + (
-            waited * (SETUP[other] + FIRST * first) if other != mode else 0
+        return MODES[other].time * seconds + (
+            waited * (MODES[other].setup + FIRST * first) if other != mode else 0
         )
 
-    return min(MODES[MODES.index(mode) :], key=cost)
+    return min(names[names.index(mode) :], key=cost)
 
 
 def possible(mode: str, recompute: bool) -> str:
@@ -207,39 +223,39 @@ def timed(step: Step, n: int = 5) -> float:
     return seconds
 
 
-_WARM: OrderedDict[str, Warm] = OrderedDict()
+step_cache: OrderedDict[str, CompiledStep] = OrderedDict()
 
 
-def warm_step(
+def cached_step(
     configs: Sequence[RunConfig],
     tokens: Tokens,
     device: str,
     micro_batch: int = 0,
     recompute: bool = False,
-) -> Warm:
+) -> CompiledStep:
     """A step at the start of `configs`: one that has served runs of this shape in this process, or
     a new one.
     """
     shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
-    if key in _WARM:
-        _WARM.move_to_end(key)
-        _WARM[key].step.load(configs, tokens)
+    if key in step_cache:
+        step_cache.move_to_end(key)
+        step_cache[key].step.load(configs, tokens)
     else:
         _make_room(
             sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute),
             torch.device(device),
         )
-        _WARM[key] = Warm(Step(configs, tokens, device, micro_batch, recompute))
-    return _WARM[key]
+        step_cache[key] = CompiledStep(Step(configs, tokens, device, micro_batch, recompute))
+    return step_cache[key]
 
 
 def _make_room(needed: int, device: torch.device) -> None:
     """Forget the steps not used for longest, until a new one of `needed` bytes fits."""
-    while _WARM and (
-        len(_WARM) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)
+    while step_cache and (
+        len(step_cache) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)
     ):
-        _WARM.popitem(last=False)
+        step_cache.popitem(last=False)
         gc.collect()  # a compiled step and its methods hold each other
 
 

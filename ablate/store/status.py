@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ablate.store import Database
+from ablate.store.database import Database
 from ablate.store.runs import dead
 
 UNFINISHED = (
@@ -54,7 +54,7 @@ class Working:
     owner: str  # host:pid:token of the launcher
     device: str | None  # None until its worker has begun
     step: int
-    steps: int
+    steps: int  # of the whole training; 0 for unknown
     loss: float | None  # training loss
     tokens_per_second: float | None
     seconds_left: float | None
@@ -85,6 +85,20 @@ def survey(db: Database, study_id: int) -> Survey:
         {row.status: row.number for row in rows},
         sum(row.flops for row in rows if row.status in UNFINISHED),
     )
+
+
+def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
+    """Return cell → status → number of runs of the study of that name."""
+    counts: dict[str, dict[str, int]] = {}
+    rows = _rows(
+        db,
+        "SELECT cell, status, count(*) AS number FROM runs WHERE study = :study"
+        " GROUP BY cell, status ORDER BY min(run)",
+        study=study,
+    )
+    for row in rows:
+        counts.setdefault(row.cell, {})[row.status] = row.number
+    return counts
 
 
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
@@ -184,9 +198,11 @@ def _status(db: Database, study_id: int, name: str) -> StudyStatus:
     working = [_working(row, row.run in gone) for row in rows]
     speed = left = 0.0  # FLOP/s, FLOPs
     for row, run in zip(rows, working, strict=True):
-        left -= (row.flops or 0) * run.step / run.steps
+        if not (row.flops and row.tokens and run.steps):  # unknown
+            continue
+        left -= row.flops * run.step / run.steps
         if run.tokens_per_second and not run.dead:
-            speed += run.tokens_per_second * (row.flops or 0) / row.tokens
+            speed += run.tokens_per_second * row.flops / row.tokens
     seconds_left = max(0.0, counted.flops_left + left) / speed if speed else None
     return StudyStatus(name, counted, working, seconds_left, waiting(db, name))
 
@@ -201,8 +217,7 @@ def _last(series: str, what: str) -> str:
 
 
 _WORKING = f"""
-SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.batch_tokens, run.tokens,
-       run.flops,
+SELECT run.id AS run, min(cell.label) AS cell, run.seed, run.steps, run.tokens, run.flops,
        attempt.n, attempt.owner, attempt.device, coalesce({_last("train_loss", "step")},
               attempt.resumed_step, 0) AS step,
        {_last("train_loss", "value")} AS loss, {_last("tokens_per_second", "value")} AS speed
@@ -213,7 +228,9 @@ WHERE cell.study_id = :study AND cell.active GROUP BY run.id ORDER BY min(member
 
 
 def _working(row: Any, gone: bool) -> Working:
-    left = (row.steps - row.step) * row.batch_tokens / row.speed if row.speed and not gone else None
+    left = None
+    if row.speed and row.steps and row.tokens and not gone:
+        left = (row.steps - row.step) * row.tokens / row.steps / row.speed
     return Working(
         row.run,
         row.cell,
@@ -222,7 +239,7 @@ def _working(row: Any, gone: bool) -> Working:
         row.owner,
         row.device,
         row.step,
-        row.steps,
+        row.steps or 0,
         row.loss,
         row.speed,
         left,

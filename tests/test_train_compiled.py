@@ -1,6 +1,4 @@
-"""Warm steps: when compilation pays, that compiled code computes the same, and on a GPU that graphs
-do.
-"""
+"""Compiled steps: when compilation pays, and that compiled and captured code compute the same."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from training import Events, config, run, text
 
 from ablate.config import Evaluation, RunConfig
 from ablate.errors import AblateError
-from ablate.train import warm
+from ablate.train import compiled
 from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 
@@ -33,10 +31,10 @@ def rows(step: Step, n: int) -> np.ndarray:
 
 
 @pytest.fixture
-def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_cached_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has trained nothing yet."""
-    monkeypatch.setattr(warm, "_WARM", type(warm._WARM)())
-    monkeypatch.setattr(warm.Warm, "compiler_begun", False)
+    monkeypatch.setattr(compiled, "step_cache", type(compiled.step_cache)())
+    monkeypatch.setattr(compiled.CompiledStep, "compiler_begun", False)
 
 
 # -- which mode ------------------------------------------------------------------------------------
@@ -57,33 +55,35 @@ def no_warm_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_compilation_is_chosen_by_the_time_it_saves(seconds: float, there: str, mode: str) -> None:
-    assert warm.worthwhile(seconds, there) == mode
+    assert compiled.worthwhile(seconds, there) == mode
 
 
 def test_a_compiler_that_works_while_others_train_is_worth_less_time() -> None:
-    assert warm.worthwhile(10, "eager") == "eager"
-    assert warm.worthwhile(10, "eager", shared=True) == "block"  # 0.5 · 10 + 8 / 3 < 10
+    assert compiled.worthwhile(10, "eager") == "eager"
+    assert compiled.worthwhile(10, "eager", shared=True) == "block"  # 0.5 · 10 + 8 / 3 < 10
 
 
 def test_what_a_process_compiles_first_has_to_be_worth_more() -> None:
-    assert warm.worthwhile(40, "eager", first=True) == "eager"  # 0.5 · 40 + 8 + 15 > 40
-    assert warm.worthwhile(50, "eager", first=True) == "block"
-    assert warm.worthwhile(40, "block", first=True) == "block"
+    assert compiled.worthwhile(40, "eager", first=True) == "eager"  # 0.5 · 40 + 8 + 15 > 40
+    assert compiled.worthwhile(50, "eager", first=True) == "block"
+    assert compiled.worthwhile(40, "block", first=True) == "block"
 
 
-Counted = Callable[..., tuple[warm.Warm, list[str]]]
+Counted = Callable[..., tuple[compiled.CompiledStep, list[str]]]
 
 
 @pytest.fixture
-def counted(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
-    """Makes a warm step whose eager steps take 0.01 s, and the list of what it captures."""
+def counted(no_cached_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Makes a compiled step whose eager steps take 0.01 s, and the list of what it captures."""
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-    monkeypatch.setattr(warm, "can_compile", lambda: True)
-    monkeypatch.setattr(warm, "compiled", lambda step, mode: step.captured.append(mode))
-    monkeypatch.setattr(warm, "capture", lambda step: setattr(step, "replay", "graph"))
-    monkeypatch.setattr(warm, "timed", lambda step: 0.01 * warm.TIME[step.captured[-1]])
+    monkeypatch.setattr(compiled, "can_compile", lambda: True)
+    monkeypatch.setattr(compiled, "compiled", lambda step, mode: step.captured.append(mode))
+    monkeypatch.setattr(compiled, "capture", lambda step: setattr(step, "replay", "graph"))
+    monkeypatch.setattr(
+        compiled, "timed", lambda step: 0.01 * compiled.MODES[step.captured[-1]].time
+    )
 
-    def make(recompute: bool = False) -> tuple[warm.Warm, list[str]]:
+    def make(recompute: bool = False) -> tuple[compiled.CompiledStep, list[str]]:
         model = SimpleNamespace(pack=1, recompute=recompute)
         step = SimpleNamespace(
             device=torch.device("cuda"),
@@ -93,7 +93,7 @@ def counted(no_warm_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
             replay=None,
             captured=[],
         )
-        return warm.Warm(cast("Step", step)), step.captured
+        return compiled.CompiledStep(cast("Step", step)), step.captured
 
     return make
 
@@ -120,15 +120,15 @@ def test_a_shape_that_keeps_coming_is_compiled_in_the_end(counted: Counted) -> N
 
 def test_an_eager_step_has_not_begun_the_compiler(counted: Counted) -> None:
     counted()[0].prepare(10, "eager")
-    assert not warm.Warm.compiler_begun
+    assert not compiled.CompiledStep.compiler_begun
     counted()[0].prepare(10, "block")
-    assert warm.Warm.compiler_begun
+    assert compiled.CompiledStep.compiler_begun
 
 
 def test_nothing_is_compiled_where_there_is_no_compiler(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "can_compile", lambda: False)
+    monkeypatch.setattr(compiled, "can_compile", lambda: False)
     step, captured = counted()
     step.prepare(1_000_000, "auto")
     assert captured == ["eager"]
@@ -149,7 +149,7 @@ def test_an_unknown_mode_names_the_modes() -> None:
         run(config(), compile="hole")
 
 
-def test_a_cpu_works_eagerly(no_warm_steps: None) -> None:
+def test_a_cpu_works_eagerly(no_cached_steps: None) -> None:
     (events,) = run(config(steps=2), compile="whole")
     assert events.of("start")[0]["compile_mode"] == "eager"
 
@@ -158,10 +158,10 @@ def test_a_cpu_works_eagerly(no_warm_steps: None) -> None:
 
 
 def test_only_runs_of_one_shape_share_a_step(
-    no_warm_steps: None, monkeypatch: pytest.MonkeyPatch
+    no_cached_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(warm.KEPT, "cpu", 100)
-    first = warm.warm_step([config()], text(), "cpu")
+    monkeypatch.setitem(compiled.KEPT, "cpu", 100)
+    first = compiled.cached_step([config()], text(), "cpu")
     for change in (
         {"seed": 3},
         {"lr": 0.1},
@@ -170,7 +170,7 @@ def test_only_runs_of_one_shape_share_a_step(
         {"grad_clip": 0.0},
         {"weight_decay": 0.3},
     ):
-        assert warm.warm_step([config(**change)], text(), "cpu") is first
+        assert compiled.cached_step([config(**change)], text(), "cpu") is first
     for change in (
         {"d_model": 8},
         {"schedule": "wsd"},
@@ -178,22 +178,22 @@ def test_only_runs_of_one_shape_share_a_step(
         {"dropout": 0.1},
         {"precision": "float64"},
     ):
-        assert warm.warm_step([config(**change)], text(), "cpu") is not first
-    assert warm.warm_step([config(), config(seed=1)], text(), "cpu") is not first
-    assert warm.warm_step([config()], text(), "cpu", micro_batch=2) is not first
-    assert warm.warm_step([config()], text(), "cpu", recompute=True) is not first
+        assert compiled.cached_step([config(**change)], text(), "cpu") is not first
+    assert compiled.cached_step([config(), config(seed=1)], text(), "cpu") is not first
+    assert compiled.cached_step([config()], text(), "cpu", micro_batch=2) is not first
+    assert compiled.cached_step([config()], text(), "cpu", recompute=True) is not first
 
 
 def test_the_steps_not_used_for_longest_are_forgotten(
-    no_warm_steps: None, monkeypatch: pytest.MonkeyPatch
+    no_cached_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(warm.KEPT, "cpu", 3)
-    first = warm.warm_step([config(d_mlp=1)], text(), "cpu")
+    monkeypatch.setitem(compiled.KEPT, "cpu", 3)
+    first = compiled.cached_step([config(d_mlp=1)], text(), "cpu")
     for width in (2, 3):
-        warm.warm_step([config(d_mlp=width)], text(), "cpu")
-        assert warm.warm_step([config(d_mlp=1)], text(), "cpu") is first
-    warm.warm_step([config(d_mlp=100)], text(), "cpu")  # one too many: d_mlp = 2 goes
-    kept = [entry.step.config.d_mlp for entry in warm._WARM.values()]
+        compiled.cached_step([config(d_mlp=width)], text(), "cpu")
+        assert compiled.cached_step([config(d_mlp=1)], text(), "cpu") is first
+    compiled.cached_step([config(d_mlp=100)], text(), "cpu")  # one too many: d_mlp = 2 goes
+    kept = [entry.step.config.d_mlp for entry in compiled.step_cache.values()]
     assert kept == [3, 1, 100]
 
 
@@ -208,12 +208,12 @@ def test_a_step_traces_without_a_break_and_computes_the_same(
     """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be
     given.
     """
-    monkeypatch.setitem(warm.COMPILER, "backend", "aot_eager")
+    monkeypatch.setitem(compiled.COMPILER, "backend", "aot_eager")
     packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
     eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)
-    warm.compiled(step, mode)
+    compiled.compiled(step, mode)
     assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
-    warm.compiled(step, "eager")
+    compiled.compiled(step, "eager")
     assert not {"_losses", "_finish", "_example"} & set(vars(step)) and "forward" not in vars(
         step.model.blocks[0]
     )
@@ -273,13 +273,13 @@ def test_a_step_does_not_wait_for_the_device(variant: dict[str, Any], pack: int)
 
 
 @cuda
-@pytest.mark.parametrize("mode", warm.MODES)
+@pytest.mark.parametrize("mode", compiled.MODES)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str) -> None:
     packs = [config(**variant, seed=seed, lr=1e-3) for seed in range(2)]
     eager, step = Step(packs, text(), "cuda"), Step(packs, text(), "cuda")
-    warm.compiled(step, mode)
-    warm.capture(step)
+    compiled.compiled(step, mode)
+    compiled.capture(step)
     assert step.replay != step.step
     tolerance = 0.02 if variant.get("precision") == "bfloat16" else 1e-4
     assert abs(rows(step, 20)[:, 0] - rows(eager, 20)[:, 0]).max() < tolerance
@@ -289,7 +289,7 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
 def test_a_learned_bias_has_the_same_gradient_when_compiled() -> None:
     def gradient(mode: str) -> Tensor:
         step = Step([config(**LEARNED_BIAS, seed=seed) for seed in range(3)], text(), "cuda")
-        warm.compiled(step, mode)
+        compiled.compiled(step, mode)
         step.windows.copy_((torch.arange(step.windows.numel()) ** 2 % 31).view(step.windows.shape))
         example = step._example()
         loss, _ = step._losses(example, example.weights.sum((1, 2)))
@@ -314,8 +314,8 @@ def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) ->
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
         step = Step(packs, text(), "cuda", recompute=recompute)
-        warm.compiled(step, mode)
-        warm.capture(step)
+        compiled.compiled(step, mode)
+        compiled.capture(step)
         losses.append(rows(step, 10)[:, 0])
         peaks.append(torch.cuda.max_memory_allocated() - held)
         del step
@@ -338,7 +338,7 @@ def test_packed_equals_solo_over_32_seeds() -> None:
 
     def losses(*configs: RunConfig) -> list[float]:
         step = Step(configs, text(), "cuda")
-        warm.capture(step)
+        compiled.capture(step)
         return Evaluator(run_to_end(step), configs, Evaluation(tokens=2048), text()).held_out().loss
 
     packed = np.array(
@@ -360,7 +360,7 @@ def run_to_end(step: Step) -> Step:
 def test_a_captured_step_serves_other_runs() -> None:
     variant = {"objective": "masked", "dropout": 0.1}
     step = Step([config(**variant)], text(), "cuda")
-    warm.capture(step)
+    compiled.capture(step)
     rows(step, 10)
     other = config(
         **variant,
@@ -388,8 +388,8 @@ def test_the_gpu_computes_what_the_cpu_does() -> None:
 
 
 @cuda
-@pytest.mark.parametrize("mode", ["auto", *warm.MODES])
-def test_a_pack_trains_on_a_gpu(mode: str, no_warm_steps: None) -> None:
+@pytest.mark.parametrize("mode", ["auto", *compiled.MODES])
+def test_a_pack_trains_on_a_gpu(mode: str, no_cached_steps: None) -> None:
     evaluation = Evaluation(points=3, tokens=256, lengths=(1, 2))
     good, bad = run(
         config(seed=1), config(seed=2, lr=1e30), evaluation=evaluation, device="cuda", compile=mode
@@ -401,7 +401,7 @@ def test_a_pack_trains_on_a_gpu(mode: str, no_warm_steps: None) -> None:
 
 
 @cuda
-def test_a_gpu_resumes(tmp_path: Any, no_warm_steps: None) -> None:
+def test_a_gpu_resumes(tmp_path: Any, no_cached_steps: None) -> None:
     asked = iter(range(100))
     (whole,) = run(config(), device="cuda")
     events = [Events()]

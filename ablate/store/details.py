@@ -1,0 +1,134 @@
+"""Everything that the database holds about single runs, for `ablate show` and `ablate compare`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ablate.errors import AblateError
+from ablate.store.database import Database
+from ablate.store.schema import from_db
+
+CANDIDATES = 5  # runs that the error about an ambiguous key names at most
+
+
+@dataclass(frozen=True)
+class Member:
+    """One place of a run in a study."""
+
+    study: str
+    cell: str
+    role: str
+    active: bool  # False if a later revision of the study left the cell out
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """A run with its members, attempts, finals and curves.
+
+    Attributes:
+        row: Columns of the table `run`.
+        fields: Resolved fields, without the seed.
+        members: Cells that it belongs to.
+        attempts: Columns of the table `attempt`, the first attempt first.
+        finals: (name, at) → value, NaN where the run has no number.
+        curves: Series → tokens → value, by number of the series; empty unless asked for.
+    """
+
+    row: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    members: Sequence[Member]
+    attempts: Sequence[Mapping[str, Any]]
+    finals: Mapping[tuple[str, float], float]
+    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> int:
+        """Number of the run in this database."""
+        return int(self.row["id"])
+
+    @property
+    def status(self) -> str:
+        """Status of the run, as in `ablate.store.schema.RUN_STATUS`."""
+        return str(self.row["status"])
+
+
+def find(db: Database, *names: str, curves: bool = False) -> list[RunDetails]:
+    """Return what the database holds about runs, all from one state of it.
+
+    Args:
+        db: The database.
+        names: Numbers of runs, or starts of their keys.
+        curves: Read the points of every series too.
+
+    Raises:
+        AblateError: A name means no run, or several.
+    """
+    with db.read() as connection:
+        return [_details(connection, _find(connection, name), curves) for name in names]
+
+
+def _find(connection: Connection, name: str) -> Row[Any]:
+    """Return the row of `run` that a number or the start of a key means."""
+    if name.isascii() and name.isdigit():
+        by_id = connection.exec_driver_sql("SELECT * FROM run WHERE id = ?", (int(name[:18]),))
+        if row := by_id.first():
+            return row
+    found: Sequence[Row[Any]] = []
+    if name and set(name.lower()) <= set("0123456789abcdef"):
+        found = connection.exec_driver_sql(
+            f"SELECT * FROM run WHERE key LIKE ? || '%' LIMIT {CANDIDATES + 1}", (name.lower(),)
+        ).all()
+    if len(found) == 1:
+        return found[0]
+    if found:
+        keys = ", ".join(row.key[:12] for row in found[:CANDIDATES])
+        raise AblateError(
+            f"run {name!r} may be {keys}{' or more' if len(found) > CANDIDATES else ''}; give more"
+            " of the key"
+        )
+    raise AblateError(
+        f'no run {name!r} in the database; `ablate query "SELECT run, key, cell, seed, status FROM'
+        ' runs"` lists them'
+    )
+
+
+def _details(connection: Connection, row: Row[Any], curves: bool) -> RunDetails:
+    members = connection.exec_driver_sql(
+        "SELECT study.name, cell.label, role, active FROM member JOIN cell ON cell.id = cell_id"
+        " JOIN study ON study.id = study_id WHERE run_id = ? ORDER BY study.id, cell.id",
+        (row.id,),
+    )
+    attempts = connection.exec_driver_sql(
+        "SELECT * FROM attempt WHERE run_id = ? ORDER BY n", (row.id,)
+    )
+    finals = connection.exec_driver_sql(
+        "SELECT name, at, value FROM final WHERE run_id = ? ORDER BY name, at", (row.id,)
+    )
+    return RunDetails(
+        row._asdict(),
+        json.loads(row.fields),
+        [Member(study, cell, role, bool(active)) for study, cell, role, active in members],
+        [attempt._asdict() for attempt in attempts],
+        {(name, at): from_db(value) for name, at, value in finals},
+        _curves(connection, row) if curves else {},
+    )
+
+
+def _curves(connection: Connection, row: Row[Any]) -> dict[str, dict[int, float]]:
+    """Return series → tokens → value; without points if a step's tokens are unknown."""
+    curves: dict[str, dict[int, float]] = {}
+    if not row.steps or row.tokens is None:
+        return curves
+    points = connection.exec_driver_sql(
+        "SELECT name, step, value FROM metric JOIN series ON series.id = series_id WHERE run_id ="
+        " ? ORDER BY series_id, step",
+        (row.id,),
+    )
+    for name, step, value in points:
+        curves.setdefault(name, {})[step * (row.tokens // row.steps)] = from_db(value)
+    return curves

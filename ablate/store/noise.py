@@ -1,0 +1,141 @@
+"""The noise that a database holds: the standard deviation of paired differences in a metric."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ablate.kinds import Run
+from ablate.kinds.transformer import run_of
+from ablate.store.database import Database
+from ablate.units import listed
+
+if TYPE_CHECKING:
+    from ablate.plan import Plan
+
+NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise stands for another's
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What makes the noise of two runs comparable: objective, text and budget.
+
+    Attributes:
+        kind: Kind of run.
+        objective: Level of the factor `objective`; None for a kind without one.
+        corpus_hash: Content hash of the corpus.
+        tokenizer_hash: Content hash of the tokenizer.
+        tokens: Tokens of the whole training, 0 for unknown.
+        n_params: Parameters, 0 for unknown.
+    """
+
+    kind: str
+    objective: str | None
+    corpus_hash: str | None
+    tokenizer_hash: str | None
+    tokens: int
+    n_params: int
+
+    def like(self, other: Setting) -> bool:
+        """Return whether text and objective are equal and the budgets within a factor `NEAR`."""
+        same = replace(self, tokens=0, n_params=0) == replace(other, tokens=0, n_params=0)
+        budgets = ((self.tokens, other.tokens), (self.n_params, other.n_params))
+        return same and all(one <= NEAR * two and two <= NEAR * one for one, two in budgets)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The standard deviation of paired differences in a metric.
+
+    Attributes:
+        sd: Standard deviation, in the metric's unit.
+        source: The pairs that it was computed from, as text.
+    """
+
+    sd: float
+    source: str
+
+
+def noise_of(study: str, metric: str, settings: Iterable[Setting], db: Database) -> Noise | None:
+    """Return the median noise of a study's contrasts, else that of comparable studies.
+
+    Args:
+        study: Name of the study whose own pairs are preferred.
+        metric: The metric of the differences.
+        settings: Settings of the runs that the noise is for.
+        db: The database to search.
+
+    Returns:
+        None if no contrast has three complete pairs of comparable runs: noise of another text,
+        tokenizer, objective or budget says nothing about these runs.
+    """
+    settings = set(settings)
+    comparable = {
+        location
+        for location, setting in settings_in(db)
+        if any(setting.like(wanted) for wanted in settings)
+    }
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT study, cell, difference FROM pairs WHERE metric = ? AND difference IS"
+            " NOT NULL AND status = 'complete' AND baseline_status = 'complete'",
+            (metric,),
+        ).all()
+    by_cell: dict[tuple[str, str], list[float]] = {}
+    for name, cell, difference in rows:
+        if (name, cell) in comparable and math.isfinite(difference):
+            by_cell.setdefault((name, cell), []).append(difference)
+    spreads = {
+        key: spread
+        for key, found in by_cell.items()
+        if len(found) > 2 and (spread := statistics.stdev(found)) > 0
+    }
+    used = {key: spread for key, spread in spreads.items() if key[0] == study} or spreads
+    if not used:
+        return None
+    names = list(dict.fromkeys(name for name, _ in used))
+    pairs = f"{sum(len(by_cell[key]) for key in used)} pairs"
+    others = f"the {pairs} of {'study' if len(names) == 1 else 'studies'} {listed(names, most=4)}"
+    source = f"this study's own {pairs}" if names == [study] else others
+    return Noise(statistics.median(used.values()), f"{source} in the database")
+
+
+def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str, str], Setting]]:
+    """Return ((study, cell), setting) of the compared runs of a study, or of all studies."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT DISTINCT study.name, cell.label, run.kind,"
+            " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
+            " json_extract(fields, '$.tokenizer_hash'),"
+            " coalesce(run.tokens, 0), coalesce(n_params, 0)"
+            " FROM study JOIN cell ON cell.study_id = study.id"
+            " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
+            " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
+            (study,),
+        )
+        return [((study, cell), Setting(*setting)) for study, cell, *setting in rows]
+
+
+def planned_settings(plan: Plan) -> set[Setting]:
+    """Return the settings of a plan's cells."""
+    return {_setting(run_of(cell.config)) for cell in plan.cells}
+
+
+def _setting(run: Run) -> Setting:
+    get, cost = run.fields.get, run.cost
+    return Setting(
+        run.kind,
+        get("objective"),
+        get("corpus_hash"),
+        get("tokenizer_hash"),
+        cost.tokens or 0,
+        cost.params or 0,
+    )
+
+
+def noise_for(plan: Plan, db: Database) -> Noise | None:
+    """Return `noise_of` for runs like a plan's."""
+    return noise_of(plan.study.name, plan.study.metric, planned_settings(plan), db)
