@@ -1,7 +1,8 @@
 """ablate: find out whether a part of a transformer matters, and by how much.
 
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
-which the functions of `ablate.figures` draw.
+which the functions of `ablate.figures` draw. `ablate.level` registers a level of a factor, and
+`ablate.factor` looks one up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ablate.analysis import effects as effects
+    from ablate.components import factor as factor
+    from ablate.components import level as level
     from ablate.results import curves as curves
     from ablate.results import finals as finals
     from ablate.results import load as load
@@ -20,7 +23,9 @@ __version__ = "0.1.0"
 
 # where each is, imported on first use: pandas takes half a second
 _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") | {
-    "effects": "ablate.analysis"
+    "effects": "ablate.analysis",
+    "level": "ablate.components",
+    "factor": "ablate.components",
 }
 
 

@@ -5,7 +5,7 @@ on an axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -37,6 +37,15 @@ def power(value: float) -> str:
     mantissa = mantissa.rstrip("0").rstrip(".")
     ten = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
     return ten if mantissa == "1" else f"{mantissa}×{ten}"
+
+
+def known(value: float | None, write: Callable[[float], str]) -> str:
+    """A number as `write` writes it; "unknown" for None.
+
+    >>> known(12_345, count), known(None, count)
+    ('12.3k', 'unknown')
+    """
+    return "unknown" if value is None else write(value)
 
 
 def memory(n_bytes: float) -> str:

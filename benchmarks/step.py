@@ -42,8 +42,8 @@ from clock import peak_bytes, speed, synchronise
 from nanogpt import WARM_UP, NanoGPT
 
 from ablate import sizes
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.factors import CATALOGUE
 from ablate.text import Tokens
 from ablate.train.compiled import CompiledStep, cached_step, step_cache
 

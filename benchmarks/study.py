@@ -30,7 +30,7 @@ import torch
 from step import COMMON, SIZES, described, line
 
 from ablate import text
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 from ablate.plan import plan
 from ablate.study import load
 

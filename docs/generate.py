@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ablate.config import Evaluation, Probe, RunConfig
-from ablate.factors import CATALOGUE, Factor
+from ablate.components import CATALOGUE, Factor
+from ablate.config import field_info
+from ablate.evaluation import Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
@@ -113,7 +114,7 @@ def _factor(row: Factor) -> str:
 
 def _about(row: Factor) -> Iterator[str]:
     """What the factor is, its default and limits, and beside what it has a meaning."""
-    field = RunConfig.model_fields[row.name]
+    field = field_info(row.name)
     yield row.meaning
     if row.source:
         yield f"Source: {row.source}."

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.factors import CATALOGUE
 from ablate.model.transformer import Transformer
 
 MODEL_GROUPS = ("block", "attention", "position", "embedding")

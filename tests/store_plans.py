@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate import sizes, store
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.journal import Journal
 from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun

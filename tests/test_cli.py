@@ -19,8 +19,9 @@ from command import QUICKSTART, ROOT, Run, measure
 
 from ablate import sizes
 from ablate.cli import app, complete
-from ablate.config import Evaluation, Probe, RunConfig
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation, Probe
 from ablate.plan import Cell, Plan, plan
 from ablate.plan.forecast import Forecast
 from ablate.study import load

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablate.config import n_scored
 from ablate.data import batches
 from ablate.data.batches import Batches, held_out_windows, length_windows, order, windows_per_epoch
+from ablate.evaluation import n_scored
 
 sizes = st.tuples(st.integers(2, 20), st.integers(0, 300)).map(
     lambda pair: (pair[0], pair[0] + 1 + pair[1])

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ablate.config import Probe, RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
 from ablate.data.objectives import Causal, Example, Masked, SpanMask, WordMask, choose
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Probe
 from ablate.text import Tokens
 
 KINDS = ("token", "span", "whole-word")
@@ -348,4 +349,4 @@ def test_whole_words_need_tokens_that_spell_text() -> None:
 @pytest.mark.parametrize("name", ["objective", "mask_kind"])
 def test_the_catalogue_names_the_classes(name: str) -> None:
     for level in CATALOGUE[name].levels:
-        assert CATALOGUE[name].load(level.name).__module__ == "ablate.data.objectives"
+        assert level.load().__module__ == "ablate.data.objectives"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ import pytest
 from store_plans import plan_of
 
 from ablate import store
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
 from ablate.kinds import kind as kind_named
 from ablate.plan import plan
 from ablate.store import query as queries
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FIELDS = kind_named("transformer").fields
 PAGES = sorted(DOCS.glob("*.md"))
+SHAPE = ("n_layer", "d_model", "n_head", "n_ctx", "d_mlp", "n_vocab", "batch_tokens")
 
 
 def page(name: str) -> str:
@@ -132,45 +134,94 @@ def test_links_and_files_are_there(path: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+COUNT = """
+import json, sys
+from ablate.config import RunConfig
+from ablate.model.transformer import Transformer
+for line in sys.stdin:
+    model = Transformer(RunConfig(**json.loads(line)))
+    names = [(name, p.numel()) for name, p in model.named_parameters()]
+    body = sum(n for name, n in names if name.startswith(("blocks.", "final_norm.")))
+    print(sum(n for _, n in names), body)
+"""
+
+
 @pytest.mark.timeout(300)
-def test_a_level_is_added_as_the_page_says(tmp_path: Path) -> None:
+def test_three_levels_are_added_as_the_page_says(tmp_path: Path) -> None:
+    """A gated activation, a topology that reads twice the width, and a norm that does not state its
+    sizes are planned, matched, trained and reported with the sizes of their real modules.
+    """
     text = page("add-a-level.md")
     shutil.copytree(
         ROOT / "ablate", tmp_path / "ablate", ignore=shutil.ignore_patterns("__pycache__")
     )
     steps = re.findall(
-        r"^In `([\w/.]+)`, before `(.+?)`\n\n(?:<!-- fmt: off -->\n\n)?```python\n(.*?)```",
+        r"^In `([\w/.]+)`, at the end:\n\n(?:<!-- fmt: off -->\n\n)?```python\n(.*?)```",
         text,
         re.M | re.S,
     )
-    assert len(steps) == text.count("```python") == 2
-    for file, anchor, code in steps:
-        source = (tmp_path / file).read_text(encoding="utf-8")
-        assert source.count(anchor) == 1, (file, anchor)
-        (tmp_path / file).write_text(source.replace(anchor, code + anchor), encoding="utf-8")
-    study = re.search(r"```toml\n# (log-distance\.toml)\n(.*?)```", text, re.S)
+    assert len(steps) == text.count("```python") == 4
+    for file, code in steps:
+        with (tmp_path / file).open("a", encoding="utf-8") as source:
+            source.write(f"\n\n{code}")
+    study = re.search(r"```toml\n# (three\.toml)\n(.*?)```", text, re.S)
     assert study
     (tmp_path / study[1]).write_text(study[2], encoding="utf-8")
     commands = re.findall(r"^\$ ablate (.+)$", text, re.M)
-    assert [command.split()[0] for command in commands] == ["factors", "plan", "run", "query"]
+    assert [command.split()[0] for command in commands] == [
+        *("factors", "plan", "run", "query", "report")
+    ]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tmp_path),
         "ABLATE_DB": "ablate.db",
         "OMP_NUM_THREADS": "1",
     }
-    said = {}
-    for command in commands:
+
+    def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "ablate", *shlex.split(command)],
+            [sys.executable, *arguments],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
             text=True,
             timeout=200,
+            input=stdin,
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        said[command.split()[0]] = done.stdout
-    assert "log-distance" in said["factors"] and "log-distance" in said["plan"]
-    assert "log-distance: 2 complete" in said["run"]
-    assert re.search(r"position=log-distance +complete +3 +\d\.\d+", said["query"]), said["query"]
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    said = {}
+    for command in commands:
+        said[command.split()[0]] = run("-m", "ablate", *shlex.split(command))
+    assert "geglu" in said["factors"]
+    assert "three: 4 complete" in said["run"]
+
+    # the database has the sizes of the real modules
+    stored = json.loads(
+        run("-m", "ablate", "query", "--format", "json", "SELECT * FROM runs ORDER BY cell")
+    )
+    assert len(stored) == 4 and all(row["status"] == "complete" for row in stored)
+    new = {"activation": "geglu", "topology": "wide-read", "norm_kind": "l2norm"}
+    assert all(any(row[name] == level for row in stored) for name, level in new.items())
+    fields = [{name: row[name] for name in (*SHAPE, *new)} for row in stored]
+    counted = run("-c", COUNT, stdin="\n".join(map(json.dumps, fields))).split()
+    pairs = list(zip(map(int, counted[::2]), map(int, counted[1::2]), strict=True))
+    assert [(row["n_params"], row["n_params_body"]) for row in stored] == pairs
+    # so does the plan, and the arms are matched by them
+    for row in stored:
+        assert f"{row['n_params']:,}" in said["plan"]
+    (base,) = (row for row in stored if row["cell"] == "baseline")
+    ratios = {
+        name: max(abs(row[name] / base[name] - 1) for row in stored)
+        for name in ("n_params_body", "n_params", "flops")
+    }
+    assert ratios["n_params_body"] < 0.03
+    matched = re.search(r"Matched: (.*)", said["report"])
+    assert matched, said["report"]
+    stated = {
+        name: float(share) / 100
+        for share, name in re.findall(r"([\d.]+)% of (the parameters without|all)", matched[1])
+    }
+    assert stated["all"] == pytest.approx(ratios["n_params"], abs=6e-4)
+    assert stated["the parameters without"] == pytest.approx(ratios["n_params_body"], abs=6e-4)

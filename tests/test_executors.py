@@ -14,7 +14,8 @@ from launching import HERE, content, small_plan
 from rich.console import Console
 
 from ablate import journal, store
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Job, Run
 from ablate.kinds.transformer import run_of
 from ablate.launch import ingestor, messages, pool

@@ -14,9 +14,10 @@ import torch
 import training
 
 from ablate import text
-from ablate.config import Evaluation, RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Evaluation
 from ablate.text import corpora, tokenizers
 
 TEXT = (

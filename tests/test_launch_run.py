@@ -38,7 +38,8 @@ def attempts(path: Path, lr: float) -> list[tuple]:
     """(status, error) of the attempts of the runs with this learning rate, in order."""
     return rows(
         path,
-        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ?"
+        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id"
+        " WHERE run.fields ->> 'lr' = ?"
         " ORDER BY n",
         lr,
     )
@@ -118,7 +119,7 @@ def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     assert rows(
         path,
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON"
-        " run.id = run_id WHERE run.lr = ? AND name = 'lr'",
+        " run.id = run_id WHERE run.fields ->> 'lr' = ? AND name = 'lr'",
         lr,
     ) == [("lr", step, stub_worker.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
         "what it wrote before it died stays, once"
@@ -129,7 +130,7 @@ def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
         "killed by SIGKILL" if lr == stub_worker.DIES else "RuntimeError: the stub's device is lost"
     )
     assert all(error.startswith("the worker died") and why in error for _, error in tries)
-    assert rows(path, "SELECT run.status FROM run WHERE lr = ?", lr) == [("failed",)]
+    assert rows(path, "SELECT run.status FROM run WHERE fields ->> 'lr' = ?", lr) == [("failed",)]
 
 
 def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
@@ -139,7 +140,7 @@ def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
     assert rows(
         path,
         "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE"
-        " lr = ?",
+        " fields ->> 'lr' = ?",
         stub_worker.DIES_ONCE,
     ) == [(12, 6)]
 

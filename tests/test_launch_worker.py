@@ -15,7 +15,8 @@ import pytest
 import stub_worker
 
 from ablate import journal
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Job
 from ablate.kinds.transformer import run_of
 from ablate.launch.messages import encode
@@ -202,12 +203,13 @@ def test_a_trainer_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
     (tmp_path / "deaf.py").write_text(
         "import time\nfrom stub_worker import *\n"
         "class Deaf(Stub):\n"
-        "    def train(self, job, context): time.sleep(1000)\n"
+        "    def train(self, job, context):\n"
+        "        context.emit[0]('start', step=0)\n        time.sleep(1000)\n"
         "worker.GRACE = 0.2\nmain(Deaf)\n"
     )
     process = worker("deaf")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
-    wait_for(lambda: journal.alive(path))
+    wait_for(lambda: events(path, "start"))
     process.stdin.close()
     assert process.wait(5) == 1
 

@@ -11,11 +11,11 @@ import torch
 from model_cases import build, small, tokens
 from torch import Tensor
 
+from ablate.components import CATALOGUE
+from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
 from ablate.model.position import Alibi, Rotary, T5Bias
-from ablate.sizes import t5_buckets
 
 POSITIONS = CATALOGUE["position"].names
 HEADS: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def test_full_attention_sees_the_future(position: str) -> None:
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
-    rotary = Rotary(small(d_head=8), 1).double()
+    rotary = Rotary(small(d_head=8), 1, 16).double()
     query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 40, 8)
     scores = (rotary.rotate(query) @ rotary.rotate(key).mT)[0, 0]
     _assert_toeplitz(scores)
@@ -75,7 +75,7 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 @pytest.mark.parametrize("kind", [Alibi, T5Bias])
 def test_biases_depend_on_distance_alone(kind: type, attention: str) -> None:
     config = small(attention=attention, objective="masked", n_head=6, d_head=4)
-    position = kind(config, 2)
+    position = kind(config, 2, 16)
     torch.nn.init.normal_(next(position.parameters(), torch.empty(0)))
     bias = position.bias(40).expand(2, 6, 40, 40)
     for one in bias.flatten(0, 1):
@@ -90,8 +90,8 @@ def _assert_toeplitz(scores: Tensor) -> None:
 
 def test_alibi_slopes_are_the_papers() -> None:
     eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
-    assert Alibi(small(n_head=8, d_head=2), 1).slopes.tolist() == eight
-    twelve = Alibi(small(n_head=12, d_head=2), 1)
+    assert Alibi(small(n_head=8, d_head=2), 1, 16).slopes.tolist() == eight
+    twelve = Alibi(small(n_head=12, d_head=2), 1, 16)
     torch.testing.assert_close(
         twelve.slopes, torch.tensor([*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
     )
@@ -111,7 +111,7 @@ def test_alibi_slopes_are_the_papers() -> None:
 @pytest.mark.parametrize("attention", ["causal", "full"])
 @pytest.mark.parametrize("n_ctx", [2, 3, 5, 8, 12, 31, 64, 100, 128, 512, 2048])
 def test_every_t5_bucket_holds_a_distance(n_ctx: int, attention: str) -> None:
-    position = T5Bias(small(n_ctx=n_ctx, attention=attention, objective="masked"), 1)
+    position = T5Bias(small(n_ctx=n_ctx, attention=attention, objective="masked"), 1, 16)
     reach = torch.arange(1 - n_ctx, n_ctx if attention == "full" else 1)
     unused = (
         [position.buckets // 2] if attention == "full" else []
@@ -128,7 +128,7 @@ def test_t5_is_t5s_at_its_own_context() -> None:
 
 
 def test_sinusoids_are_the_papers_and_go_on_beyond_the_table() -> None:
-    position = CATALOGUE["position"].load("sinusoidal")(small(), 1).float()
+    position = small(position="sinusoidal").part("position").build(small(), 1, 16).float()
     added = position.embed(torch.zeros(1, 1, 100, 16))
     assert added.shape == (1, 1, 100, 16)
     for t, i in [(0, 0), (1, 3), (47, 7), (99, 5)]:

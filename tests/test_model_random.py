@@ -15,9 +15,9 @@ from model_cases import MODEL_GROUPS, build, tokens
 from torch import Tensor
 
 from ablate import sizes
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
 
 NUMBERS: dict[str, list[Any]] = {
     "n_layer": [1, 2, 3],
@@ -108,7 +108,7 @@ def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
         )
     optimiser, losses = torch.optim.AdamW(model.parameters(), lr=3e-3), []
     for step in range(30):
-        model.dice.step.fill_(step)
+        model.rng.step.fill_(step)
         loss = F.cross_entropy(model(shown).flatten(0, 2), wanted.flatten())
         optimiser.zero_grad()
         loss.backward()

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
 from ablate.model.transformer import Transformer
-from ablate.sizes import t5_buckets
 
 transformers = pytest.importorskip("transformers")
 
@@ -386,7 +386,7 @@ def test_t5_buckets_are_transformers_for_any_distance(causal: bool) -> None:
             n_ctx=n_ctx,
             batch_tokens=n_ctx,
         )
-        ours, reach = T5Bias(config, 1), torch.arange(-3 * n_ctx, 3 * n_ctx)
+        ours, reach = T5Bias(config, 1, config.d_model), torch.arange(-3 * n_ctx, 3 * n_ctx)
         theirs = T5Attention._relative_position_bucket(
             reach, not causal, ours.buckets, ours.maximum
         )

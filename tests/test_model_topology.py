@@ -12,7 +12,7 @@ import torch
 from model_cases import build, small, tokens
 from torch import nn
 
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
 from ablate.model.norm import LayerNorm, NoNorm
 from ablate.model.transformer import Transformer
 
@@ -92,7 +92,7 @@ def test_the_catalogue_and_the_classes_state_the_same_equations() -> None:
     assert list(EQUATIONS) == CATALOGUE["topology"].names
     for level in CATALOGUE["topology"].levels:
         assert level.meaning.startswith(EQUATIONS[level.name])
-        assert CATALOGUE["topology"].load(level.name).__doc__.startswith(EQUATIONS[level.name])
+        assert type(level).__doc__.startswith(EQUATIONS[level.name])
 
 
 @pytest.mark.parametrize("norm", PRESENT)

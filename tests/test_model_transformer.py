@@ -15,9 +15,9 @@ from model_cases import MODEL_GROUPS, NUMBERS, ONE_FACTOR, ONE_FACTOR_IDS, build
 from torch import Tensor, nn
 
 from ablate import draws
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.factors import CATALOGUE
-from ablate.model.layers import Dice, Dropout
+from ablate.model.layers import Dropout, DropoutRng
 from ablate.model.transformer import Transformer
 
 POSITIONS, TOPOLOGIES = CATALOGUE["position"].names, CATALOGUE["topology"].names
@@ -192,12 +192,12 @@ PACK_CASES = [
 @pytest.mark.parametrize("config", PACK_CASES, ids=[config.key[:6] for config in PACK_CASES])
 def test_packed_equals_solo(config: RunConfig) -> None:
     packed, given = build(config, 4, 9, 2), tokens(config, 3)
-    packed.dice.step.fill_(7)
+    packed.rng.step.fill_(7)
     _loss(packed, given).backward()
     logits = packed(given)
     for k, seed in enumerate((4, 9, 2)):
         solo = build(config, seed)
-        solo.dice.step.fill_(7)
+        solo.rng.step.fill_(7)
         torch.testing.assert_close(solo(given[k : k + 1])[0], logits[k], atol=1e-9, rtol=1e-9)
         _loss(solo, given[k : k + 1]).backward()
         for ours, alone in zip(packed.parameters(), solo.parameters(), strict=True):
@@ -208,7 +208,7 @@ def test_packed_equals_solo(config: RunConfig) -> None:
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    dropout = Dropout(0.3, "site", Dice(2))
+    dropout = Dropout(0.3, "site", DropoutRng(2))
     y = dropout(torch.ones(2, 8, 50, 40))
     assert abs(float((y == 0).float().mean()) - 0.3) < 0.01
     torch.testing.assert_close(y.unique(), torch.tensor([0, 1 / 0.7]))
@@ -216,20 +216,20 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 
 
 def test_dropout_is_a_function_of_seed_site_step_and_row() -> None:
-    dice = Dice(2)
-    dice.seed.copy_(torch.tensor([3, 4]))
-    dice.step.fill_(5)
+    rng = DropoutRng(2)
+    rng.seed.copy_(torch.tensor([3, 4]))
+    rng.step.fill_(5)
     x = torch.ones(2, 6, 7, 5)
-    whole = Dropout(0.5, "a", dice)(x)
-    drawn = draws.uniforms(dice.seed, draws.stream("dropout.a"), 5, (6, 7, 5))
+    whole = Dropout(0.5, "a", rng)(x)
+    drawn = draws.uniforms(rng.seed, draws.stream("dropout.a"), 5, (6, 7, 5))
     assert torch.equal(whole > 0, drawn >= 0.5)
     assert not torch.equal(whole[0], whole[1])
-    assert not torch.equal(whole, Dropout(0.5, "b", dice)(x))
-    dice.row.fill_(4)
-    assert torch.equal(Dropout(0.5, "a", dice)(x[:, :2]), whole[:, 4:])
-    dice.row.zero_()
-    dice.step.fill_(6)
-    assert not torch.equal(Dropout(0.5, "a", dice)(x), whole)
+    assert not torch.equal(whole, Dropout(0.5, "b", rng)(x))
+    rng.row.fill_(4)
+    assert torch.equal(Dropout(0.5, "a", rng)(x[:, :2]), whole[:, 4:])
+    rng.row.zero_()
+    rng.step.fill_(6)
+    assert not torch.equal(Dropout(0.5, "a", rng)(x), whole)
 
 
 def test_every_site_drops_in_training_alone_and_by_the_members_seeds() -> None:
@@ -237,7 +237,7 @@ def test_every_site_drops_in_training_alone_and_by_the_members_seeds() -> None:
     model, given = build(config, 1, 2), tokens(config, 2)
     sites = [module for module in model.modules() if isinstance(module, Dropout)]
     assert len({site.stream for site in sites}) == len(sites) == 1 + 2 * 3
-    assert torch.equal(model.dice.seed, torch.tensor([1, 2]))
+    assert torch.equal(model.rng.seed, torch.tensor([1, 2]))
     assert torch.equal(model(given), model(given)) and not torch.equal(
         model(given), model.eval()(given)
     )
@@ -328,7 +328,7 @@ def test_a_step_can_be_captured_and_replayed_with_another_step_number(
         loss = _loss(model, given)
         loss.backward()
     for step in (3, 8):
-        model.dice.step.fill_(step)
+        model.rng.step.fill_(step)
         model.zero_grad(set_to_none=False)
         capture.replay()
         torch.testing.assert_close(loss, _loss(model, given))

@@ -26,7 +26,7 @@ from report_study import NAN, Outcome, few_replicates, study, svg_only  # noqa: 
 from scipy import stats
 
 from ablate import report, store, units
-from ablate.report import document, scaled, words
+from ablate.report import document, labels, scaled
 from ablate.scaling import Interval
 from ablate.store import Database
 from ablate.store import query as queries
@@ -186,9 +186,9 @@ def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> N
 def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Path]) -> None:
     db, _ = finished
     gathered = report.gather(db, "topology")
-    from ablate.report import record, tables
+    from ablate.report import appendix, tables
 
-    material = gathered.material
+    data = gathered.data
     sections = report._sections(gathered, finished[1].parent / "again")
     for table in [
         table
@@ -200,16 +200,16 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
         for statement in table.sql.split(";"):
             if statement.strip():
                 assert queries.run(db, statement)[1] or "effects" in statement, table.name
-    columns, rows = queries.run(db, tables.effects(material).sql.split(";")[0])
+    columns, rows = queries.run(db, tables.effects(data).sql.split(";")[0])
     found = {row[columns.index("level")]: row for row in rows}
-    for effect in material.effects.itertuples():
+    for effect in data.effects.itertuples():
         assert found[effect.level][columns.index("pairs")] == effect.n
         assert found[effect.level][columns.index("effect")] == pytest.approx(effect.mean)
-    columns, rows = queries.run(db, tables.cells(material).sql)
+    columns, rows = queries.run(db, tables.cells(data).sql)
     means = {row[columns.index("cell")]: row[columns.index("metric")] for row in rows}
     assert means["topology=serial"] == pytest.approx(losses()["serial"].mean())
-    assert len(queries.run(db, record.troubles(material).sql)[1]) == 4
-    assert len(queries.run(db, record.runs(material).sql)[1]) == 32
+    assert len(queries.run(db, appendix.troubles(data).sql)[1]) == 4
+    assert len(queries.run(db, appendix.runs(data).sql)[1]) == 32
 
 
 def test_the_page_says_what_levels_mean_and_what_was_trained(
@@ -367,10 +367,10 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
         )
     )
     assert [row["level"] for row in rows] == HOSTILE[1:] * 2
-    from ablate.report import record, tables
+    from ablate.report import appendix, tables
 
-    material = report.gather(db, name).material
-    for statement in (tables.cells(material).sql, record.runs(material).sql):
+    data = report.gather(db, name).data
+    for statement in (tables.cells(data).sql, appendix.runs(data).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     prose = "\n".join(
@@ -652,7 +652,7 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
     holm = min(1.0, max(3 * min(p), 2 * sorted(p)[1]))
     least = ("bias=all", "norm=post")[int(np.argmin(p[1:]))]
     assert re.search(
-        rf"{least} is not told .{{,150}}; 5 pairs; Holm {words.p_value(holm)} over 3 parts", text
+        rf"{least} is not told .{{,150}}; 5 pairs; Holm {labels.p_value(holm)} over 3 parts", text
     ), (holm, text)
 
 
@@ -729,7 +729,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
         "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
     )
     assert "Held-out loss over the learning rate." in text
-    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").material.curves
+    curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").data.curves
     assert curve["value"].max() < 2  # what was tried is in no learning curve
     rows = list(
         csv.DictReader(
@@ -858,26 +858,26 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (words.plural(1, "pair"), "1 pair"),
-        (words.plural(2000, "pair"), "2,000 pairs"),
+        (labels.plural(1, "pair"), "1 pair"),
+        (labels.plural(2000, "pair"), "2,000 pairs"),
         (units.listed(["a"]), "a"),
         (units.listed("abc"), "a, b and c"),
         (units.listed([]), ""),
         (units.listed(range(12)), "0, 1, 2, 3, 4, 5, 6 and 5 more"),
-        (words.signed(0.00001, 3), "0.000"),
-        (words.signed(-0.02, 3), "−0.020"),
-        (words.number(math.inf), "∞"),
-        (words.number(NAN), "–"),
-        (words.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"),
-        (words.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
-        (words.ends(-0.1, 0.0, 2), "−0.10 to 0.00"),
-        (words.ends(0.0004, 0.2, 3, words.number), "0.0004 to 0.200"),
+        (labels.signed(0.00001, 3), "0.000"),
+        (labels.signed(-0.02, 3), "−0.020"),
+        (labels.number(math.inf), "∞"),
+        (labels.number(NAN), "–"),
+        (labels.ends(-0.111, -0.0002, 3), "−0.111 to −0.0002"),
+        (labels.ends(0.00004, 0.2, 2), "+0.00004 to +0.20"),
+        (labels.ends(-0.1, 0.0, 2), "−0.10 to 0.00"),
+        (labels.ends(0.0004, 0.2, 3, labels.number), "0.0004 to 0.200"),
         (scaled.gap(Interval(0.0004, 0.00002, 0.01)), "+0.04% (+0.002% to +1.00%)"),
         (scaled.change(Interval(0.1, -math.inf, 0.0001)), "+0.100 (−∞ to +0.0001)"),
-        (words.p_value(0.0004), "p < 0.001"),
-        (words.p_value(0.0497), "p = 0.0497"),
-        (words.p_value(0.0502), "p = 0.050"),
-        (words.p_value(0.5), "p = 0.50"),
+        (labels.p_value(0.0004), "p < 0.001"),
+        (labels.p_value(0.0497), "p = 0.0497"),
+        (labels.p_value(0.0502), "p = 0.050"),
+        (labels.p_value(0.5), "p = 0.50"),
         (document.tex("50%_x & 3×10¹⁴"), r"50\%\_x \& 3$\times$10$^{14}$"),
         (document.markdown("a|b\n*c* <d>"), r"a\|b \*c\* &lt;d&gt;"),
     ],
@@ -900,7 +900,7 @@ def test_a_table_of_positions_is_a_mismatch_of_all_parameters(tmp_path: Path) ->
         for (size,) in queries.run(db, "SELECT DISTINCT n_params FROM runs ORDER BY position")[1]
     )
     said = (
-        f"the largest difference from a baseline is {words.percent(learned / rotary - 1)} of all"
+        f"the largest difference from a baseline is {labels.percent(learned / rotary - 1)} of all"
         " parameters."
     )
     assert said in report.answer(report.gather(db, "topology"))
@@ -929,6 +929,6 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
             else "the parameters without embeddings and head"
         )
         assert (
-            f"the largest difference from a baseline is {words.percent(off)} of {said}"
+            f"the largest difference from a baseline is {labels.percent(off)} of {said}"
             in report.answer(report.gather(db, "topology"))
         )

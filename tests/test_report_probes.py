@@ -11,9 +11,9 @@ from report_study import Outcome, study
 
 from ablate import report
 from ablate.report import probes
+from ablate.report.data import gather
 from ablate.report.document import exported
-from ablate.report.gallery import Gallery
-from ablate.report.material import gather
+from ablate.report.figure_set import FigureSet
 from ablate.store import Database
 from ablate.store import query as queries
 
@@ -79,7 +79,7 @@ def test_the_section_is_named_by_what_it_holds(
         seeds=2,
         base={"objective": objective},
     )
-    monkeypatch.setattr(Gallery, "draw", lambda gallery: None)
+    monkeypatch.setattr(FigureSet, "draw", lambda figure_set: None)
     gathered = report.gather(db, "topology")
     assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [
         title

@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate import sizes
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.factors import CATALOGUE
 
 TOPOLOGY_AND_NORM = [
     small(topology=t, norm=n) for t in CATALOGUE["topology"].names for n in CATALOGUE["norm"].names
@@ -49,7 +49,7 @@ def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
         parameter.numel()
         for name, parameter in model.named_parameters()
         if name.startswith(("blocks.", "final_norm."))
-        or (config.position == "t5" and name.startswith("position."))
+        or (config.part("position").in_body and name.startswith("position."))
     )
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(given)
@@ -118,6 +118,9 @@ def test_activation_memory_is_within_a_tenth(fields: dict[str, Any], precision: 
     )  # weights in bfloat16, kept for the backward pass
     estimate = config.batch_tokens * counted.activation_bytes_per_token + cast
     assert 0.9 < estimate / _kept(config) < 1.1
+    parts = sizes._measured(sizes._shape(config))  # as where a component does not state its sizes
+    measured = config.n_layer * parts.block.bytes + parts.body.bytes + parts.rest.bytes
+    assert 0.9 < (config.batch_tokens * measured + cast) / _kept(config) < 1.1
 
 
 def test_memory_is_states_and_activations_of_every_member() -> None:

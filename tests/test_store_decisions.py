@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 from ablate.plan import Decision
 from ablate.store import Database, decisions, ingest, runs
 

@@ -12,8 +12,8 @@ from store_plans import claim_next, do_all, execute, fresh, plan_of, rows
 
 from ablate import store
 from ablate.analysis import analyse
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.store import Database, runs, schema
 from ablate.store.check import check
 from ablate.store.forget import forget, part

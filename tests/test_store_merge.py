@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train
 
 from ablate import store
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.plan import Decision
 from ablate.store import Database, decisions, runs
 from ablate.store.check import check
@@ -414,6 +414,7 @@ def test_rows_that_refer_to_nothing(db: Database) -> None:
         "rows of attempt",
         "rows of final",
         "rows of member",
+        "rows of run_field",
         "6 points belong to a run",
         stays="belongs to no run",
     )

@@ -15,8 +15,8 @@ import pytest
 from store_plans import claim_next, do_all, fresh, plan_of, rows, train
 
 from ablate import sizes
-from ablate.config import Evaluation, Probe
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.kinds import Run
 from ablate.kinds.transformer import config_of

@@ -14,8 +14,9 @@ from scipy import stats
 from torch import Tensor
 from training import Events, config, run, text
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.train import compiled
 from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step

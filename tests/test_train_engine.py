@@ -20,10 +20,11 @@ import training
 from training import Events, after, config, run
 
 from ablate import text
-from ablate.config import Evaluation, RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
 from ablate.data.batches import length_windows
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Evaluation
 from ablate.text import corpora, tokenizers
 from ablate.train import checkpoint, engine
 from ablate.train.evaluate import Evaluator
@@ -207,7 +208,7 @@ def fresh_process(of: RunConfig) -> dict:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(Path(training.__file__))]
     done = subprocess.run(
-        command, input=of.canonical_json(), capture_output=True, text=True, env=env, check=True
+        command, input=of.model_dump_json(), capture_output=True, text=True, env=env, check=True
     )
     return json.loads(done.stdout)
 

@@ -14,7 +14,8 @@ import torch
 import training
 from torch import Tensor
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 

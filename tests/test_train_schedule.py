@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
 
 
 def shares(level: str, steps: int, warmup: float) -> list[float]:
     """The share of the peak rate at every step, steps as a tensor of its own each."""
     total, rise = torch.tensor(float(steps)), torch.tensor(float(warmup))
-    schedule = CATALOGUE["schedule"].load(level)()
+    schedule = CATALOGUE["schedule"][level].load()()
     return [schedule(torch.tensor(float(step)), total, rise).item() for step in range(steps)]
 
 

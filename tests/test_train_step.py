@@ -10,8 +10,8 @@ import pytest
 import torch
 from training import config, text
 
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.factors import CATALOGUE
 from ablate.train.step import Step
 
 STEPS = 50
@@ -147,7 +147,7 @@ def test_each_step_draws_its_own_masks_and_dropout() -> None:
     step.run(3, lambda: False)
     rows, _ = step.read(3)
     for number in (0, 2):
-        step.model.dice.step.fill_(number)
+        step.model.rng.step.fill_(number)
         inputs, targets, weights = step.objective.train(step.batches.several(number, 1)[0], number)
         loss = torch.nn.functional.cross_entropy(
             step.model(inputs).flatten(0, -2), targets.flatten(), reduction="none"

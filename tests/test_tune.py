@@ -24,6 +24,7 @@ from report_study import save_svg
 from scipy import stats as scipy_stats
 
 from ablate import analysis, figures, report, results, store, study_run, tune
+from ablate import plan as planning
 from ablate.launch import ingestor, pool
 from ablate.plan import plan
 from ablate.plan.price import price
@@ -358,8 +359,8 @@ def test_a_rate_is_as_good_as_the_mean_over_its_seeds_and_bad_where_one_diverges
         with db.begin() as connection:  # one of the two runs at the best rate diverges after all
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE lr = 1.78e-3 AND topology = 'serial' AND"
-                " seed = ?",
+                "UPDATE run SET status = 'diverged' WHERE fields ->> 'lr' = 1.78e-3"
+                " AND fields ->> 'topology' = 'serial' AND seed = ?",
                 (runs[0].seed,),
             )
         new = {decision.cell: decision for decision in tune.learn(plan(given), db).new}
@@ -459,7 +460,8 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
                 " '%serial'"
             )
             connection.exec_driver_sql(
-                "UPDATE final SET value = 9 WHERE run_id IN (SELECT id FROM run WHERE lr = 0.001)"
+                "UPDATE final SET value = 9 WHERE run_id IN"
+                " (SELECT id FROM run WHERE fields ->> 'lr' = 0.001)"
             )
         assert {
             run.config.lr
@@ -516,6 +518,35 @@ def test_studies_share_what_was_tuned(tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM decision") == [(4,)]
 
 
+def test_a_plan_is_built_once_and_derived_once_for_each_set_of_decisions(
+    tmp_path: Path, monkeypatch, ablate: Run
+) -> None:
+    """From the command to its end; cells, which take the time, are never resolved twice."""
+    built, derived = [], []
+    for found, name in ((built, "build"), (derived, "_derive")):
+        real = getattr(planning, name)
+        monkeypatch.setattr(
+            planning, name, lambda *of, found=found, real=real: found.append(of) or real(*of)
+        )
+    given, path = study(tmp_path), tmp_path / "a.db"
+    command = ["run", str(given.path), "--device", "cpu", "--db", str(path)]
+    assert ablate(*command)[0] == 0
+    # the ladder and the refinements that follow; the decisions and the runs compared
+    assert len(built) == 1 and 1 < len(derived) <= 5
+    seen = [(of[2], of[3]) for of in derived]
+    assert all(one != other for k, one in enumerate(seen) for other in seen[:k])
+    built.clear(), derived.clear()
+    assert ablate(*command)[0] == 0
+    assert (len(built), len(derived)) == (1, 2), "without and with the decisions"
+
+    untuned = study(tmp_path, text=TEXT[: TEXT.index("[tune]")])
+    built.clear(), derived.clear()
+    assert (
+        ablate("run", str(untuned.path), "--device", "cpu", "--db", str(tmp_path / "b.db"))[0] == 0
+    )
+    assert (len(built), len(derived)) == (1, 1)
+
+
 # -- stopped at any point --------------------------------------------------------------------------
 
 KILLED = TEXT.replace("seeds = 3", "seeds = { pilot = 3, resolution = 0.006, max = 9 }")
@@ -533,7 +564,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
 
 STAGES = {
     "ladder": "SELECT 1 FROM run WHERE status = 'complete'",
-    "refinement": "SELECT 1 FROM runs WHERE role = 'tune' AND lr IN (1.78e-3, 5.62e-3)",
+    "refinement": "SELECT 1 FROM run WHERE fields ->> 'lr' IN (1.78e-3, 5.62e-3) AND seed > 2",
     "first decision": "SELECT 1 FROM decision",
     "pilot": "SELECT 1 FROM runs WHERE role = 'compare' AND status = 'complete'",
     "seeds": "SELECT 1 FROM decision WHERE name = 'seeds'",
@@ -668,8 +699,8 @@ def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped
         with db.begin() as connection:
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE topology = 'no-attention-skip' AND"
-                " seed = 1"
+                "UPDATE run SET status = 'diverged' WHERE"
+                " fields ->> 'topology' = 'no-attention-skip' AND seed = 1"
             )
         made = next(tune.stages(plan(given), db)).plan
     assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job
 from ablate.kinds.transformer import run_of
 from ablate.text import Tokens

@@ -30,7 +30,7 @@ def report(
     """Answer a study's question: the answer here, and a page with tables and figures."""
     from ablate import report as reports
     from ablate import store
-    from ablate.report.pictures import slug
+    from ablate.report.plots import slug
     from ablate.store.names import studies
 
     show = console()

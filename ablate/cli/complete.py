@@ -76,14 +76,14 @@ def sizes(incomplete: str) -> list[str]:
 
 def factors(incomplete: str) -> list[str]:
     """Names of the catalogue."""
-    from ablate.factors import CATALOGUE
+    from ablate.components import CATALOGUE
 
     return [name for name in CATALOGUE if name.startswith(incomplete)]
 
 
 def levels(incomplete: str) -> list[str]:
     """ "topo" → "topology="; "topology=serial,par" → "topology=serial,parallel"."""
-    from ablate.factors import CATALOGUE
+    from ablate.components import CATALOGUE
 
     name, equals, given = incomplete.partition("=")
     if not equals:

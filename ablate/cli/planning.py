@@ -12,12 +12,12 @@ from ablate.cli import complete
 from ablate.cli.database import existing_noise
 from ablate.cli.render import Db, console, table
 from ablate.launch.devices import KINDS
-from ablate.units import count, duration, memory
+from ablate.units import count, duration, known, memory
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ablate.factors import Factor
+    from ablate.components import Factor
     from ablate.plan import Plan
     from ablate.plan.forecast import Forecast
     from ablate.plan.price import Price
@@ -174,23 +174,21 @@ def _measure(plan: Plan, kind: str) -> Forecast:
 
 
 def _cells(plan: Plan, forecast: Forecast | None) -> Table:
-    from ablate import sizes
-
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
         row = [
             cell.label,
-            f"{cell.sizes.params:,}",
-            f"{cell.sizes.body:,}",
+            known(cell.cost.params, "{:,}".format),
+            known(cell.cost.params_body, "{:,}".format),
             count(cell.config.tokens),
         ]
         row += [
             f"{cell.config.steps:,}",
             f"{cell.epochs:.2g}",
-            f"{sizes.train_flops(cell.config):.2e}",
+            known(cell.cost.flops, "{:.2e}".format),
         ]
-        row += [memory(sizes.memory_bytes(cell.config, 1))]
+        row += [known(cell.cost.bytes, memory)]
         if forecast:
             row += [
                 count(forecast.tokens_per_second[cell.label]),
@@ -293,14 +291,16 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     )
     tuning = f" and {price.tuning} that tune" if price.tuning else ""
     same = f" ({price.runs} to train, as {shared} are the same as others)" if shared else ""
-    size = f"{count(price.tokens)} tokens, {price.flops:.2e} FLOPs"
+    flops = known(price.flops, "{:.2e}".format)
+    size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
+    left_out = f" ({price.unknown} of unknown cost left out)" if price.unknown else ""
     time = ". How long: --device auto times the models here"
     if forecast:
         at_most = "at most " if forecast.upper_bound else ""
         time = f", {at_most}{duration(forecast.total(plan))} {how}"
     yield (
-        f"In all: {each}{compared} runs{tuning}{same}, {size}, at most {memory(price.memory)} a"
-        f" run{time}"
+        f"In all: {each}{compared} runs{tuning}{same}, {size}, at most"
+        f" {known(price.memory, memory)} a run{left_out}{time}"
     )
 
 
@@ -367,7 +367,7 @@ def factors(
     ] = None,
 ) -> None:
     """List the factors, or the levels of one factor with their sources."""
-    from ablate.factors import factor
+    from ablate.components import factor
 
     if name is None:
         _catalogue()
@@ -376,7 +376,7 @@ def factors(
 
 
 def _catalogue() -> None:
-    from ablate.factors import CATALOGUE
+    from ablate.components import CATALOGUE
     from ablate.study.values import BUDGETS, FOLLOWS
 
     out = console()
@@ -427,13 +427,13 @@ def _one(row: Factor) -> None:
 
 def _default(name: str) -> str:
     """The default of a field, in words."""
-    from ablate.config import RunConfig
+    from ablate.config import field_info
 
     ruled = {
         "n_kv_head": "n_head",
         "d_head": "d_model / n_head",
-        "d_mlp": "4·d_model; 8/3·d_model for swiglu",
+        "d_mlp": "4·d_model; 8/3·d_model for gated activations",
         "attention": "causal; full for masked models",
     }
-    default = RunConfig.model_fields[name].default
+    default = field_info(name).default
     return ruled.get(name) or (str(list(default)) if isinstance(default, tuple) else f"{default}")

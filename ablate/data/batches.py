@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import HELD_OUT_BLOCK, n_scored
+from ablate.evaluation import HELD_OUT_BLOCK, n_scored
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:

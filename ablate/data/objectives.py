@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ablate import draws
-from ablate.config import Probe, RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Probe
 from ablate.text import Tokens
 
 _TRAIN, _TEST, _ALONE = (
@@ -136,7 +137,7 @@ class Masked:
         return Example(targets.masked_fill(hidden, self._n_vocab - 1), targets, hidden.float())
 
     def _mask(self, kind: str) -> MaskKind:
-        made: MaskKind = CATALOGUE["mask_kind"].load(kind)(self._tokens, self._device)
+        made: MaskKind = CATALOGUE["mask_kind"][kind].load()(self._tokens, self._device)
         return made
 
     def _test(

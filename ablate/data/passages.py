@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ablate.config import PASSAGE, RunConfig
+from ablate.config import RunConfig
 from ablate.data.batches import gather
 from ablate.errors import AblateError
+from ablate.evaluation import PASSAGE
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 

@@ -17,22 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.config import Evaluation
+from ablate.components import Field
 from ablate.errors import unknown
+from ablate.evaluation import Evaluation
 
 Fields = Mapping[str, Any]  # name → JSON value, defaults written out, without the seed
 Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a journal event of one run
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of a kind: a hyper-parameter that a study file may set."""
-
-    name: str
-    type: type
-    default: Any
-    meaning: str
-    source: str = ""
 
 
 @dataclass(frozen=True)

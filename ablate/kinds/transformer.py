@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate import sizes
-from ablate.config import NUMERICS, Evaluation, RunConfig, resolve
-from ablate.factors import CATALOGUE
+from ablate.components import CATALOGUE
+from ablate.config import NUMERICS, RunConfig, field_info, resolve
+from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Cost, Field, Fields, Job, Run
 
 
@@ -20,14 +21,14 @@ class Transformer:
     name = "transformer"
     numerics = NUMERICS
 
-    @functools.cached_property
+    @property
     def fields(self) -> Mapping[str, Field]:
-        """Name → field, as in `ablate.factors.CATALOGUE`."""
+        """Name → field, as in `ablate.components.CATALOGUE`; fields of components included."""
         return {
-            name: Field(name, type(of.default), of.default, row.meaning, row.source)
-            for name, of in RunConfig.model_fields.items()
+            name: Field(name, type(default), default, row.meaning, row.source)
+            for name, row in CATALOGUE.items()
             if name != "seed"
-            for row in [CATALOGUE[name]]
+            for default in [field_info(name).default]
         }
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
@@ -37,8 +38,7 @@ class Transformer:
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return the fields that differ from their default; a text is known by its hash alone."""
         config = _parse(json.dumps(fields))
-        named = [name for name in ("corpus", "tokenizer") if getattr(config, f"{name}_hash")]
-        return config.model_dump(mode="json", exclude_defaults=True, exclude={*named, "seed"})
+        return {name: value for name, value in config.identity.items() if name != "seed"}
 
     def cost(self, fields: Fields) -> Cost:
         """See `Kind.cost`."""

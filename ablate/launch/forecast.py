@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, kind
 from ablate.kinds.transformer import run_of
 from ablate.launch import packs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 from ablate.kinds import Job, Run
 
 

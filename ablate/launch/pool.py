@@ -191,7 +191,7 @@ class WorkerPool:
             return  # another launcher was quicker
         first = claims[0]
         pack = replace(pack, runs=tuple(by_id[each.run_id] for each in claims))
-        new_file = self._db.checkpoints / f"{first.config.key[:12]}-{first.n}.pt"
+        new_file = self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt"
         job = Job(
             runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
@@ -211,10 +211,12 @@ class WorkerPool:
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
         config = run.config
-        rate = f", lr {config.lr:g}" if run.role == "tune" else ""
-        label = f"{run.cell}, seed {config.seed}{rate}"
-        running = Running(label, config.steps, config.batch_tokens, run.flops or 0.0, self._metric)
-        self._tally.begin(config.key, running)
+        rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
+        label = f"{run.cell}, seed {run.run.seed}{rate}"
+        steps = config.steps if config else 1
+        tokens = config.batch_tokens if config else run.run.cost.tokens or 0
+        running = Running(label, steps, tokens, run.flops or 0.0, self._metric)
+        self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is tried again with {pack.in_memory}")
 
@@ -243,7 +245,7 @@ class WorkerPool:
         """Show events that are new in the database; then raise the error, if there is one."""
         jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
         for attempt, events in new.items():
-            key = jobs[attempt].attempts[attempt][0].config.key
+            key = jobs[attempt].attempts[attempt][0].run.key
             for event in events:
                 self._tally.see(key, event)
                 if event["event"] == "end":
@@ -255,7 +257,7 @@ class WorkerPool:
     def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
         claimed, run = job.attempts.pop(attempt)
         last = self._scheduler.ended(job.pack, run, how)
-        self._display.ended(self._tally.end(claimed.config.key, done=last), how, error)
+        self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
         if self._scheduler.stopped and self._deadline is None:
             self._stop()
 

@@ -16,31 +16,27 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 
 from ablate.config import RunConfig
-from ablate.factors import factor
 from ablate.model.layers import Linear, side_by_side
-from ablate.model.position import NoPosition
+from ablate.model.position import Position
 
 
 class Attention(nn.Module):
     """[K, B, T, C] → [K, B, T, C], with what `bias` [1 or K, H, T, T] adds to the scores."""
 
-    def __init__(self, config: RunConfig, pack: int, position: NoPosition) -> None:
+    def __init__(self, config: RunConfig, pack: int, position: Position) -> None:
         super().__init__()
-        projection = factor("qkv").load(config.qkv)
-        norm = factor("qk_norm").load(config.qk_norm)
-        bias = config.bias == "all"
+        projection, norm = config.part("qkv"), config.part("qk_norm")
         self.d_head = config.d_head
-        self.query = projection(config, config.n_head * config.d_head, pack)
-        self.key = projection(config, config.n_kv_head * config.d_head, pack)
-        self.value = projection(config, config.n_kv_head * config.d_head, pack)
-        self.project = projection.together
-        self.query_norm = norm(config.d_head, bias=bias, pack=pack)
-        self.key_norm = norm(config.d_head, bias=bias, pack=pack)
-        self.rotate = (
-            position.rotate
-        )  # a bound method: the module, and its parameters, belong to the transformer
-        self.score = factor("score").load(config.score)(config, pack)
-        self.output = factor("head_combine").load(config.head_combine)(config, pack)
+        self.query = projection.build(config, pack, config.n_head * config.d_head)
+        self.key = projection.build(config, pack, config.n_kv_head * config.d_head)
+        self.value = projection.build(config, pack, config.n_kv_head * config.d_head)
+        self.project = type(self.query).together
+        self.query_norm = norm.build(config, pack, config.d_head)
+        self.key_norm = norm.build(config, pack, config.d_head)
+        # a bound method: the module, and its parameters, belong to the transformer
+        self.rotate = position.rotate
+        self.score = config.part("score").build(config, pack, config.d_head)
+        self.output = config.part("head_combine").build(config, pack, config.d_model)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         query, key, value = (
@@ -58,8 +54,8 @@ class Attention(nn.Module):
 class LinearProjection(Linear):
     """One matrix: C → width."""
 
-    def __init__(self, config: RunConfig, width: int, pack: int) -> None:
-        super().__init__(config.d_model, width, bias=config.bias == "all", pack=pack)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config.d_model, width, bias=config.part("bias").present, pack=pack)
 
     together = staticmethod(side_by_side)
 
@@ -67,10 +63,11 @@ class LinearProjection(Linear):
 class MlpProjection(nn.Module):
     """Two matrices with a ReLU between, hidden width C: C → C → width."""
 
-    def __init__(self, config: RunConfig, width: int, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
-        self.hidden = Linear(config.d_model, config.d_model, bias=config.bias == "all", pack=pack)
-        self.output = Linear(config.d_model, width, bias=config.bias == "all", pack=pack)
+        bias = config.part("bias").present
+        self.hidden = Linear(config.d_model, config.d_model, bias=bias, pack=pack)
+        self.output = Linear(config.d_model, width, bias=bias, pack=pack)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(F.relu(self.hidden(x)))
@@ -104,10 +101,10 @@ def flexible(config: RunConfig) -> bool:
     Smaller heads than 16 have no FlexAttention, larger ones than 64 no room beside the bias in
     shared memory, and in float32 it is slow.
     """
-    learned = config.position == "t5" and config.score == "dot"
-    return (
+    learned = config.part("position").learned_bias and config.part("score").product
+    return bool(
         learned
-        and config.precision == "bfloat16"
+        and config.part("precision").casts
         and 16 <= config.d_head <= 64
         and _shared_memory() >= ROOM
     )
@@ -132,12 +129,12 @@ class DotScore(nn.Module):
     never written N times.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
-        self.causal = config.attention == "causal"
+        self.causal = config.part("attention").causal
         self.flexible = flexible(config)
         self.shared: dict[str, Any] = {
-            "scale": config.d_head**-0.5 if config.attention_scale == "sqrt" else 1.0,
+            "scale": config.part("attention_scale").scale(config.d_head),
             "enable_gqa": config.n_kv_head != config.n_head,
         }
 
@@ -162,12 +159,12 @@ class AdditiveScore(nn.Module):
     memory O(T²·D).
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
-        self.causal = config.attention == "causal"
+        self.causal = config.part("attention").causal
         self.group = config.n_head // config.n_kv_head
-        self.fan_in = config.d_head
-        self.vector = nn.Parameter(torch.full((pack, config.n_head, config.d_head), torch.nan))
+        self.fan_in = width
+        self.vector = nn.Parameter(torch.full((pack, config.n_head, width), torch.nan))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         key, value = (x.repeat_interleave(self.group, 1) for x in (key, value))
@@ -187,10 +184,10 @@ class AdditiveScore(nn.Module):
 class Concatenate(Linear):
     """W_O [head_1; …; head_H]: [K, B, T, H, D] → [K, B, T, C]."""
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        width = config.n_head * config.d_head
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        heads = config.n_head * config.d_head
         super().__init__(
-            width, config.d_model, bias=config.bias == "all", pack=pack, ends_branch=True
+            heads, width, bias=config.part("bias").present, pack=pack, ends_branch=True
         )
 
     def forward(self, heads: Tensor) -> Tensor:
@@ -202,11 +199,11 @@ class Sum(Linear):
     head.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__(
             config.d_head,
-            config.d_model,
-            bias=config.bias == "all",
+            width,
+            bias=config.part("bias").present,
             pack=pack,
             fan_in=config.n_head * config.d_head,
             ends_branch=True,

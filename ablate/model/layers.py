@@ -100,9 +100,8 @@ class Embedding(nn.Module):
         return found if self.scale == 1 else found * self.scale
 
 
-class Dice(nn.Module):
-    """Whose draws dropout makes and when: the members' seeds [K], the step [] and the batch's first
-    row [].
+class DropoutRng(nn.Module):
+    """What dropout draws from: the members' seeds [K], the step [] and the batch's first row [].
 
     All are int64 buffers, so that a captured step can be moved on by writing to `step` on the
     device.
@@ -124,16 +123,14 @@ class Dropout(nn.Module):
     its name gives it.
     """
 
-    def __init__(self, share: float, name: str, dice: Dice) -> None:
+    def __init__(self, share: float, name: str, rng: DropoutRng) -> None:
         super().__init__()
         self.share = share
         self.stream = draws.stream(f"dropout.{name}")
-        self.dice = dice
+        self.rng = rng
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.share == 0:
             return x
-        drawn = draws.uniforms(
-            self.dice.seed, self.stream, self.dice.step, x.shape[1:], self.dice.row
-        )
+        drawn = draws.uniforms(self.rng.seed, self.stream, self.rng.step, x.shape[1:], self.rng.row)
         return torch.where(drawn >= self.share, x / (1 - self.share), 0.0)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablate.config import RunConfig
 from ablate.model.layers import across
 
 EPSILON = 1e-5
@@ -16,7 +17,7 @@ EPSILON = 1e-5
 class NoNorm(nn.Module):
     """The identity, wherever a norm could stand."""
 
-    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -26,10 +27,10 @@ class NoNorm(nn.Module):
 class LayerNorm(nn.Module):
     """gain · (x − mean) / √(variance + 1e-5) + bias, gain and bias [K, width]."""
 
-    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(pack, width))
-        self.bias = nn.Parameter(torch.zeros(pack, width)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(pack, width)) if config.part("bias").present else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.layer_norm(x.to(self.gain.dtype), x.shape[-1:], eps=EPSILON) * across(self.gain, x)
@@ -39,7 +40,7 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """gain · x / √(mean of squares + 1e-5), gain [K, width]."""
 
-    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(pack, width))
 
@@ -50,7 +51,7 @@ class RMSNorm(nn.Module):
 class ScalarLayerNorm(nn.Module):
     """LayerNorm with one gain [K, 1] for all channels and no bias."""
 
-    def __init__(self, width: int, *, bias: bool, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(pack, 1))
 

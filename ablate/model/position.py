@@ -9,18 +9,19 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.layers import Embedding
-from ablate.sizes import embedding_scale, t5_buckets
 
 _TABLE = 4  # tables reach to this many training contexts; longer texts compute theirs anew
 
 
-class NoPosition(nn.Module):
-    """No encoding, and the base of all others."""
+class Position(nn.Module):
+    """Base of all position encodings: three hooks, which do nothing here."""
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        """Make the encoding of a model whose stream has `width` channels."""
         super().__init__()
 
     def embed(self, x: Tensor) -> Tensor:
@@ -36,26 +37,30 @@ class NoPosition(nn.Module):
         return None
 
 
-class Sinusoidal(NoPosition):
+class NoPosition(Position):
+    """No encoding."""
+
+
+class Sinusoidal(Position):
     """Adds sin(t·10000^(−2i/C)) to channel 2i of the embeddings and the cosine to channel 2i +
     1.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        super().__init__(config, pack)
-        self.waves = _Waves(_TABLE * config.n_ctx, config.d_model)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
+        self.waves = _Waves(_TABLE * config.n_ctx, width)
 
     def embed(self, x: Tensor) -> Tensor:
         return x + self.waves(x.shape[-2]).flip(0).permute(1, 2, 0).flatten(1)
 
 
-class Learned(NoPosition):
+class Learned(Position):
     """Adds one learned vector a position to the embeddings; not defined beyond n_ctx."""
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        super().__init__(config, pack)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
         self.table = Embedding(
-            config.n_ctx, config.d_model, pack=pack, scale=embedding_scale(config)
+            config.n_ctx, width, pack=pack, scale=config.part("init").embedding_scale(config)
         )
 
     def embed(self, x: Tensor) -> Tensor:
@@ -68,13 +73,13 @@ class Learned(NoPosition):
         return x + self.table(torch.arange(length, device=x.device).expand(len(x), 1, -1))
 
 
-class Rotary(NoPosition):
+class Rotary(Position):
     """Turns channels i and i + D/2 of queries and keys by t·10000^(−2i/D), so that scores depend on
     distance alone.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        super().__init__(config, pack)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
         self.waves = _Waves(_TABLE * config.n_ctx, config.d_head)
 
     def rotate(self, x: Tensor) -> Tensor:
@@ -83,15 +88,15 @@ class Rotary(NoPosition):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-class Alibi(NoPosition):
+class Alibi(Position):
     """Lowers a score by slope · |distance|; slopes 2^(−8h/H) for h = 1 … H, and as in the paper
     where H is no power of 2.
     """
 
     slopes: Tensor
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        super().__init__(config, pack)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
         self.register_buffer("slopes", torch.tensor(_slopes(config.n_head)), persistent=False)
 
     def bias(self, length: int) -> Tensor:
@@ -99,20 +104,20 @@ class Alibi(NoPosition):
         return -(place - place[:, None]).abs() * self.slopes[None, :, None, None]
 
 
-class T5Bias(NoPosition):
+class T5Bias(Position):
     """Adds a learned number a head and bucket of distances, one table for all blocks.
 
     Half of a direction's buckets hold one distance each, the others grow like powers up to the
     maximum distance, and the last holds all beyond. Full attention has buckets for both directions,
     and the first of those for later keys stays empty, as in T5. How many:
-    `ablate.sizes.t5_buckets`.
+    `t5_buckets`.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
-        super().__init__(config, pack)
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
         self.buckets, self.maximum = t5_buckets(config)
-        self.both = config.attention == "full"
-        self.table = Embedding(self.buckets, config.n_head, pack=pack, fan_in=config.d_model)
+        self.both = not config.part("attention").causal
+        self.table = Embedding(self.buckets, config.n_head, pack=pack, fan_in=width)
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of key position − query position, of the same shape."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ablate.config import RunConfig
-from ablate.factors import factor
 from ablate.model.attention import future
-from ablate.model.layers import Dice, Dropout, Embedding, Linear, linear
+from ablate.model.block import Block
+from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
-from ablate.sizes import embedding_scale
 
 
 class Transformer(nn.Module):
@@ -24,10 +22,10 @@ class Transformer(nn.Module):
     until `initialise`.
 
     Under `torch.autocast` the matrix products alone take less precision: the stream, norms and
-    logits keep theirs. In training, write the step (and a micro-batch's first row) to `dice.step`
-    and `dice.row`, which dropout reads. With `recompute`, of each block only the input is kept for
+    logits keep theirs. In training, write the step (and a micro-batch's first row) to `rng.step`
+    and `rng.row`, which dropout reads. With `recompute`, of each block only the input is kept for
     the backward pass, which runs the block again: a third more time, far less memory, the same
-    numbers, for every draw is a function of `dice`.
+    numbers, for every draw is a function of `rng`.
     """
 
     def __init__(self, config: RunConfig, pack: int = 1) -> None:
@@ -35,29 +33,29 @@ class Transformer(nn.Module):
         self.config = config
         self.pack = pack
         self.recompute = False
-        bias = config.bias == "all"
-        block = factor("topology").load(config.topology)
-        final_norm = (
-            factor("norm_kind").load(config.norm_kind) if config.norm in ("pre", "peri") else NoNorm
-        )
-        self.dice = Dice(pack)
+        width = config.d_model
+        final_norm = config.part("norm_kind").build if config.part("norm").final else NoNorm
+        self.rng = DropoutRng(pack)
         self.embedding = Embedding(
-            config.n_vocab, config.d_model, pack=pack, scale=embedding_scale(config)
+            config.n_vocab, width, pack=pack, scale=config.part("init").embedding_scale(config)
         )
-        self.position = factor("position").load(config.position)(config, pack)
-        self.embed_norm = factor("embed_norm").load(config.embed_norm)(
-            config.d_model, bias=bias, pack=pack
-        )
-        self.dropout = Dropout(config.dropout, "embedding", self.dice)
+        self.position = config.part("position").build(config, pack, width)
+        self.embed_norm = config.part("embed_norm").build(config, pack, width)
+        self.dropout = Dropout(config.dropout, "embedding", self.rng)
         self.blocks = nn.ModuleList(
-            block(config, pack, self.position, self.dice, i) for i in range(config.n_layer)
+            Block(config, pack, self.position, self.rng, i) for i in range(config.n_layer)
         )
-        self.final_norm = final_norm(config.d_model, bias=bias, pack=pack)
-        self.transform = (
-            MlmTransform(config, pack) if config.mlm_head_transform == "dense" else nn.Identity()
-        )
+        self.final_norm = final_norm(config, pack, width)
+        self.transform = config.part("mlm_head_transform").build(config, pack, width)
         self.unembedding = Unembedding(config, pack)
-        self.to(torch.float64 if config.precision == "float64" else torch.float32)
+        dtype = getattr(torch, config.part("precision").dtype)
+        if dtype != torch.get_default_dtype():
+            self.to(dtype)
+
+    @property
+    def n_params(self) -> int:
+        """Parameters of one member of the pack."""
+        return sum(parameter[0].numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor) -> Tensor:
         features = self.features(tokens)
@@ -97,7 +95,7 @@ class Transformer(nn.Module):
         """The stream before the first block, and what is added to every block's scores."""
         x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens))))
         bias = self.position.bias(tokens.shape[-1])
-        if bias is not None and self.config.attention == "causal":
+        if bias is not None and self.config.part("attention").causal:
             bias = bias.masked_fill(future(tokens.shape[-1], tokens.device), -torch.inf)
         return x, bias
 
@@ -107,7 +105,7 @@ class Transformer(nn.Module):
         configuration's `init`.
         """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
-        self.dice.seed.copy_(torch.tensor(list(seeds)))
+        self.rng.seed.copy_(torch.tensor(list(seeds)))
         for name, parameter in self.named_parameters():
             owner, _, kind = name.rpartition(".")
             if kind == "gain":
@@ -121,10 +119,11 @@ class Transformer(nn.Module):
 
     def _deviation(self, owner: Any) -> float:
         """Standard deviation at which the weight or vector of `owner` starts."""
-        if self.config.init == "normal-0.02":
-            return 0.02
-        shrink = self.config.init == "depth-scaled" and getattr(owner, "ends_branch", False)
-        return 1 / math.sqrt(owner.fan_in * (2 * self.config.n_layer if shrink else 1))
+        ends_branch = getattr(owner, "ends_branch", False)
+        deviation: float = self.config.part("init").deviation(
+            self.config, owner.fan_in, ends_branch
+        )
+        return deviation
 
 
 class MlmTransform(nn.Module):
@@ -132,12 +131,11 @@ class MlmTransform(nn.Module):
     stands without gate.
     """
 
-    def __init__(self, config: RunConfig, pack: int) -> None:
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
-        bias = config.bias == "all"
-        self.dense = Linear(config.d_model, config.d_model, bias=bias, pack=pack)
-        self.activation = factor("activation").load(config.activation)()
-        self.norm = LayerNorm(config.d_model, bias=bias, pack=pack)
+        self.dense = Linear(width, width, bias=config.part("bias").present, pack=pack)
+        self.activation = config.part("activation").build(config, pack, width)
+        self.norm = LayerNorm(config, pack, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x)))
@@ -151,8 +149,8 @@ class Unembedding(nn.Module):
     def __init__(self, config: RunConfig, pack: int) -> None:
         super().__init__()
         self.fan_in = config.d_model
-        untied = config.tie_embeddings == "untied"
-        bias = config.mlm_head_transform == "dense" and config.bias == "all"
+        untied = not config.part("tie_embeddings").tied
+        bias = config.part("mlm_head_transform").logit_bias and config.part("bias").present
         self.weight = (
             nn.Parameter(torch.full((pack, config.n_vocab, config.d_model), torch.nan))
             if untied

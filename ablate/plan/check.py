@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ablate import metrics
-from ablate.config import Evaluation, n_scored
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Evaluation, n_scored
 from ablate.plan.model import Cell, Contrast
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
@@ -69,7 +69,7 @@ def _idle(
                 yield f"{place}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(
-        cell.config.objective == "masked" for cell in cells
+        cell.config.part("objective").masks for cell in cells
     ):
         yield (
             f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective ="
@@ -98,7 +98,7 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
     metric, at = metrics.parse(study.metric)
     place = source.where("metric") or str(study.path)
     for cell in cells:
-        config, masked = cell.config, cell.config.objective == "masked"
+        config, masked = cell.config, cell.config.part("objective").masks
         none = f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}"
         if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
@@ -122,9 +122,9 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             ("mask_kind", config.mask_kind),
             ("probe.kind", study.evaluation.probe.kind),
         ):
-            if masked and kind == "whole-word":
+            if masked and CATALOGUE["mask_kind"][kind].needs_words:
                 yield (
-                    f"{study.path}: cell {cell.label!r}: {key} = 'whole-word': nobody knows where"
+                    f"{study.path}: cell {cell.label!r}: {key} = {kind!r}: nobody knows where"
                     f" words begin in corpus {config.corpus!r}; name the tokenizer.json that made"
                     " its tokens"
                 )

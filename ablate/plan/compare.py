@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ablate.config import HELD_OUT_BLOCK, PASSAGE
 from ablate.errors import AblateError
+from ablate.evaluation import HELD_OUT_BLOCK, PASSAGE
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.sizes import train_flops

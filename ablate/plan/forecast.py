@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ablate import sizes
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 from ablate.plan.model import Cell, Plan
 
 SLOW = 0.75  # of the baseline's speed; a cell below it is named

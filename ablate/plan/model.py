@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.config import RunConfig
+from ablate.kinds import Cost, Run
+from ablate.kinds.transformer import run_of
 from ablate.sizes import Sizes
 from ablate.study import Study
 
@@ -27,6 +30,16 @@ class Cell:
     held_out: float = math.inf  # tokens of the text that are; estimated as `epochs`
     # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
     spelt: float = 1.0
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The cell's run with seed 0."""
+        return run_of(self.config)
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """What one of its runs takes."""
+        return self.run.cost
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,11 @@ class PlannedRun:
     cell: str
     config: RunConfig
     role: str = "compare"  # "compare" | "tune" | "parent"
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The run, as code that knows no kind of run by name takes it."""
+        return run_of(self.config)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
         *_undefined(study, cells),
         *_whole(study, cells),
         *_lossy(cells),
-        *_additive(cells),
+        *_scores(cells),
     )
 
 
@@ -93,12 +93,12 @@ def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
             )
 
 
-def _additive(cells: Sequence[Cell]) -> Iterator[str]:
-    """The memory of additive scores, where they need most."""
+def _scores(cells: Sequence[Cell]) -> Iterator[str]:
+    """The memory of scores that keep more than fused attention does, where they need most."""
     largest = max(cells, key=lambda cell: sizes.score_bytes(cell.config))
     if scores := sizes.score_bytes(largest.config):
         share = scores / sizes.memory_bytes(largest.config)
         yield (
-            "score = 'additive' keeps n_ctx²·d_head numbers a head and sequence:"
+            f"score = {largest.config.score!r} keeps n_ctx²·d_head numbers a head and sequence:"
             f" {scores / 2**20:,.0f} MiB, {share:.0%} of the memory of {largest.label!r}"
         )

@@ -4,39 +4,66 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from ablate import sizes
 from ablate.plan.model import Plan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Price:
-    """The sum over the distinct runs of a plan, with those that wait for a learning rate."""
+    """The sum over the distinct runs of a plan, with those that wait for a learning rate.
 
-    runs: int  # models to train: one that stands in several cells counts once
-    tuning: int  # those of them that tune
-    tokens: int
-    flops: float  # of training: three forward passes a token
-    memory: int  # bytes that the largest run takes when it is trained alone
-    # seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before its noise
-    # is known
+    A cost that is not known enters no sum; a number is None where that of no run is known.
+
+    Attributes:
+        runs: Models to train: one that is in several cells counts once.
+        tuning: Those of them that tune.
+        unknown: Those of them of which tokens, FLOPs or memory are not known.
+        tokens: Tokens trained on.
+        flops: FLOPs of training.
+        memory: Bytes that the largest run takes when it is trained alone.
+        pairs: Seeds, which is pairs a contrast, of the cell that has fewest: the pilot's, before
+            its noise is known.
+        largest_family: Contrasts that are corrected together, at most.
+    """
+
+    runs: int
+    tuning: int
+    unknown: int
+    tokens: int | None
+    flops: float | None
+    memory: int | None
     pairs: int
-    largest_family: int  # contrasts that are corrected together, at most
+    largest_family: int
 
 
 def price(plan: Plan) -> Price:
-    """The price of `plan`, from closed forms."""
+    """Return the price of `plan`, by what the runs of its cells say that they cost."""
     planned = (*plan.runs, *plan.later)
-    runs = {run.config.key: run.config for run in planned}.values()
+    keys = [run.config.key for run in planned]
+    distinct = dict(zip(keys, planned, strict=True))
+    by_cell = {cell.label: cell.cost for cell in plan.cells}  # seed and learning rate change none
+    costs = [by_cell[run.cell] for run in distinct.values()]
+    numbers = [(cost.tokens, cost.flops, cost.bytes) for cost in costs]
+    tokens = _known(cost.tokens for cost in costs)
+    flops = _known(cost.flops for cost in costs)
     return Price(
-        runs=len(runs),
-        tuning=len({run.config.key for run in planned if run.role == "tune"}),
-        tokens=sum(config.tokens for config in runs),
-        flops=math.fsum(sizes.train_flops(config) for config in runs),
-        memory=max(sizes.memory_bytes(config, 1) for config in runs),
+        runs=len(distinct),
+        tuning=len({key for key, run in zip(keys, planned, strict=True) if run.role == "tune"}),
+        unknown=sum(None in row for row in numbers),
+        tokens=sum(tokens) if tokens else None,
+        flops=math.fsum(flops) if flops else None,
+        memory=max(_known(cost.bytes for cost in costs), default=None),
         pairs=min(Counter(run.cell for run in planned if run.role == "compare").values()),
         largest_family=max(
             Counter(contrast.family for contrast in plan.contrasts).values(), default=0
         ),
     )
+
+
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]

@@ -7,9 +7,9 @@ from typing import Any
 
 from ablate import config as configuration
 from ablate import sizes, text
-from ablate.config import RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
 from ablate.plan.ladder import solve
 from ablate.plan.match import matched_by_d_mlp, matched_by_steps
 from ablate.study import Fields, Study
@@ -30,7 +30,7 @@ def meaningful(name: str, fields: Fields) -> bool:
     if row is None or row.needs is None:
         return True
     other, levels = row.needs
-    return fields.get(other, RunConfig.model_fields[other].default) in levels
+    return fields.get(other, field_info(other).default) in levels
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,10 @@ class Resolver:
             "tokenizer": read.tokenizer.name,
             "tokenizer_hash": read.tokenizer.hash,
             "n_vocab": (
-                read.tokenizer.n_vocab + (fields.get("objective") == "masked")
+                read.tokenizer.n_vocab
+                + CATALOGUE["objective"][
+                    fields.get("objective", RunConfig.model_fields["objective"].default)
+                ].special_tokens
             ),  # [MASK] is the last one
         }
         if "params" in fields:

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.plan.cells import build
 from ablate.study import Fields, Study
@@ -98,9 +99,7 @@ def _shape_changes(study: Study) -> dict[str, Change]:
             f"bpe:{min(VOCABULARY, int(spec[4:]))}" if spec.startswith("bpe:") else spec
         ),
         "corpus": lambda spec: SHIPPED_INSTEAD.get(spec, spec),
-        "precision": lambda precision: (
-            "float32" if precision == "bfloat16" else precision
-        ),  # which most CPUs compute slowly
+        "precision": lambda precision: CATALOGUE["precision"][precision].on_cpu,
     }
 
 

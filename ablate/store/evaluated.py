@@ -8,7 +8,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 
 
 def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:

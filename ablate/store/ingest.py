@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ablate import journal
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback

@@ -9,15 +9,14 @@ of the attempt's journal, which is unique everywhere, then from the one with mor
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection
 
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.store import owners, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
@@ -137,7 +136,6 @@ def _runs(
     """
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
-    fields: set[str] = set()
     for their_id, *row in theirs.exec_driver_sql(
         f"SELECT id, {_names(_RUN)} FROM run ORDER BY id"
     ).all():
@@ -148,7 +146,6 @@ def _runs(
             ids[key] = ours.exec_driver_sql(
                 f"INSERT INTO run ({_names(_RUN)}) VALUES ({marks}) RETURNING id", tuple(row)
             ).scalar_one()
-            fields |= json.loads(row[_RUN.index("fields")]).keys()
             new += 1
             our, better = _Side(ids[key], "planned", None, 0, 0, {}), True
         else:
@@ -166,7 +163,7 @@ def _runs(
         ours.exec_driver_sql(
             "UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key])
         )
-    views.show_fields(ours, fields)
+    views.refresh(ours)
     return ids, new, renewed
 
 

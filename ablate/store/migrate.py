@@ -55,6 +55,8 @@ def upgrade(path: Path) -> None:
             assert not broken, (
                 f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
             )
+            views.refresh(connection)
+            views.drop(connection)
             views.create(connection)
     finally:
         driver.close()

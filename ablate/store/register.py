@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.sqlite import insert
 
-from ablate.config import Evaluation
 from ablate.errors import AblateError
+from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 from ablate.kinds.transformer import run_of
 from ablate.plan import Plan
@@ -178,7 +178,7 @@ def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
     ids = _ids(connection)
     if parents := [(ids[run.parent], ids[key]) for key, run in new.items() if run.parent]:
         connection.exec_driver_sql("UPDATE run SET parent_run_id = ? WHERE id = ?", parents)
-    views.show_fields(connection, {name for run in new.values() for name in run.fields})
+    views.refresh(connection)
     return ids
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ablate.config import Evaluation, RunConfig
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
 from ablate.kinds import Run, kind
 from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
@@ -43,7 +44,7 @@ class Candidate:
     Attributes:
         run_id: Row of the table `run`.
         run: What to train.
-        config: Typed configuration of a run of the kind "transformer".
+        config: Its typed configuration; None for a run of another kind than "transformer".
         flops: Floating-point operations of its training; None if unknown.
         cell: Label of a cell that it belongs to.
         role: "compare" or "tune".
@@ -55,7 +56,7 @@ class Candidate:
 
     run_id: int
     run: Run
-    config: RunConfig
+    config: RunConfig | None
     flops: float | None
     cell: str
     role: str
@@ -186,9 +187,9 @@ def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> 
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _parse(kind: str, fields: str, seed: int, parent: str) -> tuple[Run, RunConfig]:
+def _parse(kind: str, fields: str, seed: int, parent: str) -> tuple[Run, RunConfig | None]:
     run = Run(kind, json.loads(fields), seed, parent)
-    return run, config_of(run)
+    return run, config_of(run) if kind == "transformer" else None
 
 
 def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run) -> Claim:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown, written
-from ablate.factors import CATALOGUE
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
-from ablate.study.values import FOLLOWS, SETTABLE, field_value, label, number
+from ablate.study.values import FOLLOWS, field_value, label, number, settable
 
 Factors = dict[str, dict[str, Fields]]
 
@@ -85,8 +85,8 @@ def check_field(source: Source, name: str, *place: object) -> None:
     """Refuse a key that no study sets: unknown, or one that follows from others."""
     if name in FOLLOWS:
         raise AblateError(f"{source.where(*place)}: {name} {FOLLOWS[name]}")
-    if name not in SETTABLE:
-        raise unknown("key", name, SETTABLE, source.where(*place))
+    if name not in settable():
+        raise unknown("key", name, settable(), source.where(*place))
 
 
 def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
@@ -100,7 +100,7 @@ def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
 
 
 def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
-    if name not in SETTABLE:
+    if name not in settable():
         check_field(source, name, "factors", name)
     levels: dict[str, Fields] = {}
     meant = set()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.config import Evaluation
+from ablate.evaluation import Evaluation
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 

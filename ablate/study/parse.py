@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ablate import metrics
-from ablate.config import Evaluation
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Evaluation
 from ablate.study import tables
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ablate.config import RunConfig
+from ablate.components import CATALOGUE
+from ablate.config import field_info
 from ablate.errors import AblateError, written
-from ablate.factors import CATALOGUE
 
 BUDGETS = {
     "tokens": "tokens that a run trains on",
@@ -27,9 +27,6 @@ FOLLOWS = {
     "tokenizer_hash": "follows from tokenizer",
     "seed": "is set by the study's `seeds`",
 }
-SETTABLE = [
-    name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS
-]  # keys of [base], [factors] and named levels
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
 LARGEST = 10**30  # of all numbers that a file may hold
@@ -39,6 +36,11 @@ _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBG
 _EXPONENT = re.compile(
     r"(-?\d(?:\.\d+)?)E\+(\d+)"
 )  # how `Decimal` writes a number that ends in zeros
+
+
+def settable() -> list[str]:
+    """Return the keys of [base], [factors] and named levels, components' own fields included."""
+    return [name for name in (*CATALOGUE, *BUDGETS) if name not in FOLLOWS]
 
 
 def number(name: str, raw: object) -> int | float:
@@ -79,7 +81,7 @@ def field_value(name: str, raw: object) -> Any:
     row = CATALOGUE[name]
     if row.levels:
         return row.canonical(raw)
-    kind = RunConfig.model_fields[name].annotation
+    kind = field_info(name).annotation
     if kind in (int, float):
         raw = number(name, raw)
     try:
@@ -96,7 +98,7 @@ def field_value(name: str, raw: object) -> Any:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    field = RunConfig.model_fields[name]
+    field = field_info(name)
     annotated: Any = Annotated[field.annotation, *field.metadata, None]
     return TypeAdapter(annotated)
 

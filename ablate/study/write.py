@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ablate.config import Evaluation
+from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.factors import CATALOGUE
+from ablate.evaluation import Evaluation
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
 from ablate.study.values import BUDGETS, label

@@ -13,10 +13,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ablate.config import Evaluation, RunConfig, n_scored
+from ablate.config import RunConfig
 from ablate.data.batches import held_out_windows, length_windows
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import passages
+from ablate.evaluation import Evaluation, n_scored
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.step import Step

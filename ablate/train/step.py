@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ablate import sizes
 from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
-from ablate.factors import factor
+from ablate.errors import AblateError
 from ablate.model.transformer import Transformer
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
@@ -63,13 +64,12 @@ class Step:
         self.micro_batch = micro_batch or config.batch_size
         pack = len(configs)
         self.model = Transformer(config, pack).to(self.device)
+        _check_params(self.model)
         self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
-        self.objective: Objective = factor("objective").load(config.objective)(
-            configs, tokens, self.device
-        )
-        self.schedule: Schedule = factor("schedule").load(config.schedule)()
+        self.objective: Objective = config.part("objective").load()(configs, tokens, self.device)
+        self.schedule: Schedule = config.part("schedule").load()()
 
         def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -165,7 +165,7 @@ class Step:
         loss: Tensor | float = 0.0
         gradients: list[Tensor] = []
         for row in range(0, self.config.batch_size, self.micro_batch):
-            self.model.dice.row.fill_(row)
+            self.model.rng.row.fill_(row)
             part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
             objective, plain = self._losses(part, scored)
             pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
@@ -181,7 +181,7 @@ class Step:
         """Inputs, targets and weights of the whole batch, [K, B, T] each."""
         slot = (self.number % self.ring).reshape(1)
         windows = self.windows.index_select(0, slot).squeeze(0).long()
-        self.model.dice.step.copy_(self.number)
+        self.model.rng.step.copy_(self.number)
         return self.objective.train(windows, self.number)
 
     def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,5 +220,25 @@ class Step:
     def autocast(self) -> AbstractContextManager[None]:
         """The precision of matrix products."""
         return torch.autocast(
-            self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+            self.device.type, torch.bfloat16, enabled=self.config.part("precision").casts
+        )
+
+
+def _check_params(model: Transformer) -> None:
+    """Refuse a model that is not as large as was planned.
+
+    Raises:
+        AblateError: A component states wrong sizes.
+    """
+    planned, config = sizes.count(model.config).params, model.config
+    if model.n_params != planned:
+        default = RunConfig()
+        changed = [
+            f"{one.factor} = {one.name!r}"
+            for one in config.parts
+            if one.name != getattr(default, one.factor)
+        ]
+        raise AblateError(
+            f"the model has {model.n_params:,} parameters, and {planned:,} were planned: the"
+            f" `sizes` of a component is wrong; look at {', '.join(changed) or 'the defaults'}"
         )

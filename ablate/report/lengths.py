@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 from ablate import stats
-from ablate.report.material import Material
-from ablate.report.words import decimals, ends, signed
+from ablate.report.data import ReportData
+from ablate.report.labels import decimals, ends, signed
 from ablate.stats import Effect
 from ablate.units import listed
 
 
-def sentences(material: Material) -> list[str]:
+def sentences(data: ReportData) -> list[str]:
     """A sentence a stratum: the change from the context of training to the longest, run by run, the
     least first.
     """
-    finals = material.finals[material.finals["name"] == "loss_at_length"]
+    finals = data.finals[data.finals["name"] == "loss_at_length"]
     losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
     longest = finals["at"].max()
     if 1.0 not in losses or not longest > 1:
@@ -23,10 +23,8 @@ def sentences(material: Material) -> list[str]:
     changes = losses[longest] - losses[1.0]
     defined = set(finals.loc[finals["at"] == longest, "cell"])
     said = []
-    for stratum in material.strata:
-        arms = (
-            material.arms[material.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
-        )
+    for stratum in data.strata:
+        arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
         measured = [cell for cell in arms.index if cell in losses.index]
         effects = {
             arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined

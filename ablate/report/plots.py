@@ -10,10 +10,10 @@ import pandas as pd
 from ablate import figures
 from ablate.figures.cost import front
 from ablate.report import tuned
-from ablate.report.document import Picture
-from ablate.report.gallery import Gallery
-from ablate.report.material import Material
-from ablate.report.words import sentence
+from ablate.report.data import ReportData
+from ablate.report.document import Figure
+from ablate.report.figure_set import FigureSet
+from ablate.report.labels import sentence
 from ablate.units import listed
 
 SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
@@ -24,11 +24,11 @@ BAND = "Line: mean over seeds; band: lowest to highest seed."
 SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
-def effects(gallery: Gallery, material: Material) -> list[Picture]:
+def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """The effect plot; none without a contrast."""
-    if material.effects.empty:
+    if data.effects.empty:
         return []
-    single = material.effects.groupby("family").size().max() == 1
+    single = data.effects.groupby("family").size().max() == 1
     test = (
         "uncorrected, as each family is one contrast"
         if single
@@ -39,39 +39,39 @@ def effects(gallery: Gallery, material: Material) -> list[Picture]:
         f" told from zero ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
         " An arrow stands for what lies beyond the axis."
     )
-    words = material.words
-    frames = material.effects, material.pairs
-    title = f"Effects on {words.phrase}"
+    labels = data.labels
+    frames = data.effects, data.pairs
+    title = f"Effects on {labels.phrase}"
     return [
-        gallery.hang(
+        figure_set.add(
             "effects",
             title,
             caption,
             figures.effects,
             *frames,
-            label=words.difference,
-            goal=words.goal,
+            label=labels.difference,
+            goal=labels.goal,
         )
     ]
 
 
-def curves(gallery: Gallery, material: Material) -> list[Picture]:
+def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs
     and by seconds.
 
     By FLOPs only where the arms spend different FLOPs a token: the curves are those by tokens
     otherwise.
     """
-    frame = _points(material)
-    pictures = []
-    for number, stratum in enumerate(material.strata):
+    frame = _points(data)
+    plots = []
+    for number, stratum in enumerate(data.strata):
         part = frame[frame["stratum"] == stratum]
         if part.empty:
             continue
         at = f" at {stratum}" if stratum else ""
         series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
         label = f"{series} (nats per token)"
-        comparable = material.compared["mask_ratio"].nunique() == 1
+        comparable = data.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
         short += (
             ""
@@ -87,10 +87,10 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
             del over["flops"]
         if part["seconds"].isna().all():
             del over["seconds"]
-        for x, words in over.items():
-            title = f"{sentence(series)} over {words}{at}"
-            pictures.append(
-                gallery.hang(
+        for x, name in over.items():
+            title = f"{sentence(series)} over {name}{at}"
+            plots.append(
+                figure_set.add(
                     f"curves-{x}",
                     title,
                     BAND + short,
@@ -101,11 +101,11 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
                     stratum=number,
                 )
             )
-        apart = _gaps(part, material)
+        apart = _gaps(part, data)
         if comparable and apart.groupby("run")["step"].nunique().max() > 1:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
-            gap = gallery.hang(
+            gap = figure_set.add(
                 "gaps",
                 title,
                 caption,
@@ -114,19 +114,19 @@ def curves(gallery: Gallery, material: Material) -> list[Picture]:
                 label=f"difference in {label}",
                 stratum=number,
             )
-            pictures.insert(len(pictures) - len(over) + 1, gap)
-    return pictures
+            plots.insert(len(plots) - len(over) + 1, gap)
+    return plots
 
 
-def _points(material: Material) -> pd.DataFrame:
+def _points(data: ReportData) -> pd.DataFrame:
     """Points of held-out loss, or of training loss where held-out loss was seen only once a run,
     with what the axes need.
     """
-    frame = material.curves
+    frame = data.curves
     held_out = frame[frame["series"] == "loss"]
     enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
     frame = held_out if enough else frame[frame["series"] == "train_loss"]
-    runs = material.compared.drop_duplicates("run").set_index("run")
+    runs = data.compared.drop_duplicates("run").set_index("run")
     frame = frame.drop_duplicates(["cell", "run", "step"])
     frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
     share = frame["tokens"] / frame["run"].map(runs["tokens"])
@@ -136,9 +136,9 @@ def _points(material: Material) -> pd.DataFrame:
     )
 
 
-def _gaps(part: pd.DataFrame, material: Material) -> pd.DataFrame:
+def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
     """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
-    base = material.arms.loc[material.arms["is_baseline"], "cell"]
+    base = data.arms.loc[data.arms["is_baseline"], "cell"]
     mine = part["cell"].isin(base)
     baseline = (
         part[mine]
@@ -150,73 +150,73 @@ def _gaps(part: pd.DataFrame, material: Material) -> pd.DataFrame:
     return joined.assign(value=joined["value"] - joined["baseline"])
 
 
-def ordered(gallery: Gallery, material: Material) -> list[Picture]:
+def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """The metric over each factor that has three numbers or more as levels, a line for each
     combination of the others.
     """
-    pictures = []
-    words = material.words
-    for factor in material.factors:
-        levels = pd.to_numeric(_level(material.good, material, factor), errors="coerce")
+    plots = []
+    labels = data.labels
+    for factor in data.factors:
+        levels = pd.to_numeric(_level(data.good, data, factor), errors="coerce")
         if levels.nunique() < 3 or levels.isna().any():
             continue
-        others = _others(material.good, material, {factor})
-        frame = pd.DataFrame({factor: levels, "metric": material.good["metric"], "others": others})
+        others = _others(data.good, data, {factor})
+        frame = pd.DataFrame({factor: levels, "metric": data.good["metric"], "others": others})
         hue = "others" if frame["others"].nunique() > 1 else None
-        title = f"{sentence(words.phrase)} over {factor}"
-        look: dict[str, Any] = {"x": factor, "hue": hue, "label": words.axis}
-        pictures.append(
-            gallery.hang(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look)
+        title = f"{sentence(labels.phrase)} over {factor}"
+        look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
+        plots.append(
+            figure_set.add(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look)
         )
-    return pictures
+    return plots
 
 
-def heat(gallery: Gallery, material: Material) -> list[Picture]:
+def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """The metric over two factors, where the study has two."""
-    if len(material.factors) != 2 or material.good.empty or material.incomparable:
+    if len(data.factors) != 2 or data.good.empty or data.incomparable:
         return []
-    x, y = sorted(material.factors, key=lambda factor: -len(material.orders[factor]))
+    x, y = sorted(data.factors, key=lambda factor: -len(data.orders[factor]))
     frame = pd.DataFrame(
         {
             factor: pd.Categorical(
-                _level(material.good, material, factor),
-                categories=_in_order(material, factor),
+                _level(data.good, data, factor),
+                categories=_in_order(data, factor),
                 ordered=True,
             )
             for factor in (x, y)
         }
-    ).assign(metric=material.good["metric"])
-    words = material.words
-    title = f"{sentence(words.phrase)} over {x} and {y}"
+    ).assign(metric=data.good["metric"])
+    labels = data.labels
+    title = f"{sentence(labels.phrase)} over {x} and {y}"
     caption = (
         "Mean over the seeds that completed; empty where none did. A cell far from the others has"
         " the colour of the end."
     )
-    return [gallery.hang("heat", title, caption, figures.heat, frame, x=x, y=y, label=words.axis)]
+    return [
+        figure_set.add("heat", title, caption, figures.heat, frame, x=x, y=y, label=labels.axis)
+    ]
 
 
-def _in_order(material: Material, factor: str) -> list[str]:
+def _in_order(data: ReportData, factor: str) -> list[str]:
     """A factor's levels: numbers by size, names as the study file has them."""
-    levels = material.orders[factor]
+    levels = data.orders[factor]
     values = pd.to_numeric(pd.Series(levels), errors="coerce")
     return levels if values.isna().any() else [levels[place] for place in values.argsort()]
 
 
-def pareto(gallery: Gallery, material: Material) -> list[Picture]:
+def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """The metric against the seconds of a run, for each stratum whose arms differ in time."""
-    pictures = []
-    words = material.words
-    for number, stratum in enumerate(material.strata):
-        frame = material.good[
-            (material.good["stratum"] == stratum) & material.good["seconds"].notna()
-        ]
+    plots = []
+    labels = data.labels
+    for number, stratum in enumerate(data.strata):
+        frame = data.good[(data.good["stratum"] == stratum) & data.good["seconds"].notna()]
         means = frame.groupby("arm", observed=True)["seconds"].mean()
         if len(means) < 2 or means.max() < SLOWER * means.min():
             continue
-        title = f"{sentence(words.phrase)} against training time" + (
+        title = f"{sentence(labels.phrase)} against training time" + (
             f" at {stratum}" if stratum else ""
         )
-        best = front(frame, goal=words.goal)
+        best = front(frame, goal=labels.goal)
         caption = (
             "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
             " shared the machine with "
@@ -232,14 +232,14 @@ def pareto(gallery: Gallery, material: Material) -> list[Picture]:
                 "Which arms no other beats in both is not told: their times overlap over seeds with"
                 " those of others."
             )
-        look = {"goal": words.goal, "label": words.axis}
-        pictures.append(
-            gallery.hang("pareto", title, caption, figures.pareto, frame, **look, stratum=number)
+        look = {"goal": labels.goal, "label": labels.axis}
+        plots.append(
+            figure_set.add("pareto", title, caption, figures.pareto, frame, **look, stratum=number)
         )
-    return pictures
+    return plots
 
 
-def blocks(gallery: Gallery, material: Material) -> list[Picture]:
+def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """RMS of the residual stream and similarity of tokens, block by block, for each stratum: why a
     topology fails.
     """
@@ -253,24 +253,24 @@ def blocks(gallery: Gallery, material: Material) -> list[Picture]:
             f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
         ),
     }
-    pictures = []
+    plots = []
     for name, (label, caption) in kinds.items():
-        frame = material.finals[material.finals["name"] == name].rename(columns={"at": "block"})
-        for number, stratum in enumerate(material.strata):
+        frame = data.finals[data.finals["name"] == name].rename(columns={"at": "block"})
+        for number, stratum in enumerate(data.strata):
             part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
             if part["block"].nunique() < 2:
                 continue
             title = sentence(label) + (f" at {stratum}" if stratum else "")
             look = {"label": label, "share": name == "token_similarity"}
-            pictures.append(
-                gallery.hang(
+            plots.append(
+                figure_set.add(
                     slug(name), title, caption, figures.blocks, part, **look, stratum=number
                 )
             )
-    return pictures
+    return plots
 
 
-def grids(gallery: Gallery, material: Material) -> list[Picture]:
+def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
     kinds = {
         "loss_at_length": (
@@ -289,10 +289,10 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
             "The same tokens are scored in every arm. ",
         ),
     }
-    pictures = _positions(gallery, material)
+    plots = _positions(figure_set, data)
     for name, (x, label, caption) in kinds.items():
-        frame = material.finals[material.finals["name"] == name].rename(columns={"at": x})
-        for number, stratum in enumerate(material.strata):
+        frame = data.finals[data.finals["name"] == name].rename(columns={"at": x})
+        for number, stratum in enumerate(data.strata):
             part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
             if part[x].nunique() < 2:
                 continue
@@ -300,8 +300,8 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
                 f" at {stratum}" if stratum else ""
             )
             look = {"x": x, "y": "value", "hue": "arm", "label": label}
-            pictures.append(
-                gallery.hang(
+            plots.append(
+                figure_set.add(
                     slug(name),
                     title,
                     caption + lacking(part, x) + MARKS,
@@ -311,7 +311,7 @@ def grids(gallery: Gallery, material: Material) -> list[Picture]:
                     stratum=number,
                 )
             )
-    return pictures
+    return plots
 
 
 def lacking(frame: pd.DataFrame, x: str) -> str:
@@ -330,11 +330,11 @@ def lacking(frame: pd.DataFrame, x: str) -> str:
     )
 
 
-def _positions(gallery: Gallery, material: Material) -> list[Picture]:
-    finals = material.finals[material.finals["name"] == "loss_at_position"]
+def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    finals = data.finals[data.finals["name"] == "loss_at_position"]
     frame = finals.rename(columns={"at": "position"})
-    pictures = []
-    for number, stratum in enumerate(material.strata):
+    plots = []
+    for number, stratum in enumerate(data.strata):
         part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
         if part["position"].nunique() > 1:
             title = "Held-out loss over the position in the context" + (
@@ -345,8 +345,8 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
                 "Each mark is the mean over positions from its own to the next mark's; the axis is"
                 f" logarithmic. {BAND}"
             )
-            pictures.append(
-                gallery.hang(
+            plots.append(
+                figure_set.add(
                     "positions",
                     title,
                     caption,
@@ -356,44 +356,44 @@ def _positions(gallery: Gallery, material: Material) -> list[Picture]:
                     stratum=number,
                 )
             )
-    return pictures
+    return plots
 
 
-def tuning(gallery: Gallery, material: Material) -> list[Picture]:
+def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """The metric over the learning rates that were tried, from the runs whose role is to tune; the
     chosen ones are marked.
     """
-    frame = material.runs[
-        (material.runs["role"] == "tune") & material.runs["status"].isin(["complete", "diverged"])
+    frame = data.runs[
+        (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
     ]
-    called = tuned.names(material)
+    called = tuned.names(data)
     named = [
         called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)
     ]
     arms = list(frame["arm"].cat.categories)
     order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
     frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
-    chosen = {row["cell"]: row["value"] for row in tuned.found(material)}
+    chosen = {row["cell"]: row["value"] for row in tuned.found(data)}
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
         " rate. A cross at the edge is a rate at which a run diverged."
     )
-    pictures = []
-    for number, stratum in enumerate(material.strata):
+    plots = []
+    for number, stratum in enumerate(data.strata):
         part = frame[frame["stratum"] == stratum]
         if part["lr"].nunique() < 2:
             continue
-        title = f"{sentence(material.words.phrase)} over the learning rate" + (
+        title = f"{sentence(data.labels.phrase)} over the learning rate" + (
             f" at {stratum}" if stratum else ""
         )
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
-        look = {"hue": "group", "label": material.words.axis, "goal": material.words.goal}
-        pictures.append(
-            gallery.hang(
+        look = {"hue": "group", "label": data.labels.axis, "goal": data.labels.goal}
+        plots.append(
+            figure_set.add(
                 "tuning", title, caption, figures.rates, part, rings, **look, stratum=number
             )
         )
-    return pictures
+    return plots
 
 
 def slug(text: str) -> str:
@@ -401,22 +401,22 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
 
 
-def _level(frame: pd.DataFrame, material: Material, factor: str) -> pd.Series:
-    return frame["cell"].map({cell: levels.get(factor) for cell, levels in material.levels.items()})
+def _level(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:
+    return frame["cell"].map({cell: levels.get(factor) for cell, levels in data.levels.items()})
 
 
-def _others(frame: pd.DataFrame, material: Material, without: set[str]) -> pd.Series:
+def _others(frame: pd.DataFrame, data: ReportData, without: set[str]) -> pd.Series:
     """The levels of all factors but `without`, as one name: the level alone where one factor is
     left.
     """
-    rest = [factor for factor in material.factors if factor not in without]
+    rest = [factor for factor in data.factors if factor not in without]
     named = {
         cell: ", ".join(
             levels[factor] if len(rest) == 1 else f"{factor}={levels[factor]}"
             for factor in rest
             if factor in levels
         )
-        for cell, levels in material.levels.items()
+        for cell, levels in data.levels.items()
     }
     order = list(dict.fromkeys(named.values()))
     return pd.Series(

@@ -12,7 +12,7 @@ import pandas as pd
 from ablate import analysis, results
 from ablate.metrics import parse
 from ablate.plan.check import COMPARABLE
-from ablate.report.words import MetricWords, metric_words
+from ablate.report.labels import MetricLabels, metric_labels
 from ablate.store import status
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ POINTS = 200  # of a curve in a figure
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """A study's frames, as `ablate.results` and `ablate.analysis` give them, and its file."""
 
     study: results.StudyRow
@@ -51,8 +51,8 @@ class Material:
         return curves[curves["role"] == "compare"]
 
     @cached_property
-    def words(self) -> MetricWords:
-        return metric_words(self.study.metric, self.study.goal)
+    def labels(self) -> MetricLabels:
+        return metric_labels(self.study.metric, self.study.goal)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Material:
         return list(dict.fromkeys(self.arms["stratum"]))
 
 
-def gather(db: Database, study: str) -> Material:
+def gather(db: Database, study: str) -> ReportData:
     """Read all that the report on `study` needs."""
     runs = results.load(study, db)
     seconds = (
@@ -108,7 +108,7 @@ def gather(db: Database, study: str) -> Material:
     ).reset_index(drop=True)
     finals = results.finals(study, db=db)
     pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
-    return Material(
+    return ReportData(
         study=results.study(study, db),
         runs=runs,
         arms=arms,

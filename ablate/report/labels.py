@@ -22,8 +22,8 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
 
 
 @dataclass(frozen=True)
-class MetricWords:
-    """A study's metric in words."""
+class MetricLabels:
+    """A study's metric in labels."""
 
     phrase: str  # "held-out loss"
     unit: str  # "nats per token"; "" where the phrase says it all
@@ -47,7 +47,7 @@ class MetricWords:
         return difference < 0 if self.goal == "min" else difference > 0
 
 
-def metric_words(text: str, goal: str) -> MetricWords:
+def metric_labels(text: str, goal: str) -> MetricLabels:
     """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own
     name.
     """
@@ -55,7 +55,7 @@ def metric_words(text: str, goal: str) -> MetricWords:
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
     phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
-    return MetricWords(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
+    return MetricLabels(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def _nonzero(value: float, places: int) -> int:
     return next((more for more in range(places, 12) if round(value, more)), places)
 
 
-def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> str:
+def detectable(labels: MetricLabels, resolvable: Iterable[float], where: str = "") -> str:
     """What a study can see of contrasts that it does not resolve, by the one it sees least of; ""
     where that is not known.
     """
@@ -123,12 +123,12 @@ def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> s
         return ""
     worst = number(max(known), decimals(max(known)))
     where = where or (" for the noisiest of them" if len(known) > 1 else "")
-    if max(known) >= words.widest:
+    if max(known) >= labels.widest:
         return (
             f"this study cannot see any effect{where}: it would have to be {worst}, and shares"
-            f" differ by {words.widest:g} at most"
+            f" differ by {labels.widest:g} at most"
         )
-    return f"this study can see {worst}{words.after} or more{where}"
+    return f"this study can see {worst}{labels.after} or more{where}"
 
 
 def p_value(p: float) -> str:

@@ -1,0 +1,214 @@
+"""Attention: what may be attended to, and how queries, keys and values are made and compared."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ablate.components.base import Component, Config, Counts, linear
+from ablate.components.block import LECTURE, VASWANI
+from ablate.components.catalogue import level
+from ablate.components.norm import BERT
+from ablate.errors import AblateError
+
+
+class Attention(Component):
+    """Base of the levels of `attention`.
+
+    Attributes:
+        causal: Whether a position attends to none after it.
+    """
+
+    factors = ("attention",)
+    causal: ClassVar[bool] = True
+
+
+@level("attention", "causal", meaning="itself and what stands before it", source=VASWANI)
+class Causal(Attention):
+    """Keys up to the query."""
+
+
+@level(
+    "attention",
+    "full",
+    meaning="every position; refused with objective = causal",
+    source=BERT,
+)
+class Full(Attention):
+    """All keys."""
+
+    causal = False
+
+    def check(self, config: Config) -> None:
+        if not config.part("objective").masks:
+            raise AblateError(
+                "attention = 'full' lets a causal model see what it predicts; use attention ="
+                " 'causal' or objective = 'masked'"
+            )
+
+
+class HeadCombine(Component):
+    """Base of the levels of `head_combine`. `width`: of the output."""
+
+    factors = ("head_combine",)
+
+
+@level(
+    "head_combine",
+    "concat",
+    meaning="y = W_O [head_1; …; head_H], W_O: n_head·d_head → d_model",
+    source=VASWANI,
+)
+class Concatenate(HeadCombine):
+    """One matrix over all heads side by side."""
+
+    module = "ablate.model.attention:Concatenate"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return linear(config.n_head * config.d_head, width, config.part("bias").present)
+
+
+@level(
+    "head_combine",
+    "sum",
+    meaning="y = W_O Σ_h head_h, one W_O: d_head → d_model for all heads; starts with fan-in"
+    " n_head·d_head",
+    source=LECTURE,
+)
+class Sum(HeadCombine):
+    """One matrix over the sum of all heads."""
+
+    module = "ablate.model.attention:Sum"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return linear(config.d_head, width, config.part("bias").present)
+
+
+class Projection(Component):
+    """Base of the levels of `qkv`. `width`: of all heads of the queries, keys or values.
+
+    Attributes:
+        one_tensor: Whether queries, keys and values are views of one tensor, which is then kept for
+            the backward pass beside what is made of them.
+    """
+
+    factors = ("qkv",)
+    one_tensor: ClassVar[bool] = False
+
+
+@level("qkv", "linear", meaning="one matrix each", source=VASWANI)
+class LinearProjection(Projection):
+    """d_model → width."""
+
+    module = "ablate.model.attention:LinearProjection"
+    one_tensor = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return linear(config.d_model, width, config.part("bias").present)
+
+
+@level(
+    "qkv",
+    "mlp",
+    meaning="two matrices each with a ReLU between, hidden width d_model",
+    source=LECTURE,
+)
+class MlpProjection(Projection):
+    """d_model → d_model → width."""
+
+    module = "ablate.model.attention:MlpProjection"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        bias, c = config.part("bias").present, config.d_model
+        return linear(c, c, bias) + linear(c, width, bias) + Counts(products=c)
+
+
+class AttentionScale(Component):
+    """Base of the levels of `attention_scale`."""
+
+    factors = ("attention_scale",)
+
+    def scale(self, d_head: int) -> float:
+        """Return what scores are multiplied by."""
+        raise NotImplementedError
+
+
+@level("attention_scale", "sqrt", meaning="1/√d_head", source=VASWANI)
+class Sqrt(AttentionScale):
+    """1/√d_head."""
+
+    def scale(self, d_head: int) -> float:
+        return float(d_head) ** -0.5
+
+
+@level(
+    "attention_scale",
+    "none",
+    meaning="1",
+    source=f"{VASWANI}, §3.2.1 says what it would do",
+)
+class Unscaled(AttentionScale):
+    """1."""
+
+    def scale(self, d_head: int) -> float:
+        return 1.0
+
+
+class Score(Component):
+    """Base of the levels of `score`. `width`: d_head.
+
+    Attributes:
+        product: Whether a score is a product of query and key, on which rotary positions act and
+            for which there are fused kernels.
+    """
+
+    factors = ("score",)
+    product: ClassVar[bool] = False
+
+    def numbers(self, config: Config) -> int:
+        """Return how many numbers a token and block keep for the scores of every key."""
+        return 0
+
+
+def _attended(config: Config) -> Counts:
+    """Return what scores and the mean of the values take, whatever compares a query with a key."""
+    heads, keys = config.n_head * config.d_head, config.n_kv_head * config.d_head
+    return Counts(flops=4 * config.n_ctx * heads, products=2 * heads + 2 * keys)
+
+
+@level("score", "dot", meaning="qᵀk", source=VASWANI)
+class DotScore(Score):
+    """qᵀk."""
+
+    module = "ablate.model.attention:DotScore"
+    product = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return _attended(config)
+
+
+@level(
+    "score",
+    "additive",
+    meaning="vᵀ tanh(q + k), one v a head: memory O(T²·d_head); refused with position = rotary",
+    source="Bahdanau et al. 2015, arXiv:1409.0473",
+)
+class AdditiveScore(Score):
+    """vᵀ tanh(q + k)."""
+
+    module = "ablate.model.attention:AdditiveScore"
+
+    def check(self, config: Config) -> None:
+        if config.part("position").rotates:
+            raise AblateError(
+                f"score = {self.name!r} adds queries and keys, but {config.position} acts through"
+                " their product; choose another position"
+            )
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        own = Counts(params=config.n_head * width, products=self.numbers(config))
+        return _attended(config) + own
+
+    def numbers(self, config: Config) -> int:
+        """tanh(q + k), the scores and their softmax."""
+        n: int = config.n_ctx * config.n_head * (config.d_head + 2)
+        return n

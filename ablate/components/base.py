@@ -1,0 +1,131 @@
+"""What a component is: one level of one factor, with its rules, its own fields and its sizes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+Config: TypeAlias = Any  # an `ablate.config.RunConfig`, which is made from components
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a run: a hyper-parameter that a study file may set.
+
+    Attributes:
+        name: Key in a study file and in a run's fields.
+        type: int, float, str, bool, or a tuple of these.
+        default: Value where a study says nothing.
+        meaning: One sentence.
+        source: Paper or code base.
+    """
+
+    name: str
+    type: type
+    default: Any
+    meaning: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Sizes of a part of a model, for one member of a pack. They add up, and n of one are n times.
+
+    What eager PyTorch keeps for the backward pass is counted per token, in two precisions and in
+    bytes; it is an estimate, and a compiled step keeps less.
+
+    Attributes:
+        params: Numbers that are learnt.
+        flops: Per token of a forward pass over n_ctx tokens, in matrix products alone; a
+            multiplication with its addition is two.
+        products: Numbers kept in the precision of matrix products.
+        streams: Numbers kept in the precision of the residual stream.
+        bytes: Bytes kept beside them.
+    """
+
+    params: int = 0
+    flops: int = 0
+    products: int = 0
+    streams: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self._values, other._values, strict=True)))
+
+    def __mul__(self, n: int) -> Counts:
+        return Counts(*(n * value for value in self._values))
+
+    def shared(self, n: int) -> Counts:
+        """Return the counts of the same weights applied to n vectors of a token."""
+        return Counts(self.params, *(n * value for value in self._values[1:]))
+
+    @property
+    def _values(self) -> tuple[int, ...]:
+        return (self.params, self.flops, self.products, self.streams, self.bytes)
+
+
+def linear(n_in: int, n_out: int, bias: bool) -> Counts:
+    """Return parameters and FLOPs of a linear map."""
+    return Counts(params=n_in * n_out + bias * n_out, flops=2 * n_in * n_out)
+
+
+@dataclass(frozen=True)
+class Component:
+    """One level of a factor. `ablate.level` makes one of a class and adds it to the catalogue.
+
+    A subclass says what the level needs and decides, as class attributes and methods that import
+    no torch when they are defined. Methods get the run's resolved `RunConfig`.
+
+    Attributes:
+        factor: Name of the factor.
+        name: Name of the level.
+        meaning: What it does, in one line.
+        source: Paper, equation or code base.
+        aliases: Other values of a study file that mean this level.
+    """
+
+    factor: str
+    name: str
+    meaning: str
+    source: str = ""
+    aliases: tuple[object, ...] = ()
+
+    factors: ClassVar[tuple[str, ...]] = ()  # whose levels a subclass can be
+    module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
+    fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
+    implies: ClassVar[Mapping[str, str]] = {}  # factor → level, whatever a study says of it
+    defaults: ClassVar[Mapping[str, str]] = {}  # factor → level, where a study says nothing
+
+    def check(self, config: Config) -> None:
+        """Refuse what this level does not go with.
+
+        Raises:
+            AblateError: What contradicts what, and what to do instead.
+        """
+
+    def sizes(self, config: Config, width: int) -> Counts | None:
+        """Return the sizes of the level's module, built with the same `width`.
+
+        None means that the component does not know: the whole model is then built once on torch's
+        meta device and counted. By default a level without a module has no sizes, and one with a
+        module does not know them.
+        """
+        return None if self.module else Counts()
+
+    def load(self) -> Any:
+        """Return the class named by `module`. Imports torch."""
+        assert self.module, f"{self.factor} level {self.name!r} names no class"
+        module, name = self.module.split(":")
+        return getattr(importlib.import_module(module), name)
+
+    def build(self, config: Config, pack: int, width: int) -> Any:
+        """Return the torch module for a pack of runs.
+
+        Args:
+            config: The run, or what the runs of a pack have in common.
+            pack: Number of runs, the leading axis of every parameter.
+            width: Of the vectors that the module acts on or makes; each factor says which.
+        """
+        return self.load()(config, pack, width)

@@ -1,0 +1,351 @@
+"""Blocks: how attention and MLP are wired, where norms are, biases, and how weights start.
+
+P1, P2 act on joins (norm = post), N1, N2 on the inputs of attention and MLP (pre, peri), O1, O2 on
+their outputs (peri); all others are the identity. A(x) = O1 Attn(N1 x), M(h) = O2 MLP(N2 h).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from ablate.components.base import Component, Config, Counts
+from ablate.components.catalogue import level
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Map = Callable[[Tensor], Tensor]
+
+LECTURE = "CS182/282A lecture 18 (Spring 2023), Fig. 18.3"
+VASWANI = "Vaswani et al. 2017, arXiv:1706.03762"
+
+
+class Topology(Component):
+    """Base of all topologies.
+
+    Attributes:
+        mlp_inputs: Width of what the MLP reads, in units of d_model.
+        joins: Places where a branch meets the stream: 2 for P1 and P2, 1 for P2 alone.
+    """
+
+    factors = ("topology",)
+    mlp_inputs: ClassVar[int] = 1
+    joins: ClassVar[int] = 2
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        """Return y of a block; x, h, y: [K, B, T, C]."""
+        raise NotImplementedError
+
+
+@level(
+    "topology",
+    "serial",
+    meaning="h = P1(x + A(x)); y = P2(h + M(h))",
+    source=f"{LECTURE} option 1; {VASWANI}",
+    aliases=(1, "1"),
+)
+class Serial(Topology):
+    """h = P1(x + A(x)); y = P2(h + M(h))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        return P2(h + M(h))
+
+
+@level(
+    "topology",
+    "no-attention-skip",
+    meaning="h = P1(A(x)); y = P2(h + M(h))",
+    source=f"{LECTURE} option 2",
+    aliases=(2, "2"),
+)
+class NoAttentionSkip(Topology):
+    """h = P1(A(x)); y = P2(h + M(h))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        h = P1(A(x))
+        return P2(h + M(h))
+
+
+@level(
+    "topology",
+    "no-mlp-skip",
+    meaning="h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure)",
+    source=f"{LECTURE} option 3",
+    aliases=(3, "3"),
+)
+class NoMlpSkip(Topology):
+    """h = P1(x + A(x)); y = P2(M(h))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        return P2(M(h))
+
+
+@level(
+    "topology",
+    "concat",
+    meaning="y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3)",
+    source=f"{LECTURE} option 3",
+    aliases=("3-concat",),
+)
+class Concat(Topology):
+    """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model."""
+
+    mlp_inputs = 2
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        from torch import cat
+
+        return P2(M(cat((x, P1(A(x))), -1)))
+
+
+@level(
+    "topology",
+    "outer-skip",
+    meaning="y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3)",
+    source=f"{LECTURE} options 2, 3",
+    aliases=("3-outer",),
+)
+class OuterSkip(Topology):
+    """y = P2(x + M(P1(A(x))))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        return P2(x + M(P1(A(x))))
+
+
+@level(
+    "topology",
+    "double-skip",
+    meaning="h = P1(x + A(x)); y = P2(x + h + M(h))",
+    source=f"{LECTURE} option 4",
+    aliases=(4, "4"),
+)
+class DoubleSkip(Topology):
+    """h = P1(x + A(x)); y = P2(x + h + M(h))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        h = P1(x + A(x))
+        return P2(x + h + M(h))
+
+
+@level(
+    "topology",
+    "parallel",
+    meaning="y = P2(x + A(x) + M(x)), no P1",
+    source=f"{LECTURE} option 5; GPT-J; PaLM, arXiv:2204.02311; ViT-22B, arXiv:2302.05442",
+    aliases=(5, "5"),
+)
+class Parallel(Topology):
+    """y = P2(x + A(x) + M(x)), no P1."""
+
+    joins = 1
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        return P2(x + A(x) + M(x))
+
+
+@level(
+    "topology",
+    "no-skip",
+    meaning="y = P2(M(P1(A(x)))): a control that shows rank collapse",
+    source="Dong et al. 2021, arXiv:2103.03404",
+)
+class NoSkip(Topology):
+    """y = P2(M(P1(A(x))))."""
+
+    def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
+        return P2(M(P1(A(x))))
+
+
+class Placement(Component):
+    """Base of the levels of `norm`: where a block has norms.
+
+    Attributes:
+        inputs: N1, N2, on the inputs of attention and MLP.
+        outputs: O1, O2, on their outputs.
+        joins: P1, P2, on the joins of the topology.
+        final: A norm after the last block.
+    """
+
+    factors = ("norm",)
+    inputs: ClassVar[bool] = False
+    outputs: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
+    final: ClassVar[bool] = False
+
+
+@level(
+    "norm",
+    "pre",
+    meaning="N1, N2 on the inputs of attention and MLP; a final norm after the last block",
+    source="Xiong et al. 2020, arXiv:2002.04745",
+)
+class Pre(Placement):
+    """Norms on the inputs."""
+
+    inputs = final = True
+
+
+@level(
+    "norm",
+    "post",
+    meaning="P1, P2 on the joins, where attention and MLP meet the stream; no final norm",
+    source=VASWANI,
+)
+class Post(Placement):
+    """Norms on the joins."""
+
+    joins = True
+
+
+@level(
+    "norm",
+    "peri",
+    meaning="N1, N2 on the inputs and O1, O2 on the outputs of attention and MLP; a final norm",
+    source="Kim et al. 2025, arXiv:2502.02732",
+)
+class Peri(Placement):
+    """Norms on inputs and outputs."""
+
+    inputs = outputs = final = True
+
+
+@level(
+    "norm",
+    "none",
+    meaning="no norm in the block and none after the last",
+    source="ReZero, arXiv:2003.04887, studies this",
+)
+class Nowhere(Placement):
+    """No norm: one model with `norm_kind = "none"`."""
+
+    implies: ClassVar = {"norm_kind": "none"}
+
+
+class OuterActivation(Component):
+    """Base of the levels of `outer_activation`."""
+
+    factors = ("outer_activation",)
+
+    def apply(self, y: Tensor) -> Tensor:
+        """Return the activation of the MLP's output y."""
+        return y
+
+
+@level("outer_activation", "none", meaning="the MLP ends with its second matrix", source=VASWANI)
+class NoOuterActivation(OuterActivation):
+    """The identity."""
+
+
+@level(
+    "outer_activation",
+    "relu",
+    meaning="max(x, 0) on the MLP's output, as some lectures draw it",
+    source=LECTURE,
+)
+class OuterRelu(OuterActivation):
+    """max(y, 0)."""
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(products=width)
+
+    def apply(self, y: Tensor) -> Tensor:
+        from torch.nn.functional import relu
+
+        return relu(y)
+
+
+class Bias(Component):
+    """Base of the levels of `bias`.
+
+    Attributes:
+        present: Whether linear maps and layernorms have a bias.
+    """
+
+    factors = ("bias",)
+    present: ClassVar[bool] = True
+
+
+@level(
+    "bias",
+    "all",
+    meaning="every linear map and every layernorm of the blocks, and the final norm",
+    source=VASWANI,
+)
+class Everywhere(Bias):
+    """A bias in every linear map and layernorm."""
+
+
+@level("bias", "none", meaning="no bias anywhere", source="PaLM, arXiv:2204.02311")
+class NoBias(Bias):
+    """No bias."""
+
+    present = False
+
+
+class Init(Component):
+    """Base of the levels of `init`: standard deviation 1/√fan_in."""
+
+    factors = ("init",)
+
+    def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
+        """Return the standard deviation at which a matrix, an embedding or a vector starts.
+
+        Args:
+            config: The run.
+            fan_in: Number of terms that are summed in one output.
+            ends_branch: Whether it is an output matrix of attention or MLP.
+        """
+        return 1 / math.sqrt(fan_in)
+
+    def embedding_scale(self, config: Config) -> float:
+        """Return what embeddings are multiplied by on entry (Vaswani et al. 2017, §3.4).
+
+        √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and
+        a tied head is as an untied one, but that it first favours the token it reads, which
+        training takes back within some tens of steps.
+        """
+        return float(config.d_model) ** 0.5
+
+
+@level(
+    "init",
+    "fan-in",
+    meaning="normal, std 1/√fan_in: keeps the variance; embeddings std 1/√d_model, multiplied by"
+    " √d_model on entry, so that the stream starts at 1 and a tied head as an untied one",
+    source=f"LeCun et al. 1998, Efficient BackProp; {VASWANI}, §3.4",
+)
+class FanIn(Init):
+    """1/√fan_in."""
+
+
+@level(
+    "init",
+    "depth-scaled",
+    meaning="fan-in, with the output matrices of attention and MLP divided by √(2·n_layer)",
+    source="GPT-2, Radford et al. 2019",
+)
+class DepthScaled(Init):
+    """1/√fan_in, and 1/√(fan_in · 2·n_layer) for output matrices."""
+
+    def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
+        return 1 / math.sqrt(fan_in * (2 * config.n_layer if ends_branch else 1))
+
+
+@level(
+    "init",
+    "normal-0.02",
+    meaning="normal, std 0.02 for every matrix and embedding, nothing multiplied",
+    source="GPT-2, Radford et al. 2019; BERT",
+)
+class Normal002(Init):
+    """0.02, and embeddings as they are."""
+
+    def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
+        return 0.02
+
+    def embedding_scale(self, config: Config) -> float:
+        return 1.0

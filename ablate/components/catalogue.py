@@ -1,0 +1,421 @@
+"""The catalogue of what can vary: factor → levels. One row a factor; no torch.
+
+Every field of a run's configuration (`ablate.config.RunConfig`) has a row here. A factor with
+levels is a choice among components, which register themselves by `level`; one without is a number,
+a name or a path. Error texts, `ablate factors`, the documentation and the tests follow from this
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ablate.components.base import Component, Field
+from ablate.errors import AblateError, unknown
+
+C = TypeVar("C", bound=type[Component])
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One field of a run's configuration.
+
+    Attributes:
+        name: Name of the field.
+        group: Heading under which it is listed.
+        meaning: One sentence.
+        source: Paper or code base.
+        needs: (another factor, its levels) without which this one has no meaning.
+        choice: Whether it is a choice among levels.
+        field: Type and default of a component's own hyper-parameter; None for all others.
+    """
+
+    name: str
+    group: str
+    meaning: str
+    source: str = ""
+    needs: tuple[str, tuple[str, ...]] | None = None
+    choice: bool = False
+    field: Field | None = None
+
+    @property
+    def levels(self) -> tuple[Any, ...]:
+        """The components that are levels of this factor; empty where it is no choice."""
+        return tuple(_LEVELS[self.name].values())
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the levels; the first is the baseline."""
+        return list(_LEVELS[self.name])
+
+    def __getitem__(self, level: str) -> Any:
+        """Return the component that is called `level`, a canonical name."""
+        return _LEVELS[self.name][level]
+
+    def canonical(self, value: object) -> str:
+        """Return the level's name for a name or an alias of it.
+
+        Raises:
+            AblateError: There is no such level.
+        """
+        if isinstance(value, str) and value in _LEVELS[self.name]:
+            return value
+        for component in self.levels:
+            if type(value) is not bool and value in component.aliases:
+                name: str = component.name
+                return name
+        raise unknown(f"{self.name} level", value, self.names)
+
+
+_ROWS = (
+    # -- block -------------------------------------------------------------------------------------
+    Factor(
+        "topology",
+        "block",
+        "How attention, MLP and residual connections are wired.",
+        choice=True,
+    ),
+    Factor(
+        "norm",
+        "block",
+        "Where normalisation stands in a block.",
+        choice=True,
+    ),
+    Factor(
+        "norm_kind",
+        "block",
+        "What a norm computes.",
+        choice=True,
+        needs=(
+            "norm",
+            (
+                "pre",
+                "post",
+                "peri",
+            ),
+        ),
+    ),
+    Factor(
+        "n_layer",
+        "block",
+        "Number of blocks.",
+    ),
+    Factor(
+        "d_model",
+        "block",
+        "Width of the residual stream.",
+    ),
+    Factor(
+        "d_mlp",
+        "block",
+        "Hidden width of the MLP; by default 4·d_model, for gated activations 8/3·d_model.",
+    ),
+    Factor(
+        "activation",
+        "block",
+        "The MLP's nonlinearity.",
+        choice=True,
+    ),
+    Factor(
+        "outer_activation",
+        "block",
+        "A second nonlinearity, on the MLP's output.",
+        choice=True,
+    ),
+    Factor(
+        "bias",
+        "block",
+        "Which linear maps and norms carry a bias.",
+        choice=True,
+    ),
+    Factor(
+        "init",
+        "block",
+        "How weights start.",
+        choice=True,
+    ),
+    Factor(
+        "dropout",
+        "block",
+        "Share of activations dropped: of the embeddings, A(x) and M(h).",
+        source="Srivastava et al. 2014",
+    ),
+    # -- attention ---------------------------------------------------------------------------------
+    Factor(
+        "attention",
+        "attention",
+        "What a position may attend to.",
+        choice=True,
+    ),
+    Factor(
+        "n_head",
+        "attention",
+        "Number of query heads.",
+        source="Vaswani et al. 2017, arXiv:1706.03762",
+    ),
+    Factor(
+        "n_kv_head",
+        "attention",
+        "Number of key and value heads; by default n_head. 1 is multi-query attention.",
+        source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245",
+    ),
+    Factor(
+        "d_head",
+        "attention",
+        "Width of a head; by default d_model / n_head.",
+    ),
+    Factor(
+        "head_combine",
+        "attention",
+        "How heads become one output.",
+        choice=True,
+    ),
+    Factor(
+        "qkv",
+        "attention",
+        "How queries, keys and values are made.",
+        choice=True,
+    ),
+    Factor(
+        "qk_norm",
+        "attention",
+        "Normalisation of queries and keys over d_head, before the scores.",
+        choice=True,
+    ),
+    Factor(
+        "attention_scale",
+        "attention",
+        "What scores are multiplied by before the softmax.",
+        choice=True,
+        needs=("score", ("dot",)),
+    ),
+    Factor(
+        "score",
+        "attention",
+        "How a query is compared with a key.",
+        choice=True,
+    ),
+    # -- position ----------------------------------------------------------------------------------
+    Factor(
+        "position",
+        "position",
+        "How a model knows where a token stands.",
+        choice=True,
+    ),
+    Factor(
+        "n_ctx",
+        "position",
+        "Tokens in a training sequence.",
+    ),
+    # -- embedding ---------------------------------------------------------------------------------
+    Factor(
+        "tie_embeddings",
+        "embedding",
+        "Whether the output head is the embedding matrix.",
+        choice=True,
+    ),
+    Factor(
+        "embed_norm",
+        "embedding",
+        "A norm on the embeddings, before the first block.",
+        choice=True,
+    ),
+    Factor(
+        "mlm_head_transform",
+        "embedding",
+        "What stands before the head of a masked model.",
+        choice=True,
+        needs=("objective", ("masked",)),
+    ),
+    Factor(
+        "n_vocab",
+        "embedding",
+        "Size of the vocabulary; follows from the tokenizer (and [MASK]).",
+    ),
+    # -- objective ---------------------------------------------------------------------------------
+    Factor(
+        "objective",
+        "objective",
+        "What is predicted.",
+        choice=True,
+    ),
+    Factor(
+        "mask_ratio",
+        "objective",
+        "Share of tokens predicted by a masked model, 0.05 to 0.95.",
+        source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005",
+        needs=("objective", ("masked",)),
+    ),
+    Factor(
+        "mask_mix",
+        "objective",
+        "Of the predicted tokens: shares shown as [MASK], as a random token, as they are.",
+        source="Devlin et al. 2019, arXiv:1810.04805",
+        needs=("objective", ("masked",)),
+    ),
+    Factor(
+        "mask_kind",
+        "objective",
+        "What is masked together.",
+        choice=True,
+        needs=("objective", ("masked",)),
+    ),
+    Factor(
+        "z_loss",
+        "objective",
+        "Weight of (log Σ exp logits)² in the training loss.",
+        source="PaLM, arXiv:2204.02311",
+    ),
+    # -- data --------------------------------------------------------------------------------------
+    Factor(
+        "corpus",
+        "data",
+        "Text: austen, sotu, debian-docs (built by `python studies/corpora/debian_docs.py`); "
+        "a file, folder or glob; hf:FOLDER for a local Hugging Face data set; a folder with "
+        "nanoGPT's train.bin and val.bin.",
+    ),
+    Factor(
+        "tokenizer",
+        "data",
+        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin.",
+    ),
+    Factor(
+        "corpus_hash",
+        "data",
+        "SHA-256 of the text; filled in.",
+    ),
+    Factor(
+        "tokenizer_hash",
+        "data",
+        "SHA-256 of the tokenizer; filled in.",
+    ),
+    # -- training ----------------------------------------------------------------------------------
+    Factor(
+        "steps",
+        "training",
+        "Optimiser steps; follows from tokens, tokens_per_param or flops.",
+    ),
+    Factor(
+        "batch_tokens",
+        "training",
+        "Tokens an optimiser step.",
+    ),
+    Factor(
+        "lr",
+        "training",
+        "Peak learning rate of AdamW.",
+        source="Loshchilov & Hutter 2019, arXiv:1711.05101",
+    ),
+    Factor(
+        "weight_decay",
+        "training",
+        "AdamW's decoupled weight decay, on matrices and embeddings.",
+        source="Loshchilov & Hutter 2019, arXiv:1711.05101",
+    ),
+    Factor(
+        "grad_clip",
+        "training",
+        "Largest norm of a run's gradient; 0 for no clipping.",
+        source="Pascanu et al. 2013, arXiv:1211.5063",
+    ),
+    Factor(
+        "warmup",
+        "training",
+        "Share of the steps over which the learning rate rises from 0.",
+    ),
+    Factor(
+        "schedule",
+        "training",
+        "How the learning rate falls after warm-up.",
+        choice=True,
+    ),
+    Factor(
+        "precision",
+        "training",
+        "Arithmetic of the matrix products; stream, norms, loss and weights stay float32.",
+        choice=True,
+    ),
+    Factor(
+        "seed",
+        "training",
+        "Seed of weights, batch order, masks and dropout; set by the study's `seeds`.",
+    ),
+)
+
+CATALOGUE: dict[str, Factor] = {row.name: row for row in _ROWS}
+_LEVELS: dict[str, dict[str, Component]] = {name: {} for name in CATALOGUE}
+
+
+def factor(name: str) -> Factor:
+    """Return the catalogue's row for `name`.
+
+    Raises:
+        AblateError: There is no such factor; the nearest name is given.
+    """
+    if name not in CATALOGUE:
+        raise unknown("factor", name, CATALOGUE)
+    return CATALOGUE[name]
+
+
+def level(
+    factor_name: str,
+    name: str,
+    *,
+    meaning: str,
+    source: str = "",
+    aliases: tuple[object, ...] = (),
+) -> Callable[[C], C]:
+    """Register the decorated class as a level of a factor.
+
+    One class may be levels of several factors. Nothing is registered where anything is refused.
+
+    Args:
+        factor_name: Name of the factor.
+        name: Name of the level, as study files write it.
+        meaning: What it does, in one line.
+        source: Paper, equation or code base.
+        aliases: Other values of a study file that mean this level.
+
+    Raises:
+        AblateError: The factor is unknown or no choice, the class is not made for it, the name is
+            taken, or one of the class's own fields has a name that is taken.
+    """
+
+    def register(made: C) -> C:
+        row = factor(factor_name)
+        who = f"{factor_name} level {name!r} ({made.__module__}.{made.__qualname__})"
+        if not row.choice or factor_name not in made.factors:
+            choices = ", ".join(made.factors) or "none"
+            raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
+        component = made(factor_name, name, meaning, source, aliases)
+        for other in row.levels:
+            if {name, *aliases} & {other.name, *other.aliases}:
+                raise AblateError(
+                    f"{who} has the name of {factor_name} level {other.name!r}"
+                    f" ({type(other).__module__}.{type(other).__qualname__}); rename one of them"
+                )
+        for own in made.fields:
+            if own.name in CATALOGUE:
+                raise AblateError(
+                    f"{who} has a field {own.name!r}, which is a field already:"
+                    f" {CATALOGUE[own.name].meaning} Rename it"
+                )
+        for own in made.fields:
+            needs = (factor_name, (name,))
+            CATALOGUE[own.name] = Factor(
+                own.name, row.group, own.meaning, own.source, needs, field=own
+            )
+            _LEVELS[own.name] = {}
+        _LEVELS[factor_name][name] = component
+        return made
+
+    return register
+
+
+def forget(factor_name: str, name: str) -> None:
+    """Take a level and its own fields out of the catalogue, as tests do with levels of theirs."""
+    component = _LEVELS[factor_name].pop(name)
+    for own in component.fields:
+        del CATALOGUE[own.name], _LEVELS[own.name]

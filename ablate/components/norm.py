@@ -1,0 +1,116 @@
+"""Norms: of the stream, of queries and keys, of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ablate.components.base import Component, Config, Counts
+from ablate.components.block import LECTURE, VASWANI
+from ablate.components.catalogue import level
+
+BERT = "Devlin et al. 2019, arXiv:1810.04805"
+ZHANG = "Zhang & Sennrich 2019, arXiv:1910.07467"
+
+
+class Norm(Component):
+    """Base of all norms. `width`: of the vectors that are normalised.
+
+    Attributes:
+        identity: Whether it changes nothing.
+    """
+
+    factors = ("norm_kind", "qk_norm", "embed_norm")
+    identity: ClassVar[bool] = False
+
+
+@level(
+    "norm_kind",
+    "layernorm",
+    meaning="centre, divide by the standard deviation, gain (and bias) per channel",
+    source="Ba et al. 2016, arXiv:1607.06450",
+)
+class LayerNorm(Norm):
+    """gain · (x − mean) / √(variance + 1e-5) + bias."""
+
+    module = "ablate.model.norm:LayerNorm"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        params = width * (2 if config.part("bias").present else 1)
+        return Counts(params=params, streams=2 * width)
+
+
+@level(
+    "norm_kind",
+    "rmsnorm",
+    meaning="divide by the root mean square, gain per channel",
+    source=ZHANG,
+)
+class RMSNorm(Norm):
+    """gain · x / √(mean of squares + 1e-5)."""
+
+    module = "ablate.model.norm:RMSNorm"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=width, streams=2 * width)
+
+
+@level(
+    "norm_kind",
+    "layernorm-scalar",
+    meaning="layernorm with one gain for all channels and no bias",
+    source=LECTURE,
+)
+class ScalarLayerNorm(Norm):
+    """LayerNorm with one gain."""
+
+    module = "ablate.model.norm:ScalarLayerNorm"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=1, streams=2 * width)
+
+
+class Identity(Norm):
+    """No norm."""
+
+    module = "ablate.model.norm:NoNorm"
+    identity = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts()
+
+
+@level(
+    "norm_kind",
+    "none",
+    meaning="the identity, wherever a norm would stand",
+    source="ReZero, arXiv:2003.04887, studies this",
+)
+class NoNorm(Identity):
+    """No norm in the stream: one model with `norm = "none"`."""
+
+    implies: ClassVar = {"norm": "none"}
+
+
+def _also(made: Any, factor: str, name: str, meaning: str, source: str) -> None:
+    """Register a norm of the stream for queries and keys, or for embeddings, too."""
+    level(factor, name, meaning=meaning, source=source)(made)
+
+
+_also(Identity, "qk_norm", "none", "none", VASWANI)
+_also(
+    RMSNorm,
+    "qk_norm",
+    "rmsnorm",
+    "RMSNorm with a gain per channel",
+    "Henry et al. 2020, arXiv:2010.04245",
+)
+_also(
+    LayerNorm,
+    "qk_norm",
+    "layernorm",
+    "LayerNorm with a gain per channel",
+    "ViT-22B, arXiv:2302.05442",
+)
+_also(Identity, "embed_norm", "none", "none", VASWANI)
+_also(LayerNorm, "embed_norm", "layernorm", "LayerNorm", f"{BERT}; BLOOM, arXiv:2211.05100")
+_also(RMSNorm, "embed_norm", "rmsnorm", "RMSNorm", ZHANG)

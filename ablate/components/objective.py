@@ -1,0 +1,83 @@
+"""What is predicted, and what of a text is masked together."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ablate.components.base import Component
+from ablate.components.catalogue import level
+from ablate.components.norm import BERT
+
+
+class Objective(Component):
+    """Base of the levels of `objective`.
+
+    Attributes:
+        masks: Whether tokens are hidden from the input and predicted from both sides.
+        special_tokens: Tokens of the vocabulary beside those of the tokenizer, such as [MASK].
+    """
+
+    factors = ("objective",)
+    masks: ClassVar[bool] = False
+    special_tokens: ClassVar[int] = 0
+
+
+@level("objective", "causal", meaning="each next token", source="Radford et al. 2018 (GPT)")
+class Causal(Objective):
+    """Each next token."""
+
+    module = "ablate.data.objectives:Causal"
+    defaults: ClassVar = {"attention": "causal"}
+
+
+@level("objective", "masked", meaning="tokens hidden from the input", source=BERT)
+class Masked(Objective):
+    """Hidden tokens, by what is on both sides of them."""
+
+    module = "ablate.data.objectives:Masked"
+    defaults: ClassVar = {"attention": "full"}
+    masks = True
+    special_tokens = 1
+
+
+class MaskKind(Component):
+    """Base of the levels of `mask_kind`.
+
+    Attributes:
+        needs_words: Whether it needs to know where words begin.
+    """
+
+    factors = ("mask_kind",)
+    needs_words: ClassVar[bool] = False
+
+
+@level("mask_kind", "token", meaning="each token on its own", source=BERT)
+class TokenMask(MaskKind):
+    """Single tokens."""
+
+    module = "ablate.data.objectives:TokenMask"
+
+
+@level(
+    "mask_kind",
+    "span",
+    meaning="runs of tokens of geometric length, mean 3",
+    source="SpanBERT, Joshi et al. 2020, arXiv:1907.10529",
+)
+class SpanMask(MaskKind):
+    """Runs of tokens."""
+
+    module = "ablate.data.objectives:SpanMask"
+
+
+@level(
+    "mask_kind",
+    "whole-word",
+    meaning="all tokens of a word",
+    source="BERT's whole-word masking",
+)
+class WordMask(MaskKind):
+    """Words."""
+
+    module = "ablate.data.objectives:WordMask"
+    needs_words = True

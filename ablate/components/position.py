@@ -1,0 +1,159 @@
+"""How a model knows where a token is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ablate.components.base import Component, Config, Counts
+from ablate.components.block import VASWANI
+from ablate.components.catalogue import level
+from ablate.errors import AblateError
+
+
+class Position(Component):
+    """Base of all position encodings. `width`: d_model.
+
+    Attributes:
+        in_body: Whether its parameters count to the body of the model, as a bias of scores does,
+            and not to the embeddings.
+        rotates: Whether it changes queries and keys.
+        learned_bias: Whether it adds a learned bias to the scores.
+        fuses: Whether a compiler makes it a part of other kernels, so that it takes no time.
+    """
+
+    factors = ("position",)
+    in_body: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+    learned_bias: ClassVar[bool] = False
+    fuses: ClassVar[bool] = False
+
+    def block_sizes(self, config: Config) -> Counts:
+        """Return what it takes in each block, beside `sizes`, which is once a model."""
+        return Counts()
+
+    def longest_context(self, config: Config) -> int | None:
+        """Return the tokens beyond which it is not defined; None where there is no limit."""
+        return None
+
+
+class _WithoutWeights(Position):
+    """Base of position encodings that learn nothing."""
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts()
+
+
+@level(
+    "position",
+    "rotary",
+    meaning="queries and keys turned by position·10000^(−2i/d_head)",
+    source="Su et al. 2021, arXiv:2104.09864",
+)
+class Rotary(_WithoutWeights):
+    """Queries and keys turned."""
+
+    module = "ablate.model.position:Rotary"
+    rotates = fuses = True
+
+    def check(self, config: Config) -> None:
+        if config.d_head % 2:
+            raise AblateError(
+                f"position = 'rotary' turns pairs of channels: d_head = {config.d_head} is odd;"
+                " make it even"
+            )
+
+
+@level(
+    "position",
+    "none",
+    meaning="no encoding; a causal model can still tell",
+    source="Haviv et al. 2022, arXiv:2203.16634",
+)
+class NoPosition(_WithoutWeights):
+    """No encoding."""
+
+    module = "ablate.model.position:NoPosition"
+
+
+@level(
+    "position",
+    "sinusoidal",
+    meaning="fixed sines and cosines added to the embedding",
+    source=VASWANI,
+)
+class Sinusoidal(_WithoutWeights):
+    """Sines and cosines."""
+
+    module = "ablate.model.position:Sinusoidal"
+
+    def check(self, config: Config) -> None:
+        if config.d_model % 2:
+            raise AblateError(
+                f"position = 'sinusoidal' fills pairs of channels: d_model = {config.d_model} is"
+                " odd; make it even"
+            )
+
+
+@level(
+    "position",
+    "learned",
+    meaning="one learned vector a position; not defined beyond n_ctx",
+    source="Radford et al. 2018 (GPT)",
+)
+class Learned(Position):
+    """A vector for each of n_ctx positions."""
+
+    module = "ablate.model.position:Learned"
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=config.n_ctx * width)
+
+    def longest_context(self, config: Config) -> int | None:
+        n_ctx: int = config.n_ctx
+        return n_ctx
+
+
+@level(
+    "position",
+    "alibi",
+    meaning="scores lowered by slope·distance, symmetric under full attention",
+    source="Press et al. 2022, arXiv:2108.12409",
+)
+class Alibi(_WithoutWeights):
+    """A fixed bias of the scores."""
+
+    module = "ablate.model.position:Alibi"
+
+
+def t5_buckets(config: Config) -> tuple[int, int]:
+    """Return the number of buckets and the maximum distance.
+
+    T5's 32 and 128 at its context of 512; the distance follows a quarter of longer contexts and
+    stays within shorter ones, which get fewer buckets where some would hold no distance. Full
+    attention shares them between two directions.
+    """
+    directions = 1 if config.part("attention").causal else 2
+    distance = min(config.n_ctx, max(128, config.n_ctx // 4))
+    each = max(2, min(32 // directions, distance // 2 // 2 * 2))
+    return directions * each, distance
+
+
+@level(
+    "position",
+    "t5",
+    meaning="a learned bias a head and distance bucket, one table for all blocks: 32 buckets to"
+    " distance 128 or n_ctx/4, within n_ctx; in two directions under full attention",
+    source="Raffel et al. 2020, arXiv:1910.10683",
+)
+class T5Bias(Position):
+    """A learned bias of the scores."""
+
+    module = "ablate.model.position:T5Bias"
+    in_body = learned_bias = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts(params=t5_buckets(config)[0] * config.n_head)
+
+    def block_sizes(self, config: Config) -> Counts:
+        """The gradient of a learned bias needs the softmax's result."""
+        return Counts(streams=config.n_head * config.n_ctx)

@@ -1,0 +1,112 @@
+"""Learning-rate schedules and arithmetic."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ablate.components.base import Component
+from ablate.components.catalogue import level
+
+
+class Schedule(Component):
+    """Base of the levels of `schedule`."""
+
+    factors = ("schedule",)
+
+
+@level(
+    "schedule",
+    "cosine",
+    meaning="half a cosine down to a tenth",
+    source="Hoffmann et al. 2022, arXiv:2203.15556",
+)
+class Cosine(Schedule):
+    """Half a cosine."""
+
+    module = "ablate.train.schedule:Cosine"
+
+
+@level(
+    "schedule",
+    "linear",
+    meaning="straight down to zero",
+    source="Bergsma et al. 2025, arXiv:2502.15938",
+)
+class Linear(Schedule):
+    """A line."""
+
+    module = "ablate.train.schedule:Linear"
+
+
+@level(
+    "schedule",
+    "constant",
+    meaning="not at all",
+    source="Hägele et al. 2024, arXiv:2405.18392, compares with it",
+)
+class Constant(Schedule):
+    """No decay."""
+
+    module = "ablate.train.schedule:Constant"
+
+
+@level(
+    "schedule",
+    "wsd",
+    meaning="constant, then 1 − √ down to zero over the last fifth",
+    source="Hägele et al. 2024, arXiv:2405.18392",
+)
+class WarmupStableDecay(Schedule):
+    """A constant, then a short decay."""
+
+    module = "ablate.train.schedule:WarmupStableDecay"
+
+
+class Precision(Component):
+    """Base of the levels of `precision`.
+
+    Attributes:
+        stream: Bytes of a number of weights, stream, norms and loss.
+        product: Bytes of a number of the matrix products.
+        casts: Whether autocast casts weights and inputs of matrix products.
+        dtype: Torch's name of the type of weights and stream.
+        on_cpu: The level that `--size tiny` takes instead, for a CPU.
+    """
+
+    factors = ("precision",)
+    stream: ClassVar[int] = 4
+    product: ClassVar[int] = 4
+    casts: ClassVar[bool] = False
+    dtype: ClassVar[str] = "float32"
+
+    @property
+    def on_cpu(self) -> str:
+        """The level that `--size tiny`, made for a CPU, takes instead."""
+        return self.name
+
+
+@level("precision", "float32", meaning="float32 throughout", source="IEEE 754")
+class Float32(Precision):
+    """Single precision."""
+
+
+@level(
+    "precision",
+    "bfloat16",
+    meaning="bfloat16 matrix products",
+    source="Kalamkar et al. 2019, arXiv:1905.12322",
+)
+class BFloat16(Precision):
+    """Mixed precision."""
+
+    product = 2
+    casts = True
+    on_cpu = "float32"
+
+
+@level("precision", "float64", meaning="float64 throughout; for checks", source="IEEE 754")
+class Float64(Precision):
+    """Double precision."""
+
+    stream = product = 8
+    dtype = "float64"

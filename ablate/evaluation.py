@@ -1,0 +1,114 @@
+"""What is measured on held-out text: a study's `[eval]`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from ablate.components import CATALOGUE
+from ablate.config import SHARES, RunConfig, are_shares
+
+# tokens of a passage that a linear probe tells the class of; n_ctx, where that is less
+PASSAGE = 128
+# tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+HELD_OUT_BLOCK = 1024
+
+
+def n_scored(n_ctx: int) -> int:
+    """Tokens scored of a context of whatever length: the last quarter of n_ctx, so that three
+    quarters stand before them.
+    """
+    return max(1, n_ctx // 4)
+
+
+class Probe(BaseModel):
+    """A grid of masking settings under which masked models are compared: same held-out tokens
+    scored in every arm.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ratio: tuple[float, ...] = Field(
+        (0.15,), max_length=100, description="shares of tokens that are hidden"
+    )
+    mix: tuple[float, float, float] = Field(
+        (1.0, 0.0, 0.0), description="as `mask_mix`: shown as [MASK], as a random token, as is"
+    )
+    kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = Field(
+        "token", description="as `mask_kind`"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not are_shares(self.mix):
+            raise ValueError(f"mix = {list(self.mix)}: {SHARES}")
+        for ratio in self.ratio:
+            if float(f"{ratio:g}") != ratio:
+                raise ValueError(
+                    f"ratio {ratio!r}: a metric names a ratio by six digits, such as"
+                    f" probe_loss@{ratio:g}"
+                )
+        return self
+
+
+class Evaluation(BaseModel):
+    """What is measured on held-out text: a study's `[eval]`. No part of a run's key, for it changes
+    no weight.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    points: int = Field(
+        5,
+        ge=1,
+        le=10_000,
+        description="held-out evaluations over a run, evenly spaced, the last at its end",
+    )
+    tokens: int = Field(65536, ge=1, le=10**12, description="held-out tokens read by each")
+    lengths: tuple[float, ...] = Field(
+        (1.0,),
+        max_length=64,
+        description="contexts, in units of n_ctx, at which the same tokens are scored",
+    )
+    probe: Probe = Field(
+        Probe(),
+        description="masking under which masked models are compared, the same for every arm",
+    )
+    downstream: tuple[str, ...] = Field(
+        (), description="linear probes on frozen features, by the name of their metric"
+    )
+
+    def contexts(self, config: RunConfig) -> dict[float, int]:
+        """Length factor → tokens of context, as far as the position encoding is defined; empty
+        where only n_ctx is asked for.
+        """
+        lengths = (
+            {}
+            if self.lengths == (1.0,)
+            else {factor: round(factor * config.n_ctx) for factor in self.lengths}
+        )
+        limit = config.longest_context
+        return {
+            factor: length for factor, length in lengths.items() if limit is None or length <= limit
+        }
+
+    def passes(self, config: RunConfig) -> float:
+        """How often a run's evaluations read the held-out tokens, in all; linear probes are left
+        out.
+        """
+        probes = 1 + len(self.probe.ratio) if config.part("objective").masks else 0
+        return self.points + sum(self.contexts(config)) + probes
+
+    def finals(self, config: RunConfig) -> list[tuple[str, float]]:
+        """The finals, as (name, at), that are asked of a run."""
+        names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
+        names += [("loss_at_length", factor) for factor in self.contexts(config)]
+        if config.part("objective").masks:
+            names += [
+                (name, ratio)
+                for name in ("probe_loss", "probe_accuracy")
+                for ratio in self.probe.ratio
+            ]
+            names.append(("pseudo_perplexity", 0.0))
+        return names + [(name, 0.0) for name in self.downstream]

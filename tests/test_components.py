@@ -1,0 +1,234 @@
+"""Components: what the catalogue refuses, fields of their own, and sizes that are counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_cases import ONE_FACTOR, ONE_FACTOR_IDS, small
+from torch import Tensor, nn
+from training import config, run
+
+import ablate
+from ablate import sizes
+from ablate.components import CATALOGUE, Counts, Field, forget
+from ablate.components.mlp import Activation
+from ablate.components.norm import Norm
+from ablate.components.position import Position
+from ablate.config import RunConfig
+from ablate.errors import AblateError
+from ablate.kinds import kind
+from ablate.kinds.transformer import config_of, run_of
+from ablate.model.position import Position as PositionModule
+from ablate.model.transformer import Transformer
+from ablate.plan import plan
+from ablate.study.parse import parse
+
+
+class Slope(nn.Module):
+    """A norm without a norm: one weight a channel and one matrix, which `Silent` does not state."""
+
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(pack, width))
+        self.fan_in = width
+        self.weight = nn.Parameter(torch.full((pack, width, width), torch.nan))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = x.flatten(1, -2) @ self.weight.to(x.dtype).mT
+        return mixed.view(x.shape) * self.gain.view(len(self.gain), *[1] * (x.ndim - 2), -1)
+
+
+class Silent(Norm):
+    """A norm that does not state its sizes."""
+
+    module = f"{__name__}:Slope"
+
+
+class Wrong(Norm):
+    """A norm that states wrong sizes."""
+
+    module = f"{__name__}:Slope"
+
+    def sizes(self, config: Any, width: int) -> Counts:
+        return Counts(params=width)
+
+
+class Window(PositionModule):
+    """A bias that hides keys further back than the run's `window`."""
+
+    def __init__(self, config: RunConfig, pack: int, width: int) -> None:
+        super().__init__(config, pack, width)
+        self.window: int = config.window  # type: ignore[attr-defined]
+
+    def bias(self, length: int) -> Tensor:
+        index = torch.arange(length)
+        far = (index[:, None] - index) >= self.window
+        return torch.zeros(1, 1, length, length).masked_fill(far, -torch.inf)
+
+
+class Windowed(Position):
+    """A position encoding with a hyper-parameter of its own."""
+
+    module = f"{__name__}:Window"
+    fields = (Field("window", int, 8, "How far back a position attends."),)
+
+    def check(self, config: Any) -> None:
+        if config.window < 1:
+            raise AblateError(f"window = {config.window} attends to nothing; give 1 or more")
+
+    def sizes(self, config: Any, width: int) -> Counts:
+        return Counts()
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """Three levels for the time of a test."""
+    ablate.level("norm_kind", "silent", meaning="a norm", aliases=("quiet",))(Silent)
+    ablate.level("norm_kind", "wrong", meaning="a norm")(Wrong)
+    ablate.level("position", "windowed", meaning="a window")(Windowed)
+    yield
+    forget("norm_kind", "silent")
+    forget("norm_kind", "wrong")
+    forget("position", "windowed")
+
+
+# -- registering -----------------------------------------------------------------------------------
+
+
+def clashing(name: str) -> type[Activation]:
+    return type("Clashing", (Activation,), {"fields": (Field(name, float, 1.0, "A number."),)})
+
+
+@pytest.mark.parametrize(
+    ("factor", "name", "made", "said"),
+    [
+        ("norm_kind", "silent", Silent, ["norm_kind", "'silent'", "test_components.Silent"]),
+        ("norm_kind", "quiet", Silent, ["norm_kind", "'quiet'", "'silent'"]),
+        ("topology", "5", Silent, ["topology", "norm_kind"]),
+        ("activation", "relu", clashing("slope"), ["activation", "'relu'", "components.mlp.Relu"]),
+        ("activation", "scaled", clashing("lr"), ["'scaled'", "'lr'", "Peak learning rate"]),
+        ("activation", "scaled", clashing("window"), ["'window'", "How far back"]),
+        ("activaton", "scaled", clashing("slope"), ["activaton", "activation"]),
+        ("d_model", "wide", clashing("slope"), ["d_model", "activation"]),
+    ],
+)
+def test_a_level_that_cannot_be_registered_is_refused(
+    factor: str, name: str, made: Any, said: list[str]
+) -> None:
+    before = {name: row.names for name, row in CATALOGUE.items()}
+    with pytest.raises(AblateError) as error:
+        ablate.level(factor, name, meaning="a level")(made)
+    assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
+    assert {name: row.names for name, row in CATALOGUE.items()} == before
+
+
+def test_a_registered_level_is_found_by_name_and_alias() -> None:
+    assert ablate.factor("norm_kind").names[-2:] == ["silent", "wrong"]
+    assert small(norm_kind="quiet").norm_kind == "silent"
+    assert isinstance(small(norm_kind="quiet").part("norm_kind"), Silent)
+
+
+# -- fields of a component -------------------------------------------------------------------------
+
+
+def test_a_components_own_field_is_a_field_of_runs_that_choose_it() -> None:
+    plain, windowed = small(), small(position="windowed", window=5)
+    assert small(window=5) == plain and "window" not in plain.model_dump()
+    assert windowed.model_dump()["window"] == 5 and small(position="windowed").window == 8
+    assert RunConfig(**windowed.model_dump(mode="json")) == windowed
+    assert config_of(run_of(windowed)) == windowed
+
+
+def test_a_components_own_field_enters_the_key_where_it_is_not_the_default() -> None:
+    keys = [small(position="windowed", **own).key for own in ({}, {"window": 8}, {"window": 5})]
+    assert keys[0] == keys[1] != keys[2]
+    runs = [run_of(small(position="windowed", window=window)) for window in (8, 5)]
+    assert [one.key for one in runs] == [keys[0], keys[2]]
+
+
+@pytest.mark.parametrize(("value", "said"), [("wide", "wide"), (0, "0 attends"), (2.5, "2.5")])
+def test_a_wrong_value_of_an_own_field_is_refused(value: object, said: str) -> None:
+    with pytest.raises(AblateError, match=said) as error:
+        small(position="windowed", window=value)
+    assert "window" in str(error.value)
+
+
+def test_an_own_field_changes_what_is_trained() -> None:
+    beside = {"position": "windowed", "steps": 5}
+    (one,), (same,), (other,) = (
+        run(config(**beside, **own)) for own in ({}, {"window": 8}, {"window": 1})
+    )
+    assert one.curve() == same.curve() != other.curve()
+
+
+def test_a_study_may_vary_an_own_field(tmp_path: Path) -> None:
+    study = """
+        name = "windows"
+        question = "How far back?"
+        seeds = 1
+        [base]
+        position = "windowed"
+        tokens = "16K"
+        [factors]
+        window = [8, "2K"]
+    """
+    made = plan(parse(study, tmp_path / "windows.toml"))
+    assert [cell.label for cell in made.cells] == ["window=8", "window=2K"]
+    assert [planned.run.fields["window"] for planned in made.runs] == [8, 2000]
+    assert kind("transformer").fields["window"].default == 8
+    with pytest.raises(AblateError, match="window"):
+        plan(parse(study.replace("windowed", "rotary"), tmp_path / "windows.toml"))
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", [changed for _, _, _, changed in ONE_FACTOR], ids=ONE_FACTOR_IDS)
+def test_what_is_counted_is_what_components_state(of: RunConfig) -> None:
+    """Parameters and FLOPs of each part of a model."""
+    stated, counted = sizes._stated(of), sizes._measured(sizes._shape(of))
+    for part in ("block", "body", "rest"):
+        a, b = getattr(stated, part), getattr(counted, part)
+        assert (a.params, a.flops) == (b.params, b.flops), part
+
+
+def test_a_component_that_does_not_state_its_sizes_is_counted() -> None:
+    of = small(norm_kind="silent", n_layer=3)
+    model = Transformer(of)
+    width = of.d_model
+    assert sizes.count(of).params == model.n_params
+    norms = 2 * of.n_layer + 1
+    assert (
+        model.n_params
+        == Transformer(small(norm_kind="rmsnorm", n_layer=3)).n_params + norms * width**2
+    )
+    plain = sizes.count(small(norm_kind="rmsnorm", n_layer=3))
+    assert sizes.count(of).flops_per_token == plain.flops_per_token + norms * 2 * width**2
+    assert sizes.count(of).body - plain.body == norms * width**2
+    wide = of.model_copy(update={"n_layer": 7, "n_vocab": 50, "d_mlp": 40})
+    assert sizes.count(wide).params == Transformer(wide).n_params
+
+
+def test_a_model_of_another_size_than_planned_is_refused() -> None:
+    with pytest.raises(AblateError, match="were planned") as error:
+        run(config(norm_kind="wrong"))
+    said = str(error.value)
+    of = config(norm_kind="wrong")
+    assert f"{Transformer(of).n_params:,}" in said and f"{sizes.count(of).params:,}" in said
+    assert "norm_kind = 'wrong'" in said
+    (events,) = run(config(norm_kind="silent", steps=2))
+    assert events.end["status"] == "complete"
+
+
+def test_the_catalogue_is_known_without_torch() -> None:
+
+    code = "import sys, ablate; ablate.factor('norm_kind'); import ablate.sizes as s;"
+    code += "from ablate.config import RunConfig as R; s.count(R()); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
