@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import IntegrityError
-from store_plans import do_all, execute, fresh, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, fresh, plan_of, rows, train
 
 from ablate import store
 from ablate.errors import AblateError
@@ -130,7 +130,7 @@ def test_a_worker_knows_no_database() -> None:
 @pytest.mark.parametrize("status", ["failed", "stopped", "oom", "dead"])
 def test_what_a_closed_attempt_writes_is_not_ingested(tmp_path: Path, status: str) -> None:
     with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
-        (claim,) = runs.claim(db, register.register(db, plan_of()), owner, 1)
+        (claim,) = claim_next(db, register.register(db, plan_of()), owner, 1)
         assert runs.finish(db, claim.attempt_id, status)
         train(claim)
         assert ingest(db, claim.attempt_id) == []
@@ -179,7 +179,7 @@ def test_a_call_that_fails_at_its_end_changes_nothing(
             elif call == "claim":
                 attempts = iter([runs._attempt, _cut])  # the second of two
                 patch.setattr(runs, "_attempt", lambda *args: next(attempts)(*args))
-                runs.claim(db, 2, owner, 2)
+                claim_next(db, 2, owner, 2)
             elif call == "forget":
                 execute(db.path, CUT)
                 forget(db, "wiring")

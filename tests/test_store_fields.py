@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import do_all, execute, fresh, plan_of, rows
+from store_plans import claim_next, do_all, execute, fresh, plan_of, rows
 
 from ablate import kinds
 from ablate.errors import AblateError
@@ -92,7 +92,7 @@ def test_runs_of_another_kind_are_claimed_measured_and_merged(
 ) -> None:
     with fresh(tmp_path / "a.db") as db, runs.Owner.here(db) as owner:
         study = register.register(db, sorting)
-        (claim,) = runs.claim(db, study, owner, 1)
+        (claim,) = claim_next(db, study, owner, 1)
         assert claim.run.kind == "sorting" and claim.run.fields["algorithm"] == "quick, then merge"
         assert (
             claim.run.key == rows(db.path, "SELECT key FROM run WHERE id = ?", claim.run_id)[0][0]
@@ -113,7 +113,7 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(register, "run_of", lambda c: child if c == second.config else parent)
     with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
         study = register.register(db, plan)
-        claims = runs.claim(db, study, owner, 2)
+        claims = claim_next(db, study, owner, 2)
         assert {claim.run.key for claim in claims} == {parent.key, child.key}
         assert {claim.run.parent for claim in claims} == {"", parent.key}
 

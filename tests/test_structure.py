@@ -36,6 +36,7 @@ ORDER = [
         "launch",
         "stats",
         "tune",
+        "study_run",
         "results",
         "scaling",
         "analysis",
