@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import random
+import re
 import signal
 import sqlite3
 import statistics
