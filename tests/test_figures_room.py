@@ -73,12 +73,7 @@ def effects(label: str) -> Axes:
     names = pd.Categorical(["a level with a long name", "another, as long a name"])
     frame = pd.DataFrame(
         rows
-        | {
-            "level": names.astype(str),
-            "cell": ["a", "b"],
-            "family": "f",
-            "baseline_level": "base",
-        }
+        | {"level": names.astype(str), "cell": ["a", "b"], "family": "f", "baseline_level": "base"}
     )
     none = pd.DataFrame(columns=["family", "cell", "seed", "difference"]).astype(
         {"difference": float}

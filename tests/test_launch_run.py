@@ -89,10 +89,9 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub was told to fail", output)
 
     assert launch(plan, path)[0].exit_code == 1
-    assert [how for how, _ in attempts(path, stub_worker.RAISES)] == [
-        "failed",
-        "failed",
-    ], "run again, it has one more try"
+    assert [how for how, _ in attempts(path, stub_worker.RAISES)] == ["failed", "failed"], (
+        "run again, it has one more try"
+    )
     assert rows(path, "SELECT count(*) FROM attempt") == [(4,)]
 
 

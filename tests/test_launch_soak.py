@@ -165,10 +165,9 @@ def killed_until_complete(
     run = Command(study, path, "impatient_worker", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
-            assert code in (
-                -signal.SIGKILL,
-                1,
-            ), code  # 1: a run whose worker was killed three times
+            assert code in (-signal.SIGKILL, 1), (
+                code
+            )  # 1: a run whose worker was killed three times
             run = Command(study, path, "impatient_worker", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:

@@ -85,10 +85,7 @@ def test_several_processes_write_the_bytes_that_one_writes(
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_an_error_in_a_figure_is_raised_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    threads: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], threads: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     with pytest.raises(ZeroDivisionError, match="a figure of nothing"):

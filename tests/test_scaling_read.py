@@ -245,10 +245,7 @@ def test_a_perplexity_is_asked_about_and_its_logarithm_fitted(write: Write) -> N
     )
     found = read(path, n="n", loss="log(C4 PPL)")
     assert found.loss == pytest.approx(np.log([90, 60, 50])) and not found.notes
-    with pytest.raises(
-        AblateError,
-        match=re.escape("log(loss)") + ".* 0.9",
-    ):
+    with pytest.raises(AblateError, match=re.escape("log(loss)") + ".* 0.9"):
         read(write("n,loss\n1,2\n2,0.9\n"), n="n", loss="log(loss)")
 
 

@@ -377,11 +377,7 @@ def test_a_grid_that_cannot_be_told_apart_is_refused() -> None:
         for term in stats.grid_effects(
             frame.value.to_numpy(), factors, frame.seed, interactions=1
         ).terms
-    ] == [
-        "seed",
-        "a",
-        "b",
-    ]
+    ] == ["seed", "a", "b"]
     one_seed = frame[frame.seed == 0]
     with pytest.raises(AblateError, match="add seeds"):
         stats.grid_effects([1, 2, 3, 4, 5, 6], {"a": one_seed.a, "b": one_seed.b}, one_seed.seed)

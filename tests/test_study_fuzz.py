@@ -140,10 +140,7 @@ EXPLOSIONS = {
         PLAIN.replace("seeds = 2", f"seeds = {[*range(20_000)]}"),
         "2 cells × 20,000 seeds",
     ),
-    "a list of levels": (
-        PLAIN + f"lr = {[*range(1, 20_000)]}",
-        "more than 4,096 cells",
-    ),
+    "a list of levels": (PLAIN + f"lr = {[*range(1, 20_000)]}", "more than 4,096 cells"),
     "a file of 10^7 levels": (
         PLAIN + "lr = [" + "1," * 10**7 + "]",
         "larger than a study file ever is",
@@ -159,10 +156,7 @@ EXPLOSIONS = {
     "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: points = "),
     "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "is listed twice"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
-    "a number of 30,000 digits": (
-        PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]",
-        "line 9: lr = ",
-    ),
+    "a number of 30,000 digits": (PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]", "line 9: lr = "),
     "a wide model": (
         PLAIN.replace("d_model = 64", "d_model = 64\nd_mlp = 1e29"),
         "line 6: d_mlp = ",

@@ -158,10 +158,9 @@ def test_widening_ends_and_says_so() -> None:
     up = walk(lambda lr: -lr)[-1]
     assert (up.best, up.at_edge) == (rate(LADDER, 4 + WIDEST), True)
     nothing = walk(lambda lr: math.inf)[-1]
-    assert (nothing.best, nothing.at_edge) == (
-        rate(LADDER, -WIDEST),
-        True,
-    ), "where all diverge, the lowest that was tried"
+    assert (nothing.best, nothing.at_edge) == (rate(LADDER, -WIDEST), True), (
+        "where all diverge, the lowest that was tried"
+    )
 
 
 def test_of_equal_costs_the_lowest_rate_is_best() -> None:

@@ -222,13 +222,7 @@ def _plot(runs: Sequence[RunDetails], path: Path) -> None:
     if series is None:
         raise AblateError("--plot: the two runs have no loss curve in common")
     rows: list[dict[str, Any]] = [
-        {
-            "arm": f"run {run.id}",
-            "run": run.id,
-            "step": tokens,
-            "tokens": tokens,
-            "value": value,
-        }
+        {"arm": f"run {run.id}", "run": run.id, "step": tokens, "tokens": tokens, "value": value}
         for run in runs
         for tokens, value in run.curves[series].items()
     ]

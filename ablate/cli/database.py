@@ -66,8 +66,7 @@ def upgrade(db: Db = None) -> None:
 @app.command(cls=Command)
 def check(
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Repair what can be; no measured number is deleted."),
+        bool, typer.Option("--repair", help="Repair what can be; no measured number is deleted.")
     ] = False,
     db: Db = None,
 ) -> None:

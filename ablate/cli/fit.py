@@ -26,8 +26,7 @@ def fit(
         typer.Argument(metavar="[STUDY]", help="A study in the database.", show_default=False),
     ] = None,
     group: Annotated[
-        list[str],
-        option("The factor, or columns, whose levels get a curve each.", metavar="NAME"),
+        list[str], option("The factor, or columns, whose levels get a curve each.", metavar="NAME")
     ] = [],  # noqa: B006
     form: Annotated[
         str,

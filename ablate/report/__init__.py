@@ -228,11 +228,7 @@ def _grids(figure_set: FigureSet, data: ReportData) -> Section:
     context = [figure for figure in shown if not figure.name.startswith("probe-")]
     title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))
     return Section(
-        "grids",
-        sentence(title),
-        paragraphs=masked,
-        figures=shown,
-        tables=_full(probes.grid(data)),
+        "grids", sentence(title), paragraphs=masked, figures=shown, tables=_full(probes.grid(data))
     )
 
 

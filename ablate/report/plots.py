@@ -153,9 +153,7 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     frame = pd.DataFrame(
         {
             factor: pd.Categorical(
-                _level(data.good, data, factor),
-                categories=_in_order(data, factor),
-                ordered=True,
+                _level(data.good, data, factor), categories=_in_order(data, factor), ordered=True
             )
             for factor in (x, y)
         }

@@ -129,15 +129,7 @@ def rates(data: ReportData) -> Table:
         " compared, before any compared run used it. Sensitivity: the mean over the study file's"
         " rates of min(loss, ln n_vocab) less the least of them, in nats per token (Wortsman et"
         " al. 2023).",
-        (
-            "group",
-            "chosen",
-            "rates tried",
-            "diverged",
-            data.labels.phrase,
-            "sensitivity",
-            "cells",
-        ),
+        ("group", "chosen", "rates tried", "diverged", data.labels.phrase, "sensitivity", "cells"),
         tuple(rows),
         "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates,"
         " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"
