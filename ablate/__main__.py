@@ -1,6 +1,4 @@
-"""The command `ablate`, also as `python -m ablate`: a process whose standard streams may be closed,
-and which Ctrl-C may end.
-"""
+"""The command `ablate` (`python -m ablate`): closed streams and Ctrl-C are handled here."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it with exit code 130 and without a word, during the
-    imports and the exit too.
-    """
+    """Run the command line; Ctrl-C ends it silently with exit code 130, even during imports."""
     open_streams()
     heeds = (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -39,14 +35,12 @@ def main() -> None:
 
 
 def leave(*_: object) -> None:
-    """End at once: Python would wait for threads, such as one that imports what is wanted later."""
+    """Exit at once: Python would wait for threads, such as one that still imports modules."""
     os._exit(INTERRUPTED)
 
 
 def open_streams() -> None:
-    """Let closed standard streams lead nowhere: printing must not fail, nor another file come to
-    stand in their place.
-    """
+    """Open closed standard streams on /dev/null, so that no other file takes their number."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so the stream's own

@@ -1,6 +1,4 @@
-"""What a study can be decided by: the measured numbers, their units and which way is better. One
-table; no torch.
-"""
+"""The numbers that can decide a study, their units and which direction is better; no torch."""
 
 from __future__ import annotations
 
@@ -12,15 +10,13 @@ from ablate.errors import AblateError, unknown
 
 @dataclass(frozen=True)
 class Metric:
-    """A final number of a run. `at` says what a parameter behind "@" means, "" for a metric that
-    has none.
-    """
+    """A final number of a run."""
 
     name: str
     goal: str  # "min" | "max"
     unit: str
     meaning: str
-    at: str = ""
+    at: str = ""  # what a parameter after "@" means, "" if it has none
     downstream: bool = False  # a linear probe on frozen features
 
 

@@ -1,6 +1,4 @@
-"""How numbers with a size, and lists of words, are written: the same on a terminal, in a table and
-on an axis.
-"""
+"""Format of numbers with a size and of lists of words, the same on terminal, table and axis."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def power(value: float) -> str:
 
 
 def known(value: float | None, write: Callable[[float], str]) -> str:
-    """A number as `write` writes it; "unknown" for None.
+    """Return a number as `write` formats it; "unknown" for None.
 
     >>> known(12_345, count), known(None, count)
     ('12.3k', 'unknown')

@@ -1,6 +1,4 @@
-"""The command line. Commands are thin and import what they use when they run: `ablate --help` loads
-typer alone.
-"""
+"""The command line. `ablate --help` loads typer only: a command imports what it uses."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ def _options(
 
 
 def main() -> None:
-    """The command `ablate`. What the user can put right is one line on standard error and exit code
-    2.
-    """
+    """Run the command `ablate`; a user's mistake is one line on standard error and exit code 2."""
     try:
         with output.written(), complete.words_of_bash():
             app()

@@ -14,8 +14,9 @@ from ablate.launch.devices import KINDS
 
 @contextlib.contextmanager
 def words_of_bash() -> Iterator[None]:
-    """Bash breaks words at "=". Typer gets "topology=serial" whole, and what follows the "=" is
-    offered.
+    """Join the words that bash breaks at "=": Typer gets "topology=serial" as one word.
+
+    Bash is offered what follows the "=".
     """
     if os.environ.get("_ABLATE_COMPLETE") != "complete_bash":
         yield
@@ -40,7 +41,7 @@ def words_of_bash() -> Iterator[None]:
 
 
 def studies(incomplete: str) -> list[str]:
-    """Study files below the folder, and the names of those in studies/."""
+    """Return the study files in this folder, and the names of those in studies/."""
     names = [path.stem for path in Path("studies").glob("*.toml")]
     files = [
         str(path)
@@ -51,7 +52,7 @@ def studies(incomplete: str) -> list[str]:
 
 
 def stored(incomplete: str) -> list[str]:
-    """Studies in the database; none where it cannot be read."""
+    """Return the studies in the database; none if it cannot be read."""
     from ablate import store
     from ablate.errors import AblateError
     from ablate.store.names import studies
@@ -64,7 +65,7 @@ def stored(incomplete: str) -> list[str]:
 
 
 def questions(incomplete: str) -> list[str]:
-    """Names of the catalogue of queries."""
+    """Return the names of the stored queries."""
     from ablate.store.questions import QUESTIONS
 
     return [name for name in QUESTIONS if name.startswith(incomplete)]
@@ -75,14 +76,14 @@ def sizes(incomplete: str) -> list[str]:
 
 
 def factors(incomplete: str) -> list[str]:
-    """Names of the catalogue."""
+    """Return the names of the factors."""
     from ablate.components import CATALOGUE
 
     return [name for name in CATALOGUE if name.startswith(incomplete)]
 
 
 def levels(incomplete: str) -> list[str]:
-    """ "topo" → "topology="; "topology=serial,par" → "topology=serial,parallel"."""
+    """Complete "topo" to "topology=", and "topology=serial,par" to "topology=serial,parallel"."""
     from ablate.components import CATALOGUE
 
     name, equals, given = incomplete.partition("=")

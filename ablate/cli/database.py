@@ -53,7 +53,7 @@ def path(db: Db = None) -> None:
 
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
-    """Upgrade an older database to this version; a backup is kept beside it."""
+    """Upgrade an older database to this version; a backup is kept next to it."""
     from ablate import store
 
     require(db)

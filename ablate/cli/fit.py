@@ -71,9 +71,7 @@ def fit(
     ] = None,
     db: Db = None,
 ) -> None:
-    """Fit scaling curves with intervals and a held-out check, and compare the curves of a factor's
-    levels.
-    """
+    """Fit scaling curves with intervals and a held-out check; compare a factor's levels."""
     from ablate.errors import AblateError
 
     if (study is None) is (csv is None):

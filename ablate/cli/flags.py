@@ -1,6 +1,4 @@
-"""Options and commands whose help shows `--force`, not `--force <bool>`, and STUDY, not STUDY
-`<str>`.
-"""
+"""Options and commands with short help: `--force`, not `--force <bool>`; STUDY, not `<str>`."""
 
 from __future__ import annotations
 

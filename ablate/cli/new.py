@@ -141,9 +141,7 @@ def _start(origin: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _by_option(path: Path, text: str) -> Iterator[None]:
-    """Complaints about `text`, which is not written to `path` yet: options and keys in the place of
-    its lines.
-    """
+    """Name options and keys instead of lines in errors about `text`, which is not yet in `path`."""
     from ablate.errors import AblateError
 
     lines = text.splitlines()

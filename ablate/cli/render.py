@@ -30,9 +30,7 @@ Db = Annotated[
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Standard output, by way of `file` where one is given: as wide as the terminal, or wide enough
-    for tables in a pipe.
-    """
+    """Return standard output or `file`, as wide as the terminal; in a pipe, as tables need."""
     from rich.console import Console
 
     return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
@@ -57,9 +55,16 @@ def table(
     widths: Sequence[int | None] | None = None,
     spare: Sequence[str] = (),
 ) -> Table:
-    """A plain table; columns named in `right` hold numbers, which are not broken. Where the
-    terminal is too narrow, columns are left out in the order of `spare`. Text is never read as
-    markup, and controls in it are escaped.
+    """Return a plain table.
+
+    Text is never read as markup, and control characters in it are escaped.
+
+    Args:
+        headings: Names of the columns.
+        rows: Cells of each row.
+        right: Columns of numbers, which are not broken.
+        widths: Width of each column in characters, None for as wide as needed.
+        spare: Columns to leave out, in this order, if the terminal is too narrow.
     """
     from rich import box
     from rich.table import Table

@@ -1,3 +1,1 @@
-"""From tokens to what a model sees: batches in their order, objectives, and passages for linear
-probes.
-"""
+"""From tokens to a model's input: batches in order, objectives, passages for linear probes."""

@@ -1,7 +1,7 @@
-"""Frames → matplotlib Axes: one function a figure. Colour-blind-safe, at the width of a paper's
-column, units on the axes.
+"""Draw tidy frames with matplotlib, one function a figure.
 
-Every function takes a tidy frame, draws on `ax` or on a figure of its own, and returns the Axes.
+Figures are colour-blind-safe, as wide as a paper's column, with units on the axes. Every function
+draws on `ax`, or on a figure of its own, and returns the Axes.
 """
 
 from ablate.figures.compare import effects, heat, ordered

@@ -1,6 +1,4 @@
-"""Figures that compare levels: effects by stratum, the metric over an ordered factor, a heat map of
-two factors.
-"""
+"""Figures that compare levels: effects, the metric over an ordered factor, a heat map of two."""
 
 from __future__ import annotations
 
@@ -32,11 +30,17 @@ def effects(
     goal: str = "min",
     ax: Axes | None = None,
 ) -> Axes:
-    """Every level against its baseline, one row each, under the heading of its family.
+    """Draw the effect of every level against its baseline, one row each, by family.
 
-    effects: `ablate.effects(study)`. pairs: `ablate.results.pairs(study)`, columns family, cell,
-    seed, difference; each pair is a faint point. A thick line is the 95% t-interval; a filled mark
-    is significant after Holm's correction, a hollow one is not.
+    A thick line is the 95% t-interval, a faint point a pair. A filled mark is significant after
+    Holm's correction, a hollow one is not.
+
+    Args:
+        effects: `ablate.effects(study)`.
+        pairs: `ablate.results.pairs(study)`: family, cell, seed, difference.
+        label: Name of the x axis.
+        goal: "min" or "max": which direction is better.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
@@ -79,7 +83,7 @@ class _Group:
 
     @property
     def height(self) -> float:
-        """In rows, with the room below."""
+        """The height in rows, with the space below."""
         return sum(map(_height, (self.heading, *(name for name, _ in self.rows)))) + 0.35
 
 
@@ -149,9 +153,7 @@ def _heading(ax: Axes, y: float, text: str) -> None:
 
 
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
-    """The range of the axis: everything, but for levels so far out that the others could not be
-    told apart.
-    """
+    """Return the range of the x axis, without levels so far out that they would hide the others."""
     reach = effects[["lo", "hi", "mean"]].abs().max(axis=1)
     keep = effects[style.near(list(reach))]
     if keep.empty:
@@ -165,9 +167,7 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 
 
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
-    """One level: its pairs, its interval and its mean; an arrow with the value where it lies beyond
-    the axis.
-    """
+    """Draw pairs, interval and mean of one level; an arrow with its value if it is off the axis."""
     shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
     beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
@@ -228,13 +228,20 @@ def ordered(
     label: str = "metric",
     ax: Axes | None = None,
 ) -> Axes:
-    """A metric over a factor whose levels are numbers (mask ratio, heads), one line for each value
-    of `hue`.
+    """Draw a metric over a numeric factor (mask ratio, heads), one line for each value of `hue`.
 
-    frame: one row a run, numeric columns x and y. A mark is the mean over seeds, with its 95%
-    t-interval from three seeds on; a faint point is a run. Lines stand a little apart, so that
-    intervals at one x do not hide each other. The y axis fits runs and intervals: that of three
-    runs, the widest, is not three times as wide as they lie apart.
+    A mark is the mean over seeds, with its 95% t-interval from three seeds on; a faint point is a
+    run. Lines are shifted a little, so that intervals at one x do not hide each other. The y axis
+    fits runs and intervals; the interval of three runs, the widest, is less than three times as
+    wide as their range.
+
+    Args:
+        frame: One row a run, with numeric columns x and y.
+        x: Column of the factor.
+        y: Column of the metric.
+        hue: Column whose values get a line each, None for one line.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[x].astype(float)) & np.isfinite(frame[y].astype(float))]
@@ -269,8 +276,9 @@ def ordered(
 
 
 def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
-    """An x axis about `x`, with `room` as a share of its range at both ends, set before anything is
-    drawn: what stands aside of its place does not stretch it well.
+    """Fit the x axis to `x`, with `room` as a share of its range at both ends.
+
+    This comes before drawing: matplotlib does not allow for shifted lines when it scales an axis.
     """
     if log:
         ax.set_xscale("log")
@@ -347,10 +355,18 @@ def heat(
     label: str = "metric",
     ax: Axes | None = None,
 ) -> Axes:
-    """The mean of `value` in every combination of two factors; empty where no run counts.
+    """Draw the mean of `value` for every combination of two factors; empty if no run counts.
 
-    frame: one row a run. The colours tell apart the cells near each other; one far out has the
-    colour of the end, and its number.
+    The colours cover the cells near each other; a cell far from them has the colour of the end, and
+    its number.
+
+    Args:
+        frame: One row a run.
+        x: Column of the factor across.
+        y: Column of the factor down.
+        value: Column to average.
+        label: Name of the colour bar.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         table = frame.pivot_table(
@@ -410,8 +426,6 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
 
 
 def _digits(values: np.ndarray) -> int:
-    """Decimals that tell the cells near each other apart: two digits of their range, at most five
-    decimals.
-    """
+    """Return decimals for the cells near each other: two digits of their range, at most five."""
     low, high = _middle(values)
     return min(5, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3

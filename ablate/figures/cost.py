@@ -19,10 +19,19 @@ def pareto(
     label: str = "metric",
     ax: Axes | None = None,
 ) -> Axes:
-    """Each arm's mean metric against its mean seconds a run; the line joins those of `front`.
+    """Draw each arm's mean metric against its mean seconds a run; a line joins those of `front`.
 
-    frame: one row a run, columns x, y, `hue`. A thin line is from an arm's fastest to its slowest
-    run. The y axis fits the arms near each other; the legend gives the value of another.
+    A thin line runs from an arm's fastest to its slowest run. The y axis fits the arms near each
+    other; the legend gives the value of any other.
+
+    Args:
+        frame: One row a run, with columns x, y and `hue`.
+        x: Column of the cost.
+        y: Column of the metric.
+        hue: Column of the arm.
+        goal: "min" or "max": which direction of y is better.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
@@ -95,8 +104,9 @@ def front(
     hue: str = "arm",
     goal: str = "min",
 ) -> list[str]:
-    """The arms that no other beats in both means; none where the runs of one of them overlap in x
-    with those of another arm.
+    """Return the arms that no other arm beats in both means.
+
+    None if the runs of one of them overlap in x with those of another arm.
     """
     arms = frame.groupby(hue, observed=True)
     means, low, high = (
@@ -110,9 +120,7 @@ def front(
 
 
 def undominated(cost: np.ndarray, metric: np.ndarray, goal: str) -> np.ndarray:
-    """Which points [n] no other beats in one of cost and metric while being as good in the
-    other.
-    """
+    """Return which points [n] no other beats in one of cost and metric and equals in the other."""
     value = metric if goal == "min" else -metric
     no_worse = (cost[:, None] <= cost) & (
         value[:, None] <= value

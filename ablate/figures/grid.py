@@ -1,6 +1,4 @@
-"""Along which lines L(N, D) is drawn over one resource: those of the grid that runs stand on, or a
-few where there is none.
-"""
+"""The lines along which L(N, D) is drawn over one resource: those of the runs' grid, or a few."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ Line = dict[str, np.ndarray]  # n, d and c at the points of a line, or the one r
 
 
 def along(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[Line]:
-    """The lines over x ("n", "d" or "c") through the runs of one curve, at `POINTS` places each."""
+    """Return lines over x ("n", "d" or "c") through the runs of one curve, `POINTS` points each."""
     columns = {name: part[name].to_numpy(float) for name in ("n", "d", "c") if name in part}
     if len(fitted.form.columns) == 1:
         yield from _through(columns, np.zeros(len(part), int), x)
@@ -32,19 +30,19 @@ def along(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[Line]:
 
 
 def gridless(part: pd.DataFrame, x: str) -> bool:
-    """Whether no resource has so few values that a line at each could be drawn over x."""
+    """Return whether every resource has too many values for a line at each."""
     return len(levels(_grouping(part, x)[1])) > MOST_LINES
 
 
 def at_what(part: pd.DataFrame, x: str) -> str:
-    """What the lines are at: "each budget", "each size", "some sizes"."""
+    """Return what the lines are at: "each budget", "each size", "some sizes"."""
     if gridless(part, x):
         return "some token counts" if x == "n" else "some sizes"
     return f"each {_grouping(part, x)[0]}"
 
 
 def called(line: Line, part: pd.DataFrame, x: str) -> str:
-    """The value that a line is at, as it is written beside it."""
+    """Return the value that a line is at, as the figure shows it."""
     kind = "number of tokens" if x == "n" and gridless(part, x) else _grouping(part, x)[0]
     if kind == "budget":
         return units.power(float(f"{line['c'].mean():.2g}"))
@@ -54,8 +52,9 @@ def called(line: Line, part: pd.DataFrame, x: str) -> str:
 
 
 def _grouping(part: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
-    """What tells the lines over x apart, and its value for every run: over N whatever of the grid
-    has the fewest values.
+    """Return what separates the lines over x, and its value for every run.
+
+    Over N this is the property of the grid with the fewest values.
     """
     n, d, c = (part[name].to_numpy(float) for name in ("n", "d", "c"))
     if x != "n":
@@ -81,8 +80,9 @@ def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
 
 
 def _among(fitted: Fit, columns: Line, x: str) -> Iterator[Line]:
-    """A line among each sixth of the runs, by size, or over N by tokens: at the middle of these, as
-    far as the runs reach.
+    """Return a line for each sixth of the runs, by size (over N by tokens), at the sixth's middle.
+
+    A line reaches as far as the runs.
     """
     other, k, gamma = "d" if x == "n" else "n", fitted.cost.k, fitted.cost.gamma
     for mine in np.array_split(np.argsort(columns[other]), FEW):

@@ -22,12 +22,19 @@ def rates(
     goal: str = "min",
     ax: Axes | None = None,
 ) -> Axes:
-    """A metric over the learning rates that were tried, a line for each value of `hue`, with a ring
-    about the chosen rate.
+    """Draw a metric over the learning rates tried, a line for each value of `hue`.
 
-    frame: one row a run that ended, columns lr, status, y, `hue`. A mark is the mean over seeds; a
-    cross at the edge of the axis is a rate at which a run diverged. The y axis fits the better half
-    of the values.
+    A ring marks the chosen rate. A mark is the mean over seeds; a cross at the edge of the axis is
+    a rate at which a run diverged. The y axis fits the better half of the values.
+
+    Args:
+        frame: One row a run that ended, with columns lr, status, y and `hue`.
+        chosen: Value of `hue` → chosen rate.
+        y: Column of the metric.
+        hue: Column whose values get a line each.
+        label: Name of the y axis.
+        goal: "min" or "max": which direction of y is better.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         groups = list(style.arms(frame, hue))

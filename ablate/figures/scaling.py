@@ -1,6 +1,4 @@
-"""Figures of scaling curves: the loss over size, tokens and FLOPs, isoFLOP minima, the best split
-of a budget, residuals.
-"""
+"""Figures of scaling curves: loss over size, tokens, FLOPs; isoFLOP minima; splits; residuals."""
 
 from __future__ import annotations
 
@@ -42,14 +40,19 @@ def scaling(
     fits: Mapping[str, Fit] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The loss over one resource on two log axes, with the fitted curves, and what was held out
-    from a check of them.
+    """Draw the loss over one resource on two log axes, with the fitted curves.
 
-    frame: one row a run: n, d, c, loss, curve, held_out. fits: curve → its fit. L(N, D) is drawn
-    along the lines of the grid: over N at each budget, ratio or token count, whichever is the
-    fewest; over D and over C at each size; where runs stand on no grid, at a few token counts or
-    sizes. Over C also, thick, the lowest loss of a budget. Dotted: a fit without the runs that were
-    held out, which are hollow.
+    L(N, D) is drawn along the lines of the grid: over N at each budget, ratio or token count,
+    whichever has the fewest values; over D and over C at each size. Without a grid there are lines
+    at a few token counts or sizes. Over C a thick line is the lowest loss of a budget. Dotted
+    curves are fitted without the held-out runs, which are hollow.
+
+    Args:
+        frame: One row a run: n, d, c, loss, curve, held_out.
+        x: "n", "d" or "c".
+        label: Name of the y axis.
+        fits: Curve → its fit.
+        ax: Axes to draw on, None for a new figure.
     """
     fits = fits or {}
     with style.theme():
@@ -75,10 +78,13 @@ def scaling(
 def isoflop(
     found: IsoFlop, frame: pd.DataFrame, *, label: str = "loss", ax: Axes | None = None
 ) -> Axes:
-    """The loss over size in each budget, its Akima interpolation, and the minimum with its
-    interval.
+    """Draw the loss over size in each budget, its interpolation, and its minimum with interval.
 
-    frame: the runs of one curve: n, c, loss.
+    Args:
+        found: The minima of one curve.
+        frame: The runs of that curve: n, c, loss.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         names = [f"{units.power(float(f'{minimum.c:.2g}'))} FLOPs" for minimum in found.minima]
@@ -144,11 +150,18 @@ def frontier(
     which: str = "n",
     ax: Axes | None = None,
 ) -> Axes:
-    """The compute-optimal size (which = "n") or number of tokens ("d") over the budget.
+    """Draw the compute-optimal size or number of tokens over the budget.
 
     Marks and solid line: isoFLOP minima and their power law. Dashed line and band: the best split
-    of L(N, D). order: all curves, for their colours. ranges: curve → lowest and highest budget
-    measured.
+    of L(N, D).
+
+    Args:
+        isoflops: Curve → its minima.
+        fits: Curve → its fit.
+        order: All curves, which sets their colours.
+        ranges: Curve → lowest and highest budget measured.
+        which: "n" for size, "d" for tokens.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         shown = [name for name in order if name in isoflops or name in fits]
@@ -180,8 +193,12 @@ def frontier(
 
 
 def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> Axes:
-    """How far every run lies from its curve, in per cent of the loss. frame: as for `scaling`, with
-    a column residual.
+    """Draw how far every run is from its curve, in per cent of the loss.
+
+    Args:
+        frame: As for `scaling`, with a column residual.
+        x: "n", "d" or "c".
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         shown = list(style.arms(frame, "curve"))
@@ -298,9 +315,7 @@ def _last_fitted(fitted: Fit) -> float:
 def _label(
     ax: Axes, line: dict[str, np.ndarray], loss: np.ndarray, part: pd.DataFrame, x: str
 ) -> Annotation:
-    """The value that a line is at, where there is room: over D lines fall to the right, and leave
-    it at their start.
-    """
+    """Write the value that a line is at, if there is room: over D at the line's start."""
     at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
     place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
     return ax.annotate(

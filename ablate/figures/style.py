@@ -1,6 +1,4 @@
-"""What every figure shares: size, colours, fonts, ways to write numbers and names, and saving
-without a date.
-"""
+"""What all figures share: size, colours, fonts, the format of numbers and names, and saving."""
 
 from __future__ import annotations
 
@@ -69,17 +67,19 @@ _RC = {
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """The look of the figures; matplotlib's own settings come back afterwards."""
+    """Use the look of the figures; matplotlib's own settings are restored afterwards."""
     with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
         mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
         yield
 
 
 def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
-    """`ax`, or the axes of a new figure at column width, `height` inches high and higher by what a
-    legend below takes.
+    """Return `ax`, or the axes of a new figure of column width, with names wrapped to fit.
 
-    The names of its axes are wrapped where they would not fit the figure.
+    Args:
+        ax: Axes to draw on, None for a new figure.
+        height: Height in inches without the legend.
+        legend: Entries of a legend below, which makes the figure higher.
     """
     if ax is None:
         columns = np.array_split([1 + name.count("\n") for name in legend], _columns(legend))
@@ -93,13 +93,14 @@ def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
 
 
 def color(index: int) -> str:
-    """The colour of the index-th arm. The baseline, index 0, has the colour of the text."""
+    """Return the colour of an arm; the baseline, index 0, has the colour of the text."""
     return INK if index == 0 else PALETTE[(index - 1) % len(PALETTE)]
 
 
 def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """The arms that have rows: name, index of colour and dash (the same in every figure of an
-    ordered categorical), rows.
+    """Yield name, index and rows of each arm that has rows; the index sets its colour and dash.
+
+    An arm of an ordered categorical has the same index in every figure.
     """
     column = frame[hue]
     order = (
@@ -118,7 +119,7 @@ def marker(index: int) -> str:
 
 
 def dash(index: int) -> object:
-    """Solid for the first two arms, then in turn: arms of equal colour never share a dash."""
+    """Return the dash of a line: solid for the first two arms; equal colours differ in dash."""
     return DASHES[0] if index == 0 else DASHES[((index - 1) // 2) % len(DASHES)]
 
 
@@ -128,14 +129,16 @@ _FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def visible(text: object) -> str:
-    """`text` on one line, without the characters that XML forbids."""
+    """Return `text` on one line, without the characters that XML forbids."""
     return _FORBIDDEN.sub("�", " ".join(str(text).split()))
 
 
 def plain(text: object, width: int | None = None) -> str:
-    """`text` as matplotlib prints it as it is, on one line: dollars hold no mathematics.
+    """Return `text` on one line for matplotlib, with dollars that begin no mathematics.
 
-    With `width`, what is longer is cut in its middle.
+    Args:
+        text: What to print.
+        width: Most characters; the middle of a longer text is cut.
     """
     shown = visible(text)
     if width and len(shown) > width:
@@ -149,12 +152,11 @@ _FACTORS = re.compile(r"(^|, )[^,=]*=")
 
 
 def entries(names: Iterable[str], width: int = 30) -> list[str]:
-    """Names of arms as matplotlib prints them, each of at most two lines of `width`, and told from
-    the others.
+    """Return names of arms for a legend, at most two lines of `width` each, all different.
 
-    Of "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors go first where a line
-    is too short, as long as the levels say which arm is meant; what two lines cannot hold is cut in
-    its middle.
+    In "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors are left out first if
+    a line is too short and the levels still identify the arm. A name that is too long for two lines
+    is cut in its middle.
     """
     whole = [visible(name) for name in names]
     levels = [_FACTORS.sub(r"\1", name) for name in whole]
@@ -167,9 +169,7 @@ def entries(names: Iterable[str], width: int = 30) -> list[str]:
 
 
 def wrapped(text: object, width: int) -> str:
-    """`text` as `plain` gives it, on one line or two of `width`; cut in its middle where these do
-    not hold it.
-    """
+    """Return `plain(text)` on one or two lines of `width`, cut in its middle if too long."""
     lines = textwrap.wrap(visible(text), width)
     return "\n".join(
         map(
@@ -184,12 +184,12 @@ def wrapped(text: object, width: int) -> str:
 
 
 def decimal(value: float, places: int | None = None) -> str:
-    """A tick with a real minus sign: as many decimals as it takes, or `places`."""
+    """Return a tick with a real minus sign, with `places` decimals or as many as needed."""
     return (f"{value:.6g}" if places is None else f"{value:.{places}f}").replace("-", "−")
 
 
 def signed(value: float, places: int | None = None) -> str:
-    """A difference: with its sign, and a real minus; 0 as such."""
+    """Return a difference with its sign and a real minus; 0 has no sign."""
     return "0" if not value else ("+" if value > 0 else "") + decimal(value, places)
 
 
@@ -201,11 +201,18 @@ def ticks(
     log: bool = False,
     whole: bool = False,
 ) -> None:
-    """Ticks of axis `which` ("x" or "y") written by `write`; on a log axis at powers of ten, with
-    3, or 2 and 5 between them, or on a short one at even steps: the first of these that gives some.
+    """Set the ticks of an axis.
 
-    Those of a linear axis have equally many decimals where `write` is `decimal` or `signed`. whole:
-    at whole numbers only.
+    A log axis has ticks at powers of ten, with 3, or with 2 and 5, between them; a short one has
+    even steps. The first of these with enough ticks is used. A linear axis has equally many
+    decimals on all ticks if `write` is `decimal` or `signed`.
+
+    Args:
+        ax: The axes.
+        which: "x" or "y".
+        write: Formats a number.
+        log: Whether the axis is logarithmic.
+        whole: Whether ticks are at whole numbers only.
     """
     axis = ax.xaxis if which == "x" else ax.yaxis
     even = write in (decimal, signed) and not log
@@ -261,10 +268,11 @@ FAR = 6.0
 
 
 def near(distances: Sequence[float], spread: float = 0.0) -> list[bool]:
-    """Which of several distances from a common point are not far beyond the others. All, where
-    there are only two.
+    """Return which distances from a common point are not far beyond the others; all of only two.
 
-    spread: how far single seeds of an arm lie apart; what is not twice as far is near.
+    Args:
+        distances: One for each arm; NaN and ∞ are never near.
+        spread: How far single seeds of an arm differ; less than twice as far is near.
     """
     known = sorted(distance for distance in distances if math.isfinite(distance))
     if len(known) < 3:
@@ -292,9 +300,7 @@ def labels(ax: Axes, x: str, y: str) -> None:
 
 
 def apart(ax: Axes, words: Sequence[Annotation]) -> None:
-    """Move words of a finished figure up from those that they would cover, by a line at most; one
-    without room there goes.
-    """
+    """Move labels of a finished figure up where they overlap; remove those that still do."""
     ax.figure.figure.draw_without_rendering()
     placed: list[Bbox] = []
     for word in sorted(words, key=lambda word: word.get_window_extent().y0):
@@ -309,7 +315,7 @@ def apart(ax: Axes, words: Sequence[Annotation]) -> None:
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist], names: Sequence[str]) -> None:
-    """A legend under the axes, in as many columns as the longest name allows."""
+    """Draw a legend under the axes, in as many columns as the longest name allows."""
     if ax.figure.axes == [ax]:
         ax.figure.legend(
             handles,
@@ -333,8 +339,9 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
-    """`stem`.svg, .pdf and .png, or some of them; the same frame gives the same bytes. Returns the
-    paths.
+    """Save a figure as `stem`.svg, .pdf and .png, or some of them, and return the paths.
+
+    The same figure gives the same bytes.
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
@@ -366,18 +373,17 @@ _TIP = re.compile(r'<g id="tip:([^"]*)">')
 
 
 def _titled(svg: str) -> str:
-    """Artists with a `tip` get a `<title>`: browsers show it under the pointer without any
-    script.
-    """
+    """Give artists with a `tip` a `<title>`, which browsers show under the pointer."""
     return _TIP.sub(lambda match: f'<g class="tip"><title>{match[1]}</title>', svg)
 
 
 def inline(svg: str, prefix: str, label: str) -> str:
-    """The text of an SVG file made fit to stand inside HTML, where colours follow the page and ids
-    are its own.
+    """Return an SVG for use inside HTML: colours follow the page, and ids are unique to it.
 
-    prefix: put before every id, so that two figures of a page share none. label: escaped text, for
-    screen readers.
+    Args:
+        svg: Text of an SVG file.
+        prefix: Put before every id, so that two figures of a page share none.
+        label: Escaped text for screen readers.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, count=1, flags=re.DOTALL)

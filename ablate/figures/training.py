@@ -30,14 +30,19 @@ def curves(
     label: str = "loss",
     ax: Axes | None = None,
 ) -> Axes:
-    """Learning curves: for each arm the mean over seeds, in a band from the lowest to the highest
-    seed.
+    """Draw learning curves: for each arm the mean over seeds, in a band from lowest to highest.
 
-    frame: columns `x` (tokens, flops, seconds or step), step, run, value, `hue`, and diverged_at
-    where a run diverged. Mean and band are of the runs that went furthest; one that ended earlier
-    is a thin line, with a cross where it diverged. The y axis fits the last four fifths of the arms
-    near each other, and no arm all of whose furthest runs diverged while another has whole runs;
-    the legend says which those are, and gives the last value of one that is not in the picture.
+    Mean and band are of the runs that went furthest. A run that ended earlier is a thin line, with
+    a cross where it diverged. The y axis fits the last four fifths of the arms near each other; an
+    arm whose furthest runs all diverged is left out if another has complete runs. The legend marks
+    such arms, and gives the last value of an arm outside the axis.
+
+    Args:
+        frame: Columns `x`, step, run, value, `hue`, and diverged_at if runs diverged.
+        x: tokens, flops, seconds or step.
+        hue: Column of the arm.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -65,11 +70,16 @@ def gaps(
     label: str = "difference",
     ax: Axes | None = None,
 ) -> Axes:
-    """How far each arm is from its baseline over training: the mean of the paired differences, in a
-    band from lowest to highest.
+    """Draw each arm's mean paired difference from its baseline over training, in a band.
 
-    frame: columns as for `curves`, where value is the run's minus that of the baseline's run of the
-    same seed.
+    The band reaches from the lowest to the highest seed.
+
+    Args:
+        frame: As for `curves`; value is the run's minus that of the baseline's run of its seed.
+        x: tokens, flops, seconds or step.
+        hue: Column of the arm.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         arms = _arms(frame, x, hue)
@@ -96,12 +106,17 @@ def blocks(
     share: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """A final value along the residual stream, the mean over seeds, in a band from the lowest to
-    the highest seed.
+    """Draw a final value along the residual stream, the mean over seeds, in a band.
 
-    frame: columns block (0: the embeddings, k: after the k-th block), value, run, `hue`. The axis
-    is logarithmic where it spans decades, as that of `stream_rms` may, unless the value is a
-    `share`.
+    The band reaches from the lowest to the highest seed. The y axis is logarithmic if values span
+    decades, as `stream_rms` may.
+
+    Args:
+        frame: Columns block (0: the embeddings, k: after the k-th block), value, run, `hue`.
+        hue: Column of the arm.
+        label: Name of the y axis.
+        share: Whether the value is a share, with a linear axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         ax = _profile(frame, "block", hue, ax)
@@ -120,10 +135,14 @@ def blocks(
 def positions(
     frame: pd.DataFrame, *, hue: str = "arm", label: str = "loss", ax: Axes | None = None
 ) -> Axes:
-    """The loss over the place of the predicted token in its context, drawn as `blocks`.
+    """Draw the loss over the position of the predicted token in its context, as `blocks` does.
 
-    frame: columns position, value, run, `hue`. A value is the mean over its position and those up
-    to the next.
+    Args:
+        frame: Columns position, value, run, `hue`; a value is the mean from its position up to the
+            next.
+        hue: Column of the arm.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
@@ -176,9 +195,7 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
 
 
 def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
-    """Which arms the axis fits: those near each other of the arms that did not diverge; of all
-    where each did.
-    """
+    """Return which arms the axis fits: those near each other that did not diverge, if any."""
     healthy = [arm for arm in arms if not arm.diverged] or arms
     kept = [distance for arm, distance in zip(arms, distances, strict=True) if arm in healthy]
     near = iter(style.near(kept, _spread(healthy)))

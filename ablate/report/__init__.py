@@ -1,7 +1,6 @@
-"""A study's answer as one HTML page, as Markdown, LaTeX and CSV, with every figure as SVG, PDF and
-PNG.
+"""Write a study's answer as HTML, Markdown, LaTeX and CSV, with figures as SVG, PDF and PNG.
 
-`gather` reads and fits what a report says, once; `write` makes the files of it, `answer` the lines
+`gather` reads and fits all that a report says, once; `write` makes its files, `answer` the lines
 that the command line prints. `index` is a page over several reports.
 """
 
@@ -221,9 +220,7 @@ def _scaling(figure_set: FigureSet, data: ReportData, found: scaled.Scaled | Non
 
 
 def _grids(figure_set: FigureSet, data: ReportData) -> Section:
-    """What was measured along the context, and of masked models at the probe ratios: named by what
-    there is of it.
-    """
+    """Return the section on values along the context and, of masked models, at the probe ratios."""
     shown, masked = plots.grids(figure_set, data), probes.sentences(data)
     context = [figure for figure in shown if not figure.name.startswith("probe-")]
     title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))

@@ -1,6 +1,4 @@
-"""The answer in sentences that a paper could quote: the best arms, one sentence a contrast, one a
-family.
-"""
+"""The answer in sentences for a paper: the best arms, one sentence a contrast, one a family."""
 
 from __future__ import annotations
 
@@ -115,9 +113,7 @@ def verdict(data: ReportData) -> list[str]:
 
 
 def _winners(data: ReportData) -> Iterator[str]:
-    """Of many strata, where each arm has the best mean, and in how many of them a contrast tells it
-    from the next.
-    """
+    """Yield how many strata each arm leads, and how many of these leads are not significant."""
     labels, means = (
         data.labels,
         data.good.groupby(["stratum", "arm"], observed=True)["metric"].mean(),
@@ -190,9 +186,7 @@ def _best(data: ReportData, stratum: str) -> Iterator[str]:
 
 
 def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
-    """The decimals, at least `digits`, that tell two means apart; and what to say where as many as
-    are shown do not.
-    """
+    """Return at least `digits` decimals that show two means apart, and a remark if none do."""
     enough = next(
         (places for places in range(digits, 6) if number(one, places) != number(other, places)),
         None,
@@ -201,9 +195,7 @@ def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
 
 
 def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
-    """What to say of the two best arms of a stratum where no contrast tells them apart; "" where
-    one does.
-    """
+    """Return a remark if no significant contrast separates a stratum's two best arms, else ""."""
     arms = data.arms[data.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
     pair = {arms[first], arms[second]}
     between = data.effects[[{row.cell, row.baseline} == pair for row in data.effects.itertuples()]]

@@ -21,7 +21,7 @@ UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 
 def cost(data: ReportData) -> Table:
-    """Device time, of steps and evaluation, by role and by what became of the attempt."""
+    """Return a table of device time by role and outcome, for steps and evaluation."""
     frame = data.attempts.assign(device_seconds=data.attempts["device_seconds"].astype(float))
     frame = frame.drop_duplicates("id")
     rows = []
@@ -40,7 +40,7 @@ def cost(data: ReportData) -> Table:
 
 
 def setting(data: ReportData) -> Table:
-    """On what, with which versions, from which commit the accepted attempts ran."""
+    """Return a table of devices, versions and commits of the accepted attempts."""
     frame = data.attempts[data.attempts["status"].isin(["complete", "diverged"])].drop_duplicates(
         "id"
     )
@@ -110,9 +110,7 @@ def _versions(value: Any) -> str:
 
 
 def troubles(data: ReportData) -> Table:
-    """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by
-    name.
-    """
+    """Return a table of runs and attempts that failed, diverged, stopped or lacked memory."""
     last = data.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
     rows = []
     for run in (
@@ -145,7 +143,7 @@ def troubles(data: ReportData) -> Table:
 
 
 def unstable(data: ReportData) -> Table:
-    """Cells of which runs diverged, with the rate."""
+    """Return a table of the cells with diverged runs, and their rate."""
     rows: list[tuple[str | Value, ...]] = []
     ended = data.compared[data.compared["status"].isin(["complete", "diverged"])]
     for cell, part in ended.groupby("cell", sort=False):
@@ -176,7 +174,7 @@ def _last_line(error: Any) -> str:
 
 
 def runs(data: ReportData) -> Table:
-    """All runs, one row each."""
+    """Return a table of all runs, one row each."""
     places = decimals(float(data.good["metric"].std()) / 10) if len(data.good) > 1 else 4
     rows = tuple(
         (
@@ -215,7 +213,7 @@ def runs(data: ReportData) -> Table:
 
 
 def excluded(data: ReportData) -> list[str]:
-    """A sentence on what the study file leaves out."""
+    """Return a sentence on the combinations that the study file excludes, if any."""
     rules = data.settings.get("exclude") or []
     named = [
         ", ".join(f"{factor} = {level}" for factor, level in rule.items())

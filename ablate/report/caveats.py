@@ -1,6 +1,4 @@
-"""What a reader of one contrast must know besides: what was lost, how far its test can be trusted,
-what else differs.
-"""
+"""Caveats of one contrast: lost runs, how far its test can be trusted, what else differs."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def _same(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
-    """Whether the difference is small enough not to matter, where the study file says what that
-    is.
-    """
+    """Yield whether the difference is negligible, by the margin in the study file."""
     delta = (data.settings.get("report") or {}).get("delta")
     if delta is None or pairs.empty:
         return
@@ -113,9 +109,7 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
 
 
 def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
-    """ "parallel diverged with seeds 1 and 3; serial failed with seed 2": how the arms' runs ended
-    without a value.
-    """
+    """Return how runs ended without a value: "parallel diverged with seeds 1 and 3; …"."""
     done, said = pairs[analysis.ended(pairs)], []
     for name, prefix in ((row["level"], ""), (row["baseline_level"], "baseline_")):
         status = done[f"{prefix}status"]
@@ -129,9 +123,7 @@ def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
 
 
 def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
-    """A warning where the seeds of one arm clearly spread wider than the other's: see
-    docs/method.md, A/A studies.
-    """
+    """Yield a warning if one arm's seeds clearly spread wider: see docs/method.md, A/A studies."""
     whole = pairs[analysis.counted(pairs).notna().to_numpy()]
     found = stats.unequal_spread(
         whole["value"].to_numpy(float), whole["baseline_value"].to_numpy(float)

@@ -44,9 +44,7 @@ class ReportData:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """Held-out and training loss of compared runs; read when first asked for, as the answer
-        alone needs none.
-        """
+        """Losses of compared runs over training; read on first use, as the answer needs none."""
         curves = results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
         return curves[curves["role"] == "compare"]
 
@@ -56,7 +54,7 @@ class ReportData:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The study file's tables; empty where the database holds no readable one."""
+        """The study file's tables; empty if the database holds no readable one."""
         try:
             return tomllib.loads(self.study.toml)
         except tomllib.TOMLDecodeError:
@@ -75,9 +73,7 @@ class ReportData:
 
     @cached_property
     def incomparable(self) -> list[str]:
-        """The fields that differ between compared cells, though the metric does not compare across
-        them.
-        """
+        """Fields across which the metric does not compare, but which differ between cells."""
         fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
         return [
             name

@@ -1,6 +1,4 @@
-"""What a report consists of, before it becomes HTML, Markdown, LaTeX or CSV: sections of text,
-tables and plots.
-"""
+"""The parts of a report, before it is HTML, Markdown, LaTeX or CSV: text, tables and plots."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class Table:
 
     @cached_property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold numbers, and stand to the right."""
+        """Which columns hold numbers and are aligned right."""
         return tuple(
             bool(column)
             and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
@@ -60,7 +58,7 @@ class Figure:
 
     @property
     def svg(self) -> str:
-        """The figure as it stands in the page; once it is drawn."""
+        """The figure's SVG for the page, once it is drawn."""
         return figures.inline(
             self.file.read_text(encoding="utf-8"), self.name, html.escape(self.title)
         )
@@ -90,9 +88,7 @@ def missing(value: object) -> bool:
 
 
 def to_csv(table: Table) -> str:
-    """The table's values, not rounded. What is not known is empty, and so is NaN; ±Inf are "inf"
-    and "-inf".
-    """
+    """Return the values, not rounded; NaN and unknown are empty, ±∞ are "inf" and "-inf"."""
     if table.data is not None:
         return table.data.to_csv(index=False, lineterminator="\n")
     text = io.StringIO()
@@ -143,13 +139,13 @@ _TEX |= {
 
 
 def tex(text: str) -> str:
-    """`text` as LaTeX prints it."""
+    """Return `text` escaped for LaTeX."""
     joined = "".join(_TEX.get(character, character) for character in text)
     return joined.replace("}$$^{", "")  # neighbouring superscripts are one
 
 
 def to_latex(table: Table) -> str:
-    """A table for a paper, in the style of the package booktabs."""
+    """Return a table for a paper, in the style of the package booktabs."""
     align = "".join("r" if numeric else "l" for numeric in table.numeric)
     lines = [" & ".join(tex(shown(cell)) for cell in row) + r" \\" for row in table.rows]
     return "\n".join(
@@ -173,6 +169,6 @@ def to_latex(table: Table) -> str:
 
 
 def markdown(text: str) -> str:
-    """`text` as Markdown prints it, on one line: no markup, no HTML, no end of a table's cell."""
+    """Return `text` escaped for a Markdown table, on one line: no markup, no HTML, no cell end."""
     escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", html.escape(text, quote=False))
     return " ".join(escaped.split())

@@ -1,6 +1,4 @@
-"""The figures of a report: hung one by one, then drawn, side by side where there are processors for
-it.
-"""
+"""The figures of a report: added one by one, then drawn, in parallel if there are processors."""
 
 from __future__ import annotations
 
@@ -47,8 +45,16 @@ class FigureSet:
         stratum: int | None = None,
         **options: Any,
     ) -> Figure:
-        """`draw(*frames, **options)`, to be saved as svg, pdf and png. stratum: its number, where
-        each has such a figure.
+        """Add the figure that `draw(*frames, **options)` draws, to be saved as svg, pdf and png.
+
+        Args:
+            name: Stem of its files.
+            title: Heading in the report.
+            caption: Text below it.
+            draw: Function of `ablate.figures`.
+            frames: Its data.
+            stratum: Number of the stratum, if each stratum has such a figure.
+            options: Its keyword arguments.
         """
         name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.drawings, name
@@ -85,9 +91,7 @@ class _Drawing:
 
 
 def _drawable(frame: Any) -> Any:
-    """A frame whose numbers an axis can span: those beyond are infinite, and drawn as what lies
-    outside.
-    """
+    """Return a frame with numbers that an axis can span: larger ones become infinite."""
     if not isinstance(frame, pd.DataFrame):
         return frame
     floats = frame.select_dtypes("float")

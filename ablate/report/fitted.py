@@ -1,6 +1,4 @@
-"""The tables of the scaling section: constants, curves compared, isoFLOP minima, and what other
-counts of N and C would give.
-"""
+"""Tables of the scaling section: constants, comparisons, isoFLOP minima, other counts."""
 
 from __future__ import annotations
 

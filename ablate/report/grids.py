@@ -1,6 +1,4 @@
-"""What each factor of a whole grid does, over all levels of the others: variance explained, effects
-of its levels.
-"""
+"""Effects of each factor of a full grid over all levels of the others, and variance explained."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ class Fitted:
 
 
 def fitted(data: ReportData) -> Fitted | None:
-    """The fit with interactions of two factors; without them where a grid has cells missing. None
-    where no grid is asked for.
+    """Return the fit with interactions of two factors, or None if the study has no grid.
 
-    A run that stands in several cells is one observation: it counts in the first of them.
+    Interactions are left out if cells of the grid are missing. A run in several cells is one
+    observation, which counts in the first of them.
     """
     if len(data.factors) < 2 or data.settings.get("design", "grid") != "grid" or data.good.empty:
         return None
@@ -90,7 +88,7 @@ def _notes(data: ReportData, whole: bool) -> list[str]:
 
 
 def notes(data: ReportData) -> list[str]:
-    """A sentence where a grid has no such tables."""
+    """Return a sentence if a grid has no such tables."""
     found = fitted(data)
     return (
         [f"What each factor explains is not given: {found.without}."]
@@ -100,9 +98,7 @@ def notes(data: ReportData) -> list[str]:
 
 
 def factors(data: ReportData) -> Table:
-    """How much of the metric's variance each factor, and each pair of factors, of a grid
-    explains.
-    """
+    """Return a table of the variance that each factor and pair of factors of a grid explains."""
     found, rows = fitted(data), []
     if found and found.effects:
         rows = [
@@ -128,7 +124,7 @@ def factors(data: ReportData) -> Table:
 
 
 def main_effects(data: ReportData) -> Table:
-    """What each level of a grid's factors does, on the mean over all levels of the others."""
+    """Return a table of each level's effect, averaged over all levels of the other factors."""
     found, rows = fitted(data), []
     for factor in data.factors if found and found.effects else []:
         levels = [level for level in found.effects.levels if level.factor == factor]  # type: ignore[union-attr]

@@ -62,8 +62,7 @@ MINUS = "−"
 
 
 def decimals(scale: float) -> int:
-    """How many decimals show a quantity whose uncertainty is `scale`: two digits of it, one to
-    five.
+    """Return the decimals, one to five, that show two digits of an uncertainty of `scale`.
 
     >>> decimals(0.0123), decimals(0.5), decimals(40.0), decimals(float("nan"))
     (3, 2, 1, 4)
@@ -74,9 +73,7 @@ def decimals(scale: float) -> int:
 
 
 def number(value: float, places: int = 4) -> str:
-    """A value with `places` decimals, from a billion on three digits, and a real minus sign; "–"
-    for NaN, ∞ as such.
-    """
+    """Return a value with `places` decimals, or three digits from a billion on; "–" for NaN."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -99,7 +96,7 @@ def ends(
     write: Callable[[float, int], str] = signed,
     unit: str = "",
 ) -> str:
-    """An interval; an end that is not zero is not written as zero, but with more decimals.
+    """Return an interval; an end other than zero gets more decimals rather than be shown as zero.
 
     >>> ends(-0.111, -0.0002, 3), ends(-0.1, 0.0, 2)
     ('−0.111 to −0.0002', '−0.10 to 0.00')
@@ -136,7 +133,7 @@ def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
 
 
 def p_value(p: float) -> str:
-    """ "p < 0.001" or "p = 0.013"; two digits."""
+    """Return "p < 0.001" or "p = 0.013", with two digits."""
     if math.isnan(p):
         return "p unknown"
     return "p < 0.001" if p < 0.001 else f"p = {p_digits(p)}"
@@ -155,7 +152,7 @@ def p_digits(p: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a decimal below 10%.
+    """Return a share in percent, with a decimal below 10%.
 
     >>> percent(0.375), percent(0.034), percent(1)
     ('38%', '3.4%', '100%')
@@ -167,10 +164,10 @@ def percent(share: float) -> str:
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
-    """A count with its noun: "1 pair", "3 pairs"."""
+    """Return a count with its noun: "1 pair", "3 pairs"."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def sentence(text: str) -> str:
-    """With a capital letter, where it begins with one of the alphabet."""
+    """Return `text` with a capital letter if it begins with one of the alphabet."""
     return text[:1].upper() + text[1:]

@@ -26,7 +26,7 @@ SHORT = "A thin line is a run that ended early, with a cross where it diverged."
 
 
 def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """The effect plot; none without a contrast."""
+    """Return the effect plot; none without a contrast."""
     if data.effects.empty:
         return []
     single = data.effects.groupby("family").size().max() == 1
@@ -48,11 +48,10 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs
-    and by seconds.
+    """Return learning curves of each stratum, and their difference from the baseline.
 
-    By FLOPs only where the arms spend different FLOPs a token: the curves are those by tokens
-    otherwise.
+    Curves over tokens come first, then over FLOPs, if the arms spend different FLOPs a token, and
+    over seconds.
     """
     frame = _points(data)
     plots = []
@@ -93,9 +92,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def _points(data: ReportData) -> pd.DataFrame:
-    """Points of held-out loss, or of training loss where held-out loss was seen only once a run,
-    with what the axes need.
-    """
+    """Return points of held-out loss, with FLOPs and seconds; of training loss if there are few."""
     frame = data.curves
     held_out = frame[frame["series"] == "loss"]
     enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
@@ -125,8 +122,9 @@ def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
 
 
 def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """The metric over each factor that has three numbers or more as levels, a line for each
-    combination of the others.
+    """Return the metric over each factor with three or more numeric levels.
+
+    There is a line for each combination of the other factors.
     """
     plots = []
     labels = data.labels
@@ -146,7 +144,7 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """The metric over two factors, where the study has two."""
+    """Return the metric over two factors, if the study has two."""
     if len(data.factors) != 2 or data.good.empty or data.incomparable:
         return []
     x, y = sorted(data.factors, key=lambda factor: -len(data.orders[factor]))
@@ -177,7 +175,7 @@ def _in_order(data: ReportData, factor: str) -> list[str]:
 
 
 def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """The metric against the seconds of a run, for each stratum whose arms differ in time."""
+    """Return the metric against seconds a run, for each stratum with arms of unequal speed."""
     plots = []
     labels = data.labels
     for number, stratum in enumerate(data.strata):
@@ -212,9 +210,7 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """RMS of the residual stream and similarity of tokens, block by block, for each stratum: why a
-    topology fails.
-    """
+    """Return the stream's RMS and token similarity, block by block, for each stratum."""
     kinds = {
         "stream_rms": (
             "RMS of the residual stream",
@@ -240,7 +236,7 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
+    """Return loss over position and context, and masked loss over probe ratio, by stratum."""
     same = "The same tokens are scored"
     kinds = {
         "loss_at_length": ("context (× training context)", "held-out loss", f"{same} throughout. "),
@@ -279,8 +275,9 @@ def _strata(
 
 
 def lacking(frame: pd.DataFrame, x: str) -> str:
-    """A sentence for each arm that was not measured where others were: a context that its position
-    encoding does not reach.
+    """Return a sentence for each arm without a value at some x that other arms have.
+
+    Such an x is a context beyond the reach of the arm's position encoding.
     """
     everywhere = set(frame[x])
     places = {
@@ -314,9 +311,7 @@ def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    """The metric over the learning rates that were tried, from the runs whose role is to tune; the
-    chosen ones are marked.
-    """
+    """Return the metric over the learning rates tried, with the chosen ones marked."""
     frame = data.runs[
         (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
     ]
@@ -346,7 +341,7 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def slug(text: str) -> str:
-    """A name that every file system and every id takes."""
+    """Return a name that is valid in every file system and as an id."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
 
 
@@ -355,9 +350,7 @@ def _level(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:
 
 
 def _others(frame: pd.DataFrame, data: ReportData, without: set[str]) -> pd.Series:
-    """The levels of all factors but `without`, as one name: the level alone where one factor is
-    left.
-    """
+    """Return the levels of all factors but `without` as one name; of a single factor the level."""
     rest = [factor for factor in data.factors if factor not in without]
     named = {
         cell: ", ".join(

@@ -37,9 +37,7 @@ def sentences(data: ReportData) -> list[str]:
 
 
 def chance(data: ReportData) -> list[str]:
-    """How often a guess is right, where the metric is that of a linear probe: it is tested on as
-    many passages of each class.
-    """
+    """Return the accuracy of a guess, if the metric is a linear probe's; classes are balanced."""
     rule = LABELS.get(data.study.metric)
     if rule is None:
         return []
@@ -51,7 +49,7 @@ def chance(data: ReportData) -> list[str]:
 
 
 def grid(data: ReportData) -> Table:
-    """Masked loss of every arm at every probe ratio: the same hidden tokens in every arm."""
+    """Return a table of masked loss by arm and probe ratio: the same hidden tokens in every arm."""
     finals = data.finals[data.finals["name"] == "probe_loss"].dropna(subset=["value"])
     means = finals.groupby(["cell", "at"])["value"].mean().unstack()
     spread = finals.groupby(["cell", "at"])["value"].std().median()

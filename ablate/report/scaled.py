@@ -1,6 +1,4 @@
-"""The scaling section: curves with intervals and a held-out check, the levels of [fit] compared,
-and their figures.
-"""
+"""The scaling section: curves with intervals and a held-out check, their comparison, figures."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class Scaled:
 
 
 def gather(data: ReportData) -> Scaled | None:
-    """The scaling of a study with [fit], or with three sizes or budgets; None for any other."""
+    """Return the scaling of a study with [fit], or with three sizes or budgets; else None."""
     wanted = data.settings.get("fit", {})
     grown = (
         []
@@ -132,7 +130,7 @@ def place(value: float) -> str:
 
 
 def paragraphs(scaled: Scaled) -> list[str]:
-    """What was fitted to what, how far it is to be trusted, and how the curves compare."""
+    """Return what was fitted to what, how far to trust it, and how the curves compare."""
     said = [_measured(scaled), *scaled.losses.notes]
     if scaled.fitted is None:
         return [*said, scaled.refused]
@@ -142,7 +140,7 @@ def paragraphs(scaled: Scaled) -> list[str]:
 
 
 def minus(text: str) -> str:
-    """Negative numbers with a real minus sign."""
+    """Return `text` with a real minus sign in its negative numbers."""
     return re.sub(r"(?<![\w.^-])-(?=\d)", MINUS, text)
 
 
@@ -229,9 +227,7 @@ def gap(one: Interval) -> str:
 
 
 def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[Figure]:
-    """The loss over N, D and C; isoFLOP curves; the best split; residuals: those that the runs have
-    points for.
-    """
+    """Return loss over N, D and C, isoFLOP curves, best splits and residuals, if runs have them."""
     found = []
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:

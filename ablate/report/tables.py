@@ -23,7 +23,7 @@ def measured(value: float, places: int) -> Value:
 
 
 def effects(data: ReportData) -> Table:
-    """Every contrast: its effect with both intervals, the test, the pairs."""
+    """Return a table of all contrasts: effect with both intervals, test, pairs."""
     several = {
         "stratum": any(data.strata),
         "factor": data.effects["factor"].nunique() > 1,
@@ -88,7 +88,7 @@ def _interval(low: float, high: float, places: int) -> Value:
 
 
 def cells(data: ReportData) -> Table:
-    """Every cell: what it is, what it costs, its metric, and its effect."""
+    """Return a table of all cells: levels, cost, metric, effect."""
     effect = {row["cell"]: row for row in data.effects.to_dict("records")}
     spread = data.good.groupby("cell")["metric"].std().median() if len(data.good) else math.nan
     places = decimals(float(spread) / 2)
@@ -124,7 +124,7 @@ def cells(data: ReportData) -> Table:
 
 
 def levels(data: ReportData) -> Table:
-    """What the levels of the study's catalogued factors mean, and where they come from."""
+    """Return a table of the meaning and the source of the levels of the study's factors."""
     rows = [
         (factor, level.name, level.meaning, level.source)
         for factor, names in data.orders.items()
@@ -202,7 +202,7 @@ def plain(value: Any) -> float | int | None:
 
 
 def changes(data: ReportData) -> Table:
-    """How effects change from the first stratum to the others."""
+    """Return a table of how effects change from the first stratum to the others."""
     rows = []
     for row in data.changes.to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)

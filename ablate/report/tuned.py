@@ -1,6 +1,4 @@
-"""What a study learnt on the way: its learning rates, what tuning them changed and cost, and how
-many seeds it took.
-"""
+"""What a study decided: learning rates, the effect and cost of tuning them, number of seeds."""
 
 from __future__ import annotations
 
@@ -140,8 +138,9 @@ def rates(data: ReportData) -> Table:
 
 
 def _sensitivity(data: ReportData, row: Found) -> float:
-    """Of the held-out loss, over the rates of the ladder. A model that knows nothing has the loss
-    ln n_vocab.
+    """Return the sensitivity of the held-out loss to the rates of the ladder.
+
+    ln n_vocab is the loss of a uniform prediction.
     """
     runs = data.runs[(data.runs["role"] == "tune") & (data.runs["cell"] == row["cell"])]
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
@@ -161,11 +160,10 @@ def _sensitivity(data: ReportData, row: Found) -> float:
 
 
 def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
-    """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty
-    where there are not two.
+    """Return what the arms of a stratum reach at the baseline's best rate and at their own.
 
-    Columns: cell, arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the
-    seeds that tuned.
+    The frame has the columns cell, arm, shared (the rate), own, at_shared, at_own, with the
+    baseline first, on the seeds that tuned; it is empty with fewer than two arms.
     """
     cells = data.arms[data.arms["stratum"] == stratum]
     mine = [row for row in rows if row["cell"] in set(cells["cell"])]
@@ -272,9 +270,7 @@ def _compared(effect: pd.Series) -> Value:
 
 
 def _changed(data: ReportData, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
-    """A sentence on the arm whose difference from the baseline tuning moved most, and on those that
-    diverge without.
-    """
+    """Yield which arms diverge without tuning, and which difference tuning changed most."""
     if frame.empty:
         return
     base, others = frame.iloc[0], frame.iloc[1:]
@@ -303,8 +299,9 @@ def _changed(data: ReportData, stratum: str, frame: pd.DataFrame) -> Iterator[st
 
 
 def _on_compared_seeds(data: ReportData, arm: pd.Series, digits: int) -> str:
-    """What the difference at own rates is where no rate was chosen by it, and how much one seed of
-    it is worth.
+    """Return the difference at own rates on the compared seeds, with its standard deviation.
+
+    No rate was chosen on these seeds.
     """
     effect = next(
         (row for row in data.effects.to_dict("records") if row["cell"] == arm["cell"]), None

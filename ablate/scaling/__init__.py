@@ -1,6 +1,4 @@
-"""Scaling curves: arrays of finished runs → power laws with intervals, isoFLOP exponents, and
-groups compared.
-"""
+"""Scaling curves: power laws with intervals from finished runs, isoFLOP exponents, comparisons."""
 
 from ablate.scaling.bootstrap import Band, Interval
 from ablate.scaling.design import Grid, expected_width, sufficient_grid

@@ -44,11 +44,10 @@ def estimate(
     rng: np.random.Generator,
     bootstraps: int,
 ) -> tuple[Floats, Floats]:
-    """The constants [K], and those of every bootstrap replicate [B, K].
+    """Estimate the constants [K], and those of every bootstrap replicate [B, K].
 
-    The replicates are the Bayesian bootstrap's (Rubin 1981): every run is weighed by a standard
-    exponential draw. Resampling runs whole would leave replicates of a small grid without one of
-    its sizes.
+    The bootstrap is Bayesian (Rubin 1981): every run is weighted by a standard exponential draw.
+    Resampling whole runs would leave replicates of a small grid without one of its sizes.
     """
     problem = Problem.build(form, columns, log_loss)
     theta, replicates = replicate(
@@ -64,7 +63,7 @@ def without_floor(
     rng: np.random.Generator,
     bootstraps: int,
 ) -> Floats:
-    """Replicates [B, K] of the constants with the floor E held at zero."""
+    """Return replicates [B, K] of the constants with the floor E fixed at zero."""
     problem = Problem.build(form, columns, log_loss)
     problem.design.upper[0] = problem.design.lower[0]
     _, replicates = replicate(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
@@ -74,12 +73,18 @@ def without_floor(
 def widened(
     lo: Floats, hi: Floats, replicates: Floats, dof: int, confidence: float
 ) -> tuple[Floats, Floats]:
-    """Limits [K] that reach the floor 0 and, for the other constants, also hold the limits of a
-    curve without a floor.
+    """Widen limits [K] to the floor 0, and to the limits of a curve without a floor.
 
-    A floor cannot be below zero, so where it may be zero replicates lean to one side, and so do the
-    exponents that go with them: of a pure power law their percentiles alone held the truth in 86 to
-    89% of tables.
+    A floor cannot be below zero, so if it may be zero, replicates are skewed, and with them the
+    exponents: of a pure power law their percentiles alone contained the truth in 86 to 89% of
+    tables.
+
+    Args:
+        lo: Lower limits [K].
+        hi: Upper limits [K].
+        replicates: Constants without a floor [B, K].
+        dof: Runs minus constants.
+        confidence: Of the interval.
     """
     low, high = limits(replicates, dof, confidence)
     low, high = np.minimum(lo, low), np.maximum(hi, high)
@@ -88,10 +93,10 @@ def widened(
 
 
 def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The best θ [K] from a grid of starts, and θ [B, K] of the weighted replicates.
+    """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
-    Replicates start from that best θ; where runs are few, and the robust loss has several hollows,
-    also from some of the grid.
+    Replicates start from the best θ. With few runs the robust loss has several minima, so they also
+    start from some of the grid.
     """
     grid = problem.starts(log_loss)
     runs = len(log_loss)
@@ -109,12 +114,12 @@ def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floa
 
 
 def limits(replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:
-    """Percentile interval over replicates (axis 0), with dof = runs − constants.
+    """Return percentile intervals over replicates (axis 0), with dof = runs − constants.
 
-    The percentiles of a bootstrap are a normal's; from few runs they are moved out to those of a t
-    (Hesterberg 2015, The American Statistician 69, 371–386). His further factor √(n/dof) is left
-    out: replicates of this robust fit scatter more than the fit itself, and with it coverage was 98
-    to 99% instead of 95 to 97%.
+    Bootstrap percentiles are those of a normal distribution; for few runs they are moved out to
+    those of a t (Hesterberg 2015, The American Statistician 69, 371–386). His further factor
+    √(n/dof) is left out: replicates of this robust fit scatter more than the fit itself, and with
+    it coverage was 98 to 99% instead of 95 to 97%.
     """
     tail = st.norm.sf(st.t.isf((1 - confidence) / 2, max(dof, 1)))
     lo, hi = np.nanquantile(replicates, [tail, 1 - tail], axis=0)

@@ -1,6 +1,4 @@
-"""Before the runs: how wide the interval of each constant will be on a grid, what grid suffices,
-and which cannot be fitted.
-"""
+"""Before the runs: the expected width of each constant's interval, and which grid suffices."""
 
 from __future__ import annotations
 
@@ -53,12 +51,17 @@ def expected_width(
     *,
     confidence: float = 0.95,
 ) -> dict[str, float]:
-    """The width of every constant's interval to expect from runs at these points, from the curve's
-    slopes at `constants` [K].
+    """Return the expected width of every constant's interval [K] from runs at these points.
 
-    noise: sd of log loss from run to run. The first-order covariance of the Huber estimate under
-    normal noise; with fewer runs than constants, or points that cannot tell the constants apart,
-    infinite.
+    The width follows from the first-order covariance of the Huber estimate under normal noise. It
+    is infinite with fewer runs than constants, or if the points do not identify the constants.
+
+    Args:
+        form: Of the curve.
+        constants: Where to take the curve's slopes [K].
+        columns: The points, [P] each.
+        noise: Standard deviation of log loss from run to run.
+        confidence: Of the interval.
     """
     runs, k = len(next(iter(columns.values()))), len(constants)
     unknown = dict.fromkeys(form.constants, math.inf)
@@ -87,8 +90,9 @@ def expected_width(
 
 
 def huber_variance(noise: float) -> float:
-    """How much larger than least squares' the variance of the Huber estimate is under normal noise:
-    1 (far below δ) to π/2.
+    """Return the variance of the Huber estimate over that of least squares, under normal noise.
+
+    It is between 1 (noise far below δ) and π/2.
     """
     edge = DELTA / noise
     inside = 2 * st.norm.cdf(edge) - 1
@@ -104,11 +108,16 @@ def sufficient_grid(
     constants: Floats | None = None,
     columns: dict[str, Floats] | None = None,
 ) -> Grid | None:
-    """The smallest grid over a hundredfold range whose interval of alpha is at most `target` wide;
-    None if 30 levels do not do.
+    """Return the smallest grid whose interval of alpha is at most `target` wide.
 
-    constants, columns: those of a fit, whose lowest size and tokens per parameter the grid then
-    takes; else the usual ones.
+    The grid covers a hundredfold range; None if 30 levels do not suffice.
+
+    Args:
+        form: Of the curve.
+        noise: Standard deviation of log loss from run to run.
+        target: Width of the interval.
+        constants: Of a fit; None for the usual ones.
+        columns: Of a fit, which set the grid's lowest size and tokens per parameter.
 
     >>> from ablate.scaling.forms import FORMS
     >>> print(sufficient_grid(FORMS["nd"]))
@@ -133,15 +142,13 @@ def sufficient_grid(
 
 
 def measured_ratios(columns: dict[str, Floats]) -> tuple[float, float]:
-    """The lowest and highest tokens per parameter, at least as far apart as those of a grid that is
-    proposed.
-    """
+    """Return the lowest and highest tokens per parameter, at least as far apart as in a grid."""
     ratio = columns["d"] / columns["n"]
     return float(ratio.min()), float(max(ratio.max(), ratio.min() * RATIOS[1] / RATIOS[0]))
 
 
 def usual_constants(form: Form) -> Floats:
-    """`USUAL` for any form: with the other resource unlimited, or the best split of a budget."""
+    """Return `USUAL` for any form: with the other resource unlimited, or at the best split."""
     floor, a, alpha, b, beta = USUAL
     if form.columns == ("c",):
         low, high = best_split(USUAL, np.array([1.0, 10.0]))[2] - floor
@@ -154,8 +161,10 @@ def usual_constants(form: Form) -> Floats:
 
 
 def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
-    """AblateError where the form cannot be fitted to these points: what is missing, and a grid that
-    would suffice.
+    """Check that the form can be fitted to these points.
+
+    Raises:
+        AblateError: It cannot; the message names a grid that would suffice.
     """
     runs = len(columns[form.columns[0]])
     least = 4 if len(form.columns) == 1 else 3

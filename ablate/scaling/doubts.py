@@ -34,10 +34,14 @@ def doubts(
     names: Mapping[str, str],
     swept: Sequence[str],
 ) -> list[str]:
-    """Sentences on P runs: loss [P], columns of n, d and c [P].
+    """Return sentences on what looks wrong with P runs.
 
-    names: what these are called in the table; swept: further columns, of which a sweep of one point
-    may be.
+    Args:
+        loss: [P].
+        columns: n, d and c, [P] each.
+        curves: Curve of each run.
+        names: Key → name of the column in the table.
+        swept: Other columns, which may be a sweep at one point.
     """
     found = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
     return [*found, *_sweep(loss, columns, curves, swept), *_checkpoints(columns, curves)]
@@ -103,9 +107,7 @@ def _sweep(
 
 
 def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterator[str]:
-    """Whether most runs stand on lines of evenly spaced tokens of one size, as points along
-    training do.
-    """
+    """Warn if most runs have evenly spaced token counts, as points along training do."""
     tokens = columns.get("d", columns.get("c"))
     if tokens is None or "n" not in columns:
         return

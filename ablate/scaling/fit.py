@@ -1,6 +1,4 @@
-"""Fit a scaling curve: constants with their intervals, the check on what was held out, and what
-there is to be careful about.
-"""
+"""Fit a scaling curve: constants with intervals, the held-out check, and notes of caution."""
 
 from __future__ import annotations
 
@@ -32,8 +30,10 @@ NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted curve. `replicates` [B, K] holds the constants of every bootstrap replicate, in the
-    form's order.
+    """A fitted curve.
+
+    Attributes:
+        replicates: Constants of every bootstrap replicate [B, K], in the form's order.
     """
 
     form: Form
@@ -89,8 +89,9 @@ class Fit:
 
     @property
     def n_exponent(self) -> Interval:
-        """a = β/(α+γβ) of L(N, D): the best size grows as C^a. γ is 1 where C = 6·N·D; then tokens
-        grow as C^(1 − a).
+        """a = β/(α + γβ) of L(N, D): the best size grows as C^a.
+
+        With C = 6·N·D, γ is 1, and tokens grow as C^(1 − a).
         """
         assert self.form.columns == ("n", "d"), self.form.symbol
 
@@ -126,12 +127,20 @@ def fit(
     confidence: float = 0.95,
     **columns: Floats,
 ) -> Fit:
-    """Fit the losses of P finished runs, [P]; columns n (parameters), d (tokens), c (FLOPs) as the
-    form needs, [P] each.
+    """Fit the losses of P finished runs.
 
-    form: "n", "d", "c" or "nd"; by default the columns given. hold_out: "largest size", "largest
-    tokens" or "largest budget"; by default size where the form has one, else what it has.
-    AblateError where sizes, budgets or runs are too few, with a grid that would do.
+    Args:
+        loss: [P].
+        form: "n", "d", "c" or "nd"; by default from the names of the columns.
+        rng: For the bootstrap.
+        hold_out: "largest size", "largest tokens" or "largest budget"; by default the largest size
+            if the form has sizes, else the form's resource.
+        bootstraps: Number of replicates.
+        confidence: Of the intervals.
+        columns: n (parameters), d (tokens), c (FLOPs), as the form needs, [P] each.
+
+    Raises:
+        AblateError: Sizes, budgets or runs are too few; the message names a grid that suffices.
     """
     chosen = chosen_form(form, columns)
     what = chosen_check(hold_out, chosen, columns)
@@ -220,9 +229,7 @@ def clean(
 
 
 def demand_a_fall(form: Form, value: Floats) -> None:
-    """AblateError where the loss does not fall along one of the form's resources: no best split of
-    a budget would follow.
-    """
+    """Check that the loss falls along each resource: else no best split of a budget follows."""
     flat = [
         name.upper()
         for name, exponent in zip(form.columns, value[2::2], strict=True)
@@ -239,7 +246,7 @@ def demand_a_fall(form: Form, value: Floats) -> None:
 
 
 def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
-    """What a floor at the edge of its range means."""
+    """Return a note if the floor is at the edge of its range."""
     floor = dict(zip(form.constants, value, strict=True))["E"]
     return (
         ("The floor E does not differ significantly from zero: the losses bend too little.",)
@@ -270,7 +277,7 @@ def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
 
 
 def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str, ...]:
-    """That the best sizes of the middle half of the budgets are not among the sizes measured."""
+    """Return a note if best sizes of the middle half of budgets are outside those measured."""
     if form.columns != ("n", "d"):
         return ()
     cost, n = Cost.of(columns), columns["n"]
@@ -295,9 +302,7 @@ def without_far(
     near: npt.NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> tuple[str, ...]:
-    """Which runs lie far off the curve, all but those near [P], and what would be fitted without
-    them.
-    """
+    """Return a note on the runs that are not `near` [P] the curve, and the fit without them."""
     count = int((~near).sum())
     if not count:
         return ()

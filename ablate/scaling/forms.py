@@ -1,6 +1,4 @@
-"""The curves: a floor plus one power law for each resource, and the best split of a budget that
-follows from two of them.
-"""
+"""Forms of a curve: a floor and a power law for each resource; the best split of a budget."""
 
 from __future__ import annotations
 
@@ -68,8 +66,13 @@ class Problem:
         log_loss: Floats,
         group: npt.NDArray[np.intp] | None = None,
     ) -> Problem:
-        """columns: [P] each; log_loss [P], for the bounds; group [P], whole numbers from 0, or None
-        for one group.
+        """Build the fit of one form to all groups.
+
+        Args:
+            form: Of the curve.
+            columns: [P] each.
+            log_loss: [P], which sets the bounds.
+            group: Group of each run, [P] from 0; None for one group.
         """
         logs = np.log([columns[name] for name in form.columns])
         centre = logs.mean(axis=1)
@@ -89,9 +92,7 @@ class Problem:
         return Problem(form, Design(x, lower, upper), centre, groups)
 
     def starts(self, log_loss: Floats) -> Floats:
-        """The grid that the fit starts from: every group alike, floor and scales as shares of the
-        lowest loss.
-        """
+        """Return the grid of starts, equal in every group, from shares of the lowest loss."""
         low = float(log_loss.min())
         exponents = (0.1, 0.3, 0.8) if len(self.centre) > 1 else (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
         choices = np.stack(
@@ -104,7 +105,7 @@ class Problem:
         return np.array(rows)
 
     def constants(self, theta: Floats, group: int = 0) -> Floats:
-        """The solver's θ [B, K] → E, A, alpha (, B, beta) of one group [B, k]."""
+        """Return E, A, alpha (, B, beta) of one group [B, k] from the solver's θ [B, K]."""
         out = [np.exp(theta[:, 0])]
         for v, centre in enumerate(self.centre):
             scale = 1 + 2 * (group * len(self.centre) + v)
@@ -114,18 +115,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Cost:
-    """What N parameters and D tokens cost: C = k·N^γ·D. The usual estimate 6·N·D is only near for
-    small models.
-    """
+    """What N parameters and D tokens cost: C = k·N^γ·D; 6·N·D is inaccurate for small models."""
 
     k: float = FLOPS_PER_PARAM_TOKEN
     gamma: float = 1.0
 
     @staticmethod
     def of(columns: dict[str, Floats]) -> Cost:
-        """By least squares of log FLOPs a token over log size where n, d and c [P] are all known;
-        else 6·N·D.
-        """
+        """Fit log FLOPs a token over log size if n, d and c [P] are known; else return 6·N·D."""
         if not {"n", "d", "c"} <= columns.keys():
             return Cost()
         x, y = np.log(columns["n"]), np.log(columns["c"] / columns["d"])

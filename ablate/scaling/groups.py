@@ -1,6 +1,4 @@
-"""One curve a group: do the groups differ by an offset or by an exponent, and where do their curves
-cross?
-"""
+"""Comparison of groups' curves: do they differ in offset or exponent, and where do they cross?"""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ POINTS = 401  # of the range, at which two curves are compared
 
 @dataclass(frozen=True)
 class Difference:
-    """An exponent minus the baseline's; p of no difference, from the same replicates as the
-    interval.
-    """
+    """An exponent minus the baseline's, with p from the replicates of the interval."""
 
     interval: Interval
     p: float
@@ -35,8 +31,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where two curves meet. `at` is NaN where they do not within the range looked at; lo 0 and hi
-    ∞ mean "beyond it".
+    """Where two curves meet.
+
+    Attributes:
+        at: The crossing; NaN if there is none in the range searched; lo 0 and hi ∞ mean beyond it.
     """
 
     at: Interval
@@ -47,7 +45,7 @@ class Crossing:
         return self.text("{:.3g}".format)
 
     def text(self, write: Callable[[float], str]) -> str:
-        """Where, with its interval, and how sure it is; `write` writes a place."""
+        """Return the crossing with interval and share of replicates; `write` formats a value."""
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
         else:
@@ -108,11 +106,18 @@ class Comparison:
 def compare_groups(
     fits: Mapping[str, Fit], against: Mapping[str, str], *, rng: np.random.Generator
 ) -> list[Comparison]:
-    """Groups against their baselines (group → baseline); fits of one form. p are Holm's over the
-    groups and exponents compared.
+    """Compare groups with their baselines.
 
-    Fits whose replicates were drawn with the same weights (`fit_table` does that for groups of the
-    same points) are compared as pairs: noise that runs of one seed share drops out.
+    Fits with replicates of the same weights (`fit_table` draws these for groups of the same points)
+    are compared as pairs, which removes noise common to runs of one seed.
+
+    Args:
+        fits: Group → its fit; all of one form.
+        against: Group → its baseline.
+        rng: For the replicates with one floor.
+
+    Returns:
+        A comparison for each of `against`, with Holm's p over all groups and exponents.
     """
     assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, (
         "fits of one form with as many replicates"
@@ -127,7 +132,7 @@ def compare_groups(
 
 
 def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]]:
-    """The same differences with Holm's p over all of them."""
+    """Return the differences with Holm's p over all of them."""
     p = iter(holm([difference.p for one in family for difference in one.values()]))
     return [
         {name: replace(difference, p_holm=float(next(p))) for name, difference in one.items()}
@@ -172,8 +177,9 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
 
 
 def measured(fit: Fit, base: Fit) -> Interval | None:
-    """The mean relative difference at the points that both have, with Student's t interval over the
-    points; no curve in it.
+    """Return the mean relative difference at the points of both groups, without a curve.
+
+    The interval is Student's over the points; None with fewer than `LEAST_POINTS`.
     """
     names = fit.form.columns
     both = [level_of(np.concatenate([base.columns[name], fit.columns[name]])) for name in names]
@@ -195,7 +201,7 @@ def measured(fit: Fit, base: Fit) -> Interval | None:
 
 
 def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
-    """The mean of log ratios [X], and of their replicates [B, X], as a change in loss."""
+    """Return the mean of log ratios [X], with replicates [B, X], as a relative change of loss."""
     lo, hi = limits(copies.mean(axis=1), dof, confidence)
     return Interval(*(float(np.expm1(one)) for one in (value.mean(), lo, hi)))
 
@@ -203,7 +209,7 @@ def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
 def differences(
     names: list[str], value: Floats, copies: Floats, dof: int, confidence: float
 ) -> dict[str, Difference]:
-    """Intervals of differences [k] with replicates [B, k], and p by inverting them."""
+    """Return intervals of differences [k] with replicates [B, k], and p by inverting them."""
     lo, hi = limits(copies, dof, confidence)
     p = [p_of_zero(copy, dof) for copy in copies.T]
     return {
@@ -213,7 +219,7 @@ def differences(
 
 
 def p_of_zero(copies: Floats, dof: int) -> float:
-    """The two-sided p at which the interval of `limits` would touch zero."""
+    """Return the two-sided p at which the interval of `limits` touches zero."""
     below, above = (copies < 0).mean(), (copies > 0).mean()
     tail = max(min(below, above), 0.5 / len(copies))  # B replicates know no smaller one
     return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
@@ -222,9 +228,7 @@ def p_of_zero(copies: Floats, dof: int) -> float:
 def one_floor(
     fit: Fit, base: Fit, at: list[int], rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Differences of the exponents [k] and of their replicates [B, k] with one floor E for both
-    curves.
-    """
+    """Return differences of exponents [k] and replicates [B, k] with one floor for both."""
     columns = {
         name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns
     }
@@ -240,8 +244,9 @@ def one_floor(
 
 
 def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ...]) -> bool:
-    """Whether two tables hold the same points in the same order (within 5%: matching moves
-    parameters a little).
+    """Return whether two tables have the same points in the same order, within 5%.
+
+    Matching budgets changes parameters a little.
     """
     return all(
         a[name].shape == b[name].shape and bool((np.abs(np.log(a[name] / b[name])) < 0.05).all())
@@ -250,9 +255,7 @@ def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ..
 
 
 def measured_range(fit: Fit, base: Fit) -> tuple[str, float, float]:
-    """The resource two curves are compared along, and the lowest and highest value of it in either
-    group.
-    """
+    """Return the resource to compare two curves along, and its range in both groups."""
     if len(fit.form.columns) == 1:
         name, both = (
             fit.form.columns[0],
@@ -264,8 +267,9 @@ def measured_range(fit: Fit, base: Fit) -> tuple[str, float, float]:
 
 
 def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
-    """ln of the loss along the axis at x [X], constants [..., K] → [..., X]; of L(N, D) at the best
-    split of a budget.
+    """Return ln of the loss [..., X] at x [X] of the axis, for constants [..., K].
+
+    The loss of L(N, D) is that of the best split.
     """
     if len(fit.form.columns) == 2:
         return np.log(best_split(constants, x, fit.cost)[2])
@@ -275,10 +279,19 @@ def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
 def crossing(
     x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float
 ) -> Crossing:
-    """Where a difference of curves, value [X] and replicates copies [B, X], changes sign nearest
-    the middle of what was measured.
+    """Return where curves cross, nearest to the middle of the measured range.
 
-    A replicate that does not cross counts as crossing beyond the end where its curves are closer.
+    A replicate that does not cross counts as crossing beyond the end at which its curves are
+    closer.
+
+    Args:
+        x: Values of the resource [X].
+        value: Difference of log losses [X].
+        copies: Its replicates [B, X].
+        low: Low end of the measured range.
+        high: High end of the measured range.
+        dof: Runs minus constants.
+        confidence: Of the interval.
     """
     at = meeting(x, value[None], low, high)[0]
     places = meeting(x, copies, low, high)
@@ -293,8 +306,9 @@ def crossing(
 
 
 def meeting(x: Floats, gaps: Floats, low: float, high: float) -> Floats:
-    """Where each row of gaps [B, X] changes sign, nearest to the middle of [low, high]; 0 or ∞
-    where it does not.
+    """Return where each row of gaps [B, X] changes sign nearest the middle of [low, high].
+
+    Rows without such a change give 0 or ∞.
     """
     log_x = np.log(x)
     middle = (math.log(low) + math.log(high)) / 2

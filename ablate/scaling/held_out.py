@@ -1,6 +1,4 @@
-"""The check of a fit: without the largest size, token count or budget, does it predict what those
-runs reached?
-"""
+"""The check of a fit: does it, without the largest size, tokens or budget, predict those runs?"""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class HeldOut:
 
 
 def chosen_check(hold_out: str, form: Form, columns: dict[str, Floats]) -> str:
-    """What to hold out: as told, or the largest value of the form's first resource."""
+    """Return what to hold out: as requested, or the largest value of the form's first resource."""
     what = hold_out or next(what for what, column in HELD_OUT.items() if column == form.columns[0])
     if what not in HELD_OUT:
         raise unknown("hold_out", what, HELD_OUT)
@@ -71,9 +69,7 @@ def check(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> HeldOut:
-    """Fit without the largest size or budget, predict it, and set the miss against what the fit
-    expected.
-    """
+    """Fit without the largest value, predict it, and compare the error with the expected one."""
     x = columns[HELD_OUT[what]]
     top = levels(x)[-1]
     out = x >= top

@@ -44,9 +44,7 @@ class Minimum:
 
 @dataclass(frozen=True)
 class IsoFlop:
-    """N_opt = n_scale · C^n_exponent, likewise D_opt, and the losses at the minima as a curve of C
-    where there are enough.
-    """
+    """N_opt = n_scale · C^n_exponent, likewise D_opt; with enough minima, their loss over C."""
 
     minima: tuple[Minimum, ...]
     n_exponent: Interval
@@ -78,9 +76,7 @@ class Budget:
     runs: Floats  # of each size
 
     def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
-        """Where the interpolated columns of losses [S, B] are lowest, and how low; NaN [B] for a
-        minimum at an end.
-        """
+        """Return where interpolated losses [S, B] are lowest, and how low; NaN [B] at an end."""
         cubic, square, slope, constant = Akima1DInterpolator(
             self.sizes, losses, axis=0
         ).c  # each [S − 1, B]
@@ -98,9 +94,7 @@ class Budget:
     def minimum(
         self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float
     ) -> tuple[Minimum, Floats]:
-        """The size of lowest loss, and its logarithm in replicates [B] that give every run fresh
-        noise of this sd.
-        """
+        """Return the size of lowest loss, and its log in replicates [B] with fresh noise."""
         at, loss, copies, reason = math.nan, math.nan, np.full(bootstraps, np.nan), ""
         if len(self.sizes) < LEAST_SIZES:
             reason = f"{len(self.sizes)} sizes, {LEAST_SIZES} needed"
@@ -142,13 +136,21 @@ def isoflop(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> IsoFlop:
-    """Minima and exponents from P runs: loss, parameters n, FLOPs c, tokens d [P] (by default
-    c/6n).
+    """Find minima and exponents from P runs.
 
-    Budgets within 5% are one, and so are sizes. A budget counts with four sizes and a minimum that
-    is not at its smallest or largest; three such budgets are needed. Intervals are percentiles over
-    replicates in which every run gets fresh noise, of the size that repeated runs of a size in a
-    budget show, or where there are none the roughness of the curves.
+    Budgets within 5% are one, and so are sizes. A budget needs four sizes and a minimum that is not
+    at its smallest or largest; three such budgets are needed for exponents. Intervals are
+    percentiles over replicates in which every run gets fresh noise. Its size is that of repeated
+    runs, or the roughness of the curves if no run is repeated.
+
+    Args:
+        loss: [P].
+        n: Parameters [P].
+        c: FLOPs [P].
+        d: Tokens [P], by default c/6n.
+        rng: For the replicates.
+        bootstraps: Number of replicates.
+        confidence: Of the intervals.
     """
     tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
@@ -189,16 +191,14 @@ def isoflop(
 
 
 def growth(c: Floats, best: Floats, copies: Floats, confidence: float) -> tuple[Interval, float]:
-    """best [P] = scale · c^exponent by least squares of logarithms, with the exponents of log
-    replicates [P, B].
-    """
+    """Fit best [P] = scale · c^exponent in logarithms, also for log replicates [P, B]."""
     slope, start = line(np.log(c), np.log(best)[:, None])
     slopes, _ = line(np.log(c), copies)
     return Interval(float(slope[0]), *percentiles(slopes, confidence)), float(np.exp(start[0]))
 
 
 def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
-    """The runs by budget, ascending."""
+    """Return the runs by budget, ascending."""
     found = []
     of = level_of(columns["c"])
     for index in range(of.max() + 1):
@@ -217,7 +217,7 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
 def run_noise(
     columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]
 ) -> tuple[float, str]:
-    """The sd of log loss from run to run, and what it was taken from."""
+    """Return the standard deviation of log loss from run to run, and its source."""
     repeats = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
     if np.isfinite(repeats):
         return repeats, "repeated runs"
@@ -231,11 +231,11 @@ def run_noise(
 
 
 def roughness(x: Floats, y: Floats) -> Floats:
-    """Fourth divided differences of neighbouring points (third of four points), scaled to the
-    noise's sd: [S] → [S − 4].
+    """Return scaled fourth differences of neighbouring points [S] → [S − 4], noise-sized.
 
-    The difference-based noise estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order that a
-    smooth minimum passes.
+    Divided differences (third ones of four points), scaled to the standard deviation of the noise:
+    the difference-based estimate (Gasser, Sroka & Jennen-Steinmetz 1986), of an order to which a
+    smooth minimum adds little.
     """
     width = min(5, len(x))
     out = []
@@ -247,9 +247,7 @@ def roughness(x: Floats, y: Floats) -> Floats:
 
 
 def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Slopes and intercepts of the columns of y [P, B] over x [P] by least squares; NaN points are
-    left out.
-    """
+    """Fit slopes and intercepts of y [P, B] over x [P] by least squares, without NaN points."""
     there = np.isfinite(y)
     count = there.sum(axis=0)
     at, value = np.where(there, x[:, None], 0.0), np.where(there, y, 0.0)
@@ -262,7 +260,7 @@ def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
-    """Percentiles of the replicates that have a value; NaN where fewer than half have."""
+    """Return percentiles of the finite replicates; NaN if fewer than half are finite."""
     there = copies[np.isfinite(copies)]
     if len(there) < len(copies) / 2:
         return float("nan"), float("nan")
@@ -271,7 +269,7 @@ def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
 
 
 def reasons(minima: tuple[Minimum, ...]) -> str:
-    """Why budgets have no minimum, those of one reason together."""
+    """Return why budgets have no minimum, one sentence for each reason."""
     found: dict[str, list[str]] = {}
     for minimum in minima:
         if minimum.reason:
@@ -283,7 +281,7 @@ def reasons(minima: tuple[Minimum, ...]) -> str:
 
 
 def too_few(minima: tuple[Minimum, ...]) -> str:
-    """Why there are no exponents, and what would give them."""
+    """Return why there are no exponents, and which runs would give them."""
     good = sum(not minimum.reason for minimum in minima)
     return (
         f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the"

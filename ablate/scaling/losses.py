@@ -1,6 +1,4 @@
-"""A table of losses ready to be fitted: what each run reached, what it took, and which curve it is
-on.
-"""
+"""A table of losses for a fit: loss, resources and curve of each run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How far runs lie from a curve, and how far from each other: misfit, and the few runs that are far
-off.
-"""
+"""Distances of runs from a curve and from each other: misfit, and the few runs far off."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def residual_sd(residuals: Floats, constants: int) -> float:
 
 
 def far_off(residuals: Floats, constants: int) -> npt.NDArray[np.bool_]:
-    """Which of the residuals [P] of log loss stand apart from the others.
+    """Return which residuals [P] of log loss are far from the others.
 
     A robust fit goes through about as many runs as it has constants; the usual residual is the
     median of the others.

@@ -1,6 +1,4 @@
-"""Before a study runs: whether its grid of sizes and budgets will tell the exponents of its [fit],
-and at what noise.
-"""
+"""Before a study runs: whether its grid gives the exponents of its [fit], and at what noise."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ NOISES = (1e-6, 0.5)  # between which the noise that would do is looked for
 
 
 def foretell(plan: Plan) -> list[str]:
-    """Lines on the curves of [fit], one for those that are alike."""
+    """Return lines on the expected precision of the curves of [fit], one for equal curves."""
     assert plan.study.fit
     try:
         losses = _planned(plan)
@@ -114,9 +112,7 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
 
 
 def _judged(form: Form, columns: dict[str, Floats]) -> dict[str, Floats]:
-    """The points as `sufficient_grid` judges a grid: from its lowest size on, at the same tokens
-    per parameter.
-    """
+    """Return the points as `sufficient_grid` has them: from the lowest size, at the same ratios."""
     first = form.columns[0]
     ratio = max(1.0, LOWEST[first] / columns[first].min())
     return {name: columns[name] * ratio for name in form.columns}

@@ -36,7 +36,7 @@ class Design:
     upper: Floats
 
     def terms(self, theta: Floats) -> Floats:
-        """The logarithm of every term: θ [B, K] → [B, T, P]."""
+        """Return the logarithm of every term [B, T, P] at θ [B, K]."""
         t, p, k = self.x.shape
         return (theta @ self.x.reshape(t * p, k).T).reshape(-1, t, p)
 

@@ -1,6 +1,4 @@
-"""A study's runs → `Losses`: which factors make a model larger or train it longer, and which make
-another curve.
-"""
+"""A study's runs → `Losses`: which factors change size or budget, and which make another curve."""
 
 from __future__ import annotations
 
@@ -48,12 +46,18 @@ def of_study(
     group: str = "",
     count: str = "body",
 ) -> Losses:
-    """The compared runs of a study that completed their schedule, by the study's metric.
+    """Return the compared runs of a study that completed, by the study's metric.
 
-    runs: `results.load`; levels: `results.levels`. group: the factor whose levels are compared, by
-    default the one that is no matter of size or budget. A further factor makes further curves, each
-    compared with that of the group's first level. count: a key of `COUNTS`. Raises `AblateError`
-    for what is no factor or count, and where no run has completed.
+    Args:
+        runs: `results.load`.
+        levels: `results.levels`.
+        group: The factor whose levels are compared; by default the one that changes neither size
+            nor budget. Any further factor makes further curves, each compared with that of the
+            group's first level.
+        count: A key of `COUNTS`.
+
+    Raises:
+        AblateError: No such factor or count, or no run has completed.
     """
     if count not in COUNTS:
         raise unknown("count", count, COUNTS)
@@ -89,9 +93,7 @@ def of_study(
 
 
 def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The factors of which every step, all else equal, changes the size of the model or its
-    training, and nothing else.
-    """
+    """Return the factors that change only size or training of the model at every step."""
     first = runs.drop_duplicates("cell").set_index("cell")
     cells = {cell: chosen for cell, chosen in levels.items() if cell in first.index}
     fields = [name for name in RunConfig.model_fields if name in first and name != "seed"]
@@ -127,9 +129,7 @@ def _curve(chosen: Mapping[str, str], rest: Sequence[str]) -> str:
 def _against(
     levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str
 ) -> dict[str, str]:
-    """Curve → the one of the group's first level, all else equal; without a group every curve → the
-    first.
-    """
+    """Return curve → that of the group's first level, all else equal; the first if no group."""
     first: dict[str, str] = {}
     against = {}
     for chosen in levels.values():

@@ -33,9 +33,7 @@ def fit_lines(name: str, one: Fit) -> list[str]:
 
 
 def enough(one: Fit) -> str:
-    """What noise, how many runs or what grid would make a wide interval of alpha narrow; "" where
-    it is.
-    """
+    """Return what noise, runs or grid would make a wide interval of alpha narrow; "" if it is."""
     alpha = one.constants["alpha"]
     width = alpha.hi - alpha.lo
     if not width > TARGET or not one.describes:
@@ -74,7 +72,7 @@ def percent(one: Interval) -> str:
 
 
 def claim(one: Comparison) -> str:
-    """What the group of a comparison does against its baseline, to follow its name."""
+    """Return what a group does against its baseline, to follow the group's name."""
     return CLAIMS[one.verdict] + ("" if one.trusted else UNTRUSTED)
 
 

@@ -1,6 +1,4 @@
-"""Fit any table of losses: one curve a group, isoFLOP exponents where budgets repeat, and the
-groups against each other.
-"""
+"""Fit a table of losses: one curve a group, isoFLOP exponents if budgets repeat, comparisons."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ ONE = "all"  # what the curve of a table without groups is called
 
 @dataclass(frozen=True)
 class TableFit:
-    """What a table of losses says. Groups in order of appearance; the first is the baseline. One
-    group is called "all".
+    """The fits of a table of losses.
+
+    Groups are in order of appearance; the first is the baseline. A single group is called "all".
     """
 
     fits: dict[str, Fit]
@@ -38,7 +37,7 @@ class TableFit:
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """The whole result as plain text, a line each."""
+        """Return the whole result as lines of plain text."""
         parts = [summary.fit_lines(name, one) for name, one in self.fits.items()]
         parts += [summary.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
         parts += [summary.comparison_lines(one) for one in self.comparisons]
@@ -59,13 +58,25 @@ def fit_table(
     bootstraps: int = BOOTSTRAPS,
     confidence: float = 0.95,
 ) -> TableFit:
-    """Fit P runs: loss [P], and of n (parameters), d (tokens), flops what the table has; group
-    names a curve for each run.
+    """Fit P runs, a curve for each group, and compare the groups.
 
-    form: "n", "d", "c" or "nd"; by default what the points can tell, see `natural_form`, where two
-    columns make the third by C = 6·N·D. against: group → the group it is compared with; by default
-    all with the first. IsoFLOP minima are looked for besides where budgets repeat. AblateError
-    where nothing can be fitted.
+    IsoFLOP minima are fitted as well if budgets repeat.
+
+    Args:
+        loss: [P].
+        n: Parameters [P]; of n, d and flops, two give the third by C = 6·N·D.
+        d: Tokens [P].
+        flops: FLOPs [P].
+        group: Curve of each run.
+        against: Group → its baseline; by default the first group for all.
+        form: "n", "d", "c" or "nd"; by default by `natural_form`.
+        hold_out: As in `fit`.
+        rng: For the bootstrap.
+        bootstraps: Number of replicates.
+        confidence: Of the intervals.
+
+    Raises:
+        AblateError: Nothing can be fitted.
     """
     for name, given in {"n": n, "d": d, "flops": flops, "group": group}.items():
         if given is not None and len(given) != len(loss):
@@ -134,9 +145,7 @@ def fit_table(
 
 
 def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:
-    """Why curves were refused, once for all that it holds for; they are named where there is a
-    choice of them.
-    """
+    """Return why curves were refused, once for all with one reason, by name if there are others."""
     return [
         (
             why
@@ -152,9 +161,7 @@ def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:
 def complete(
     n: Floats | None, d: Floats | None, flops: Floats | None
 ) -> tuple[dict[str, Floats], list[str]]:
-    """The columns that are there, and the third of n, d and flops from the other two by C =
-    6·N·D.
-    """
+    """Return the columns, with the third of n, d and flops from the other two by C = 6·N·D."""
     columns = {
         name: np.asarray(c, float)
         for name, c in (("n", n), ("d", d), ("c", flops))
@@ -178,9 +185,7 @@ def complete(
 
 
 def natural_form(columns: dict[str, Floats], names: np.ndarray) -> tuple[str, list[str]]:
-    """L(N, D); or, with the reason, the curve of one resource where on every curve the other stays
-    or follows it.
-    """
+    """Return L(N, D), or the form of one resource and why: the other is constant or follows it."""
     if not {"n", "d"} <= columns.keys():
         return "".join(columns), []
     for form, why in (
@@ -199,9 +204,7 @@ def _curves(columns: dict[str, Floats], names: np.ndarray) -> Iterator[dict[str,
 
 
 def _tells(form: str, part: dict[str, Floats]) -> bool:
-    """Whether the points of a curve differ in the one resource of the form alone; on one line, in
-    C.
-    """
+    """Return whether only the form's resource varies on a curve; for C, whether one line does."""
     sizes, tokens = (len(levels(part[name])) for name in ("n", "d"))
     if form == "c":
         return (
@@ -213,7 +216,7 @@ def _tells(form: str, part: dict[str, Floats]) -> bool:
 
 
 def repeating(n: Floats, c: Floats, at_least: int) -> bool:
-    """Whether budgets stand apart and have so many sizes each, on average, as on isoFLOP curves."""
+    """Return whether budgets are distinct and have, on average, enough sizes for isoFLOP curves."""
     budgets = levels(c)
     points = np.unique(np.stack([level_of(n), level_of(c)]), axis=1)
     apart = len(budgets) == 1 or float(np.median(budgets[1:] / budgets[:-1])) > APART

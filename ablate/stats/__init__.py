@@ -1,6 +1,4 @@
-"""Arrays → effects, intervals and the number of seeds. No database, no pandas; a
-`numpy.random.Generator` where random.
-"""
+"""Arrays → effects, intervals, number of seeds. No database, no pandas; random by a Generator."""
 
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects

@@ -1,6 +1,4 @@
-"""A whole grid at once: what each factor and interaction does, by least squares with seed
-blocks.
-"""
+"""A full grid: the effect of each factor and interaction, by least squares with seed blocks."""
 
 from __future__ import annotations
 
@@ -126,21 +124,22 @@ def grid_effects(
 
 
 def sum_coded(given: Sequence[str], order: Sequence[str]) -> Floats:
-    """Levels [P] → columns [P, L − 1] that sum to zero over the levels: a one for each level but
-    the last, which is −1 in all.
+    """Return levels [P] as columns [P, L − 1] that sum to zero over the levels.
+
+    Each level but the last has a column with ones; the last is −1 in all.
     """
     codes = np.vstack([np.eye(len(order) - 1), -np.ones((1, len(order) - 1))])
     return np.asarray(codes[[order.index(level) for level in given]], float)
 
 
 def sum_contrast(level: int, count: int) -> Floats:
-    """Level minus the first, in the columns of `sum_coded`."""
+    """Return the contrast of a level with the first, in the columns of `sum_coded`."""
     codes = sum_coded([str(i) for i in range(count)], [str(i) for i in range(count)])
     return codes[level] - codes[0]
 
 
 def product(columns: Sequence[Floats]) -> Floats:
-    """Every product of one column of each: the columns of an interaction."""
+    """Return every product of one column of each: the columns of an interaction."""
     out = columns[0]
     for more in columns[1:]:
         out = (out[:, :, None] * more[:, None, :]).reshape(len(out), -1)
@@ -148,14 +147,16 @@ def product(columns: Sequence[Floats]) -> Floats:
 
 
 def spans_of(blocks: Sequence[Floats]) -> list[slice]:
-    """Where each block's columns stand behind the intercept."""
+    """Return the range of each block's columns after the intercept."""
     ends = np.cumsum([1, *(block.shape[1] for block in blocks)])
     return [slice(int(low), int(high)) for low, high in itertools.pairwise(ends)]
 
 
 def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
-    """The fitted statsmodels OLS of y on an intercept and the blocks; AblateError where the effects
-    cannot be told apart.
+    """Fit y on an intercept and the blocks with statsmodels OLS.
+
+    Raises:
+        AblateError: The effects are not identifiable.
     """
     import statsmodels.api as sm
 

@@ -1,6 +1,4 @@
-"""How many seeds: what n pairs can resolve, how many an effect needs, and Stein's two-stage
-rule.
-"""
+"""Number of seeds: what n pairs can detect, how many an effect needs, Stein's two-stage rule."""
 
 from __future__ import annotations
 

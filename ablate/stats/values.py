@@ -1,6 +1,4 @@
-"""What the other files here share: a column of differences, its spread, and the t interval of its
-mean.
-"""
+"""Shared parts: a column of differences, its spread, and the t interval of its mean."""
 
 from __future__ import annotations
 

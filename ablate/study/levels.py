@@ -149,8 +149,9 @@ def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fie
 
 
 def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
-    """{ params = ["0.1M", "1M"], aspect = 32, d_head = 32 } → the levels "0.1M" and "1M". Solved by
-    the plan.
+    """Return the levels of { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }: "0.1M", "1M".
+
+    The plan solves them.
     """
     for key in table:
         if key not in LADDER:

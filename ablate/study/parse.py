@@ -1,6 +1,4 @@
-"""The study file: every key is checked, and a complaint names the line, the value and the
-choices.
-"""
+"""The study file: every key is checked; an error names the line, the value and the choices."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ class Source:
         return line
 
     def _search(self, word: str, start: int) -> int:
-        """The first line from `start` on, before the next key, that holds `word`; `start` when none
-        does.
-        """
+        """Return the first line with `word` from `start` to the next key, else `start`."""
         stop = min(
             (line for line in self._lines.values() if line > start),
             default=len(self._text_lines) + 1,

@@ -1,6 +1,4 @@
-"""The small tables of a study file, each checked on its own: seeds, [match], [tune], [fit],
-[report].
-"""
+"""The small tables of a study file: seeds, [match], [tune], [fit], [report]."""
 
 from __future__ import annotations
 

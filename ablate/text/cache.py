@@ -1,6 +1,4 @@
-"""The cache on disk: folders named by content hash, each built once, whole or not at all, whoever
-else asks for it.
-"""
+"""The cache on disk: folders named by content hash, each built once, complete or not at all."""
 
 from __future__ import annotations
 

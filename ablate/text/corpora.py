@@ -140,9 +140,7 @@ def _locate(spec: str, root: Path) -> str:
 
 
 def _meant(path: str, location: Path, root: Path) -> str:
-    """The path from `root` of what has the name in the working folder; else what is called alike
-    and may be text; or "".
-    """
+    """Return the path from `root` of a similar or equally named file of text; else ""."""
     if Path(path).exists():
         return os.path.relpath(path, root)
     near = list(NAMED)

@@ -1,8 +1,7 @@
-"""Documents: ranges of bytes in memory or in a mapped file, however long, and the rule by which
-some are held out.
+"""Documents: ranges of bytes in memory or in a mapped file, and the rule that holds some out.
 
-Documents stand between form feeds (U+000C), without the white space around them; empty ones do not
-count.
+Form feeds (U+000C) separate documents. White space around a document is dropped, and so are empty
+documents.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ class Document:
         return self._between_characters(end)
 
     def _between_characters(self, at: int) -> int:
-        """The start of the UTF-8 character that byte `at` belongs to; `at` itself where the bytes
-        are no UTF-8.
-        """
+        """Return the start of the UTF-8 character at byte `at`; `at` itself if it is not UTF-8."""
         for back in range(4 if at < self.end else 0):
             if at - back > self.start and self.buffer[at - back] & 0xC0 != 0x80:
                 return at - back

@@ -1,6 +1,4 @@
-"""Where text lies: files (plain, .gz, .xz), Hugging Face data sets, and token files as nanoGPT
-writes them.
-"""
+"""Sources of text: files (plain, .gz, .xz), Hugging Face data sets, nanoGPT's token files."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ class DataSet:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files below the folder."""
+        """Return all files below the folder."""
         return tuple(sorted(path for path in self.folder.rglob("*") if path.is_file()))
 
     def documents(self) -> Iterator[Document]:
@@ -117,7 +115,7 @@ class TokenFiles:
 
     @property
     def files(self) -> tuple[Path, Path]:
-        """The training file and the held-out file."""
+        """Return the training file and the held-out file."""
         return self.folder / "train.bin", self.folder / "val.bin"
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -223,9 +221,7 @@ def _is_hidden(file: Path, folder: Path) -> bool:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """The bytes of a file, mapped; a packed file is unpacked into a nameless one in the cache
-    first.
-    """
+    """Map the bytes of a file; a compressed one is first unpacked into an unnamed cache file."""
     if not path.stat().st_size:
         yield b""
         return

@@ -1,6 +1,4 @@
-"""Tokenizers: bytes, BPE trained on the training part, a `tokenizer.json`, or tokens that a corpus
-brings along.
-"""
+"""Tokenizers: bytes, BPE trained on the training part, `tokenizer.json`, a corpus's own tokens."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ class Library:
     """A tokenizer of the tokenizers library, from its `tokenizer.json`."""
 
     def __init__(self, path: Path, n_vocab: int = 0):
-        """`n_vocab`: a vocabulary larger than the file's, filled up with tokens that never
-        occur.
-        """
+        """Open a file; `n_vocab` above its size adds tokens that never occur."""
         self._path = path
         self._tokenizer = _library(path, _content(path))
         self._tokenizer.no_padding()
@@ -218,9 +214,7 @@ def _library(path: Path, content: bytes) -> Any:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Whatever the library says is an `AblateError` that begins with `what`: it raises bare
-    Exceptions, and panics.
-    """
+    """Raise an `AblateError` that begins with `what` for any error of the library, even a panic."""
     try:
         yield
     except KeyboardInterrupt:
@@ -230,9 +224,7 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path) -> None:
-    """Byte-level BPE as GPT-2's, without special tokens. Source: Sennrich et al. 2016; Radford et
-    al. 2019.
-    """
+    """Train a byte-level BPE as GPT-2's (Sennrich et al. 2016; Radford et al. 2019)."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -248,9 +240,7 @@ def _train_bpe(size: int, training: Iterable[bytes], n_bytes: int, folder: Path)
 
 
 def _spelling(tokenizer: Any) -> list[bytes]:
-    """The bytes of each token of a tokenizer of the library, by what its decoder would make of
-    them.
-    """
+    """Return the bytes of each token, as the library's decoder makes them."""
     decoder = json.dumps(json.loads(tokenizer.to_str()).get("decoder") or {})
     from_byte_level = {letter: value for value, letter in _byte_level().items()}
     added = {
@@ -275,9 +265,7 @@ def _spelling(tokenizer: Any) -> list[bytes]:
 
 
 def _byte_level() -> dict[int, str]:
-    """The letter that stands for each byte in byte-level vocabularies. Source: GPT-2's
-    `bytes_to_unicode`.
-    """
+    """Return byte → its letter in byte-level vocabularies. Source: GPT-2's `bytes_to_unicode`."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [value for value in range(256) if value not in shown]
     return {value: chr(value) for value in shown} | {

@@ -1,6 +1,4 @@
-"""Tokens: a corpus through a tokenizer, split into training and held-out text, mapped from the
-cache.
-"""
+"""Tokens: a corpus through a tokenizer, split into training and held-out text, from the cache."""
 
 from __future__ import annotations
 
