@@ -30,9 +30,8 @@ def _canonical(value: object, info: ValidationInfo) -> str:
     return CATALOGUE[info.field_name].canonical(value)
 
 
-Choice = Annotated[
-    str, BeforeValidator(_canonical)
-]  # a level of the factor that the field is named after
+# a level of the factor that the field is named after
+Choice = Annotated[str, BeforeValidator(_canonical)]
 
 
 SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"

@@ -16,9 +16,8 @@ from ablate.model.transformer import Transformer
 
 MODEL_GROUPS = ("block", "attention", "position", "embedding")
 SMALL = {"n_layer": 2, "d_model": 16, "n_head": 4, "n_ctx": 12, "batch_tokens": 24, "n_vocab": 11}
-NUMBERS: dict[
-    str, list[Any]
-] = {  # a value other than SMALL's or the default for each model factor without levels
+# a value other than SMALL's or the default for each model factor without levels
+NUMBERS: dict[str, list[Any]] = {
     "n_layer": [3],
     "d_model": [24],
     "d_mlp": [20],

@@ -112,9 +112,8 @@ def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
     }
     for seed, statuses in spoil.items():
         frame.loc[mine & (frame["seed"] == seed), ["status", "baseline_status"]] = statuses
-    frame.loc[mine & (frame["seed"] == 0), "value"] = (
-        1e9  # a diverged run may have left a finite number
-    )
+    # a diverged run may have left a finite number
+    frame.loc[mine & (frame["seed"] == 0), "value"] = 1e9
     frame.loc[mine & (frame["seed"] == 1), "baseline_value"] = math.nan
     frame.loc[mine & (frame["seed"] == 5), "value"] = math.inf  # complete, and yet not finite
     row = next(row for row in analysis.of_pairs(frame) if row.level == "parallel")

@@ -356,9 +356,8 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 
     from statsmodels.stats.power import TTestPower
 
-    sds = [
-        0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)
-    ]  # the differences of cell k are seed·k/100
+    # the differences of cell k are seed·k/100
+    sds = [0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)]
     code, out, _ = ablate(
         "power",
         "quickstart",

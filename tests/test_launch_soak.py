@@ -228,9 +228,8 @@ def in_journals(path: Path) -> dict[tuple[str, str, int], float]:
     ):
         file = path.with_suffix(".journals") / journal
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        for line in lines[
-            : -1 if lines and not lines[-1].endswith("\n") else None
-        ]:  # a last one that the kill tore
+        # a last one that the kill tore
+        for line in lines[: -1 if lines and not lines[-1].endswith("\n") else None]:
             event = json.loads(line)
             if event["event"] == "start":
                 found = {

@@ -25,9 +25,8 @@ from ablate.model.transformer import Transformer
 
 transformers = pytest.importorskip("transformers")
 
-Map = dict[
-    str, tuple[str, Callable[[Tensor], Tensor]]
-]  # our parameter → (their parameter, theirs → ours)
+# our parameter → (their parameter, theirs → ours)
+Map = dict[str, tuple[str, Callable[[Tensor], Tensor]]]
 LAYERS, WIDTH, HEADS, HIDDEN, CONTEXT, VOCABULARY = 2, 32, 4, 48, 20, 50
 D_HEAD = WIDTH // HEADS
 

@@ -99,9 +99,8 @@ def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baselin
         for cell in made.cells[1:]
     ]
     assert differing == [{"position"}, {"qk_norm"}, {"bias"}]
-    assert [one.family for one in made.contrasts] == [
-        "parts"
-    ] * 3  # one question: which part matters
+    # one question: which part matters
+    assert [one.family for one in made.contrasts] == ["parts"] * 3
     assert [one.factor for one in made.contrasts] == ["position", "qk_norm", "bias"]
     assert price(made).largest_family == 3
     assert {one.baseline for one in made.contrasts} == {"baseline"}
@@ -632,10 +631,8 @@ TUNED = (
 def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
     given = study(TUNED)
     made = plan(given, [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)])
-    assert [cell.config.lr for cell in made.cells] == [
-        1e-3,
-        3e-3,
-    ] * 2  # 1e-3, the middle, is supposed until it is decided
+    # 1e-3, the middle, is supposed until it is decided
+    assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3] * 2
     compared = [run.config.lr for run in made.runs if run.role == "compare"]
     assert compared == [3e-3] * 4
     with pytest.raises(AblateError, match="'topology=parallel'"):
@@ -662,9 +659,8 @@ def test_runs_that_tune_come_first_and_are_named_so(study) -> None:
         *(("topology=serial", lr, "tune") for lr in (1e-4, 1e-3, 3.16e-3, 1e-2)),
         *(("topology=no-att", lr, "tune") for lr in (1e-4, 1e-3, 1e-2)),
     ]
-    assert [run.role for run in made.later] == ["tune"] * 2 + [
-        "compare"
-    ] * 8  # serial is refined already, the other is not
+    # serial is refined already, the other is not
+    assert [run.role for run in made.later] == ["tune"] * 2 + ["compare"] * 8
 
 
 # -- tiny ------------------------------------------------------------------------------------------
@@ -699,10 +695,8 @@ def test_tiny_keeps_ratios_and_exclusions(study) -> None:
             ' 1]\ntokens = ["10M", "40M"]\n[[exclude]]\nn_layer = 1\nd_model = 384\n'
         )
     )
-    assert list(small.factors["d_model"]) == [
-        "48",
-        "24",
-    ]  # both still multiples of 24, so that heads of 12 turn pairs
+    # both still multiples of 24, so that heads of 12 turn pairs
+    assert list(small.factors["d_model"]) == ["48", "24"]
     assert list(small.factors["n_layer"]) == ["4", "3", "1"]
     assert list(small.factors["tokens"]) == ["10200", "41000"]
     assert small.exclude == ({"n_layer": "1", "d_model": "24"},)

@@ -151,9 +151,8 @@ def test_unequal_spread_is_pitmans_test() -> None:
     found = stats.unequal_spread(np.append(a, math.nan), np.append(b, 0.0))
     ratio = a.std(ddof=1) / b.std(ddof=1)
     assert found.ratio == pytest.approx(ratio)
-    r = np.corrcoef(a, b)[
-        0, 1
-    ]  # the statistic as Pitman (1939) gives it, by the ratio of variances and the correlation
+    # the statistic as Pitman (1939) gives it, by the ratio of variances and the correlation
+    r = np.corrcoef(a, b)[0, 1]
     t = (ratio**2 - 1) * math.sqrt(7) / (2 * ratio * math.sqrt(1 - r**2))
     assert found.p == pytest.approx(2 * st.t.sf(abs(t), 7))
     for few in (([1.0, 2.0, 4.0], [2.0, 1.0, 9.0]), ([1.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])):

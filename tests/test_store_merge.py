@@ -231,9 +231,8 @@ def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
         ("other", 4, 4),
         ("wiring", 2, 2),
     ]
-    assert rows(a.path, "SELECT count(*) FROM attempt") == [
-        (6,)
-    ]  # both machines' attempts at the shared runs
+    # both machines' attempts at the shared runs
+    assert rows(a.path, "SELECT count(*) FROM attempt") == [(6,)]
     assert rows(a.path, "SELECT status, count(*) FROM attempt GROUP BY 1") == [
         ("complete", 4),
         ("dead", 2),

@@ -166,11 +166,8 @@ def test_eight_processes_upgrade_an_old_database_once(older: Path) -> None:
     assert [runs for _, runs in seen] == [4] * 8, "every one of them works with the new schema"
     assert sum("upgraded from schema 0002" in note for notes, _ in seen for note in notes) == 1
     backup = "ablate.db.before-0003-from-0002"
-    assert names(older.parent) == [
-        "ablate.db",
-        backup,
-        "ablate.journals",
-    ]  # one backup, no lock, no side file
+    # one backup, no lock, no side file
+    assert names(older.parent) == ["ablate.db", backup, "ablate.journals"]
     assert _numbers(older) == _numbers(older.parent / backup) == before
     assert rows(older.parent / backup, "SELECT version_num FROM ablate_version") == [("0002",)]
 

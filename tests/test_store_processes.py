@@ -38,9 +38,8 @@ def test_eight_processes_create_at_once(tmp_path: Path) -> None:
         assert len(set(pids)) == 8
         assert rows(path, "SELECT count(*) FROM series") == [(8,)]
         assert rows(path, "SELECT version_num FROM ablate_version") == [(schema.HEAD,)]
-    assert names(tmp_path) == [
-        f"{attempt}.db" for attempt in range(2)
-    ]  # no lock, no side file left
+    # no lock, no side file left
+    assert names(tmp_path) == [f"{attempt}.db" for attempt in range(2)]
 
 
 # -- claiming --------------------------------------------------------------------------------------
@@ -212,9 +211,8 @@ def test_eight_writers_and_two_readers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
         runs.register(db, plan_of(seeds=range(4)))
-    calls: list[tuple[Any, ...]] = [
-        (i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)
-    ]  # some come, some go
+    # some come, some go
+    calls: list[tuple[Any, ...]] = [(i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)]
     calls += [(0.0, _read_for, str(path), 3.0)] * 2
     *written, reads, more = together(_later, calls)
     assert len(written) == 8 and min(written)[1] > 0 and reads > 0 and more > 0

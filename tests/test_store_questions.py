@@ -141,10 +141,8 @@ def test_learning_curve_by_tokens(db: Database) -> None:
         if row["cell"] == "topology=concat, n_layer=4"
     ]
     batch = 8192
-    assert [(row["tokens"], row["runs"]) for row in rows] == [
-        (5 * batch, 2),
-        (10 * batch, 1),
-    ]  # one is NaN at its end
+    # one is NaN at its end
+    assert [(row["tokens"], row["runs"]) for row in rows] == [(5 * batch, 2), (10 * batch, 1)]
     assert rows[0]["value"] == pytest.approx((loss("concat", "4", 0) + 1 + 4.0) / 2)
     assert ask(db, "learning-curve", "wiring", "train_loss") == []
     assert ask(db, "learning-curve", "series=loss", "wiring") == ask(db, "learning-curve", "wiring")
@@ -236,9 +234,8 @@ def test_shared_and_unfinished_runs(db: Database) -> None:
 def test_every_question_runs_and_is_documented(db: Database) -> None:
     for question in QUESTIONS.values():
         assert question.answers.endswith(".") and set(question.parameters) <= PARAMETERS.keys()
-        assert query.run(db, question.sql, dict.fromkeys(question.parameters, ""))[
-            0
-        ]  # as a form sends what is not filled in
+        # as a form sends what is not filled in
+        assert query.run(db, question.sql, dict.fromkeys(question.parameters, ""))[0]
         assert len(question.sql.splitlines()) <= 12
     assert not QUESTIONS.keys() & {
         *VIEWS,

@@ -104,9 +104,8 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
         "planned": 4,
     }  # serial's two are done already
     assert rows(db.path, "SELECT count(*), count(DISTINCT cell) FROM runs") == [(6, 2)]
-    assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [
-        (4,)
-    ]  # parallel's are still there
+    # parallel's are still there
+    assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [(4,)]
 
     runs.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
     assert runs.counts(db, study_id) == {"complete": 4}
@@ -352,9 +351,8 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
         for claim in claims:
             train(claim, finals=finals[:1])
             ingest(db, claim.attempt_id)
-        assert rows(db.path, "SELECT name, count(*) FROM final GROUP BY 1") == [
-            ("loss", 2)
-        ]  # no old number beside new ones
+        # no old number beside new ones
+        assert rows(db.path, "SELECT name, count(*) FROM final GROUP BY 1") == [("loss", 2)]
 
 
 def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(

@@ -90,9 +90,8 @@ def test_every_length_scores_the_same_tokens() -> None:
     }
     windows = length_windows(training.text().held_out, 16, (1, 2), 256)
     for factor in (1, 2):
-        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[
-            :, :, -4:
-        ]  # the last quarter of n_ctx
+        # the last quarter of n_ctx
+        logits = step.model(windows[None, :, -1 - 16 * factor : -1])[:, :, -4:]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), windows[:, -4:].flatten())
         assert finals["loss_at_length", factor] == pytest.approx([loss.item()], rel=1e-6)
 

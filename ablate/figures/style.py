@@ -250,9 +250,8 @@ class Even(Formatter):
         return self.write(value)
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        exact = [
-            round(value, 9) + 0.0 for value in values
-        ]  # a locator's sums err, and would give a zero a sign
+        # a locator's sums err, and would give a zero a sign
+        exact = [round(value, 9) + 0.0 for value in values]
         return [self.write(value, _places(exact)) for value in exact]
 
 

@@ -34,9 +34,8 @@ VERDICTS = {  # of a contrast → words
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
-MANY = (
-    10  # contrasts from which on families are summarised, and each contrast follows further below
-)
+# contrasts from which on families are summarised, and each contrast follows further below
+MANY = 10
 
 
 @dataclass(frozen=True)

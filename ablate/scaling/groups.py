@@ -80,9 +80,8 @@ class Comparison:
     axis: str
     low: float  # the measured range of the axis, of both groups together
     high: float
-    exponents: dict[
-        str, Difference
-    ]  # each curve with a floor of its own: assumes nothing, tells little apart
+    # each curve with a floor of its own: assumes nothing, tells little apart
+    exponents: dict[str, Difference]
     one_floor: dict[str, Difference]  # if both curves had the same floor E
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end

@@ -16,13 +16,11 @@ class Losses:
     """P runs that completed their schedule, in any order."""
 
     loss: Floats  # [P]
-    columns: dict[
-        str, Floats
-    ]  # of "n" parameters, "d" tokens and "c" FLOPs what is known, [P] each
+    # of "n" parameters, "d" tokens and "c" FLOPs what is known, [P] each
+    columns: dict[str, Floats]
     curves: tuple[str, ...]  # [P] names; all "" where there is one curve
-    against: dict[
-        str, str
-    ]  # curve → the curve it is compared with; without those that are compared with none
+    # curve → the curve it is compared with; without those that are compared with none
+    against: dict[str, str]
     means: dict[str, str]  # resource → what it counts, in words
     notes: tuple[str, ...] = ()  # what was left out, and why
 

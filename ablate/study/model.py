@@ -30,18 +30,16 @@ class Tune:
     high: float
     points: int  # rates from low to high, evenly spaced on a log scale
     seeds: int  # runs at each rate
-    per: tuple[
-        str, ...
-    ]  # factors whose levels make a group: all of them for "cell", none for "study"
+    # factors whose levels make a group: all of them for "cell", none for "study"
+    per: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TwoStage:
     """seeds = { pilot, resolution, max }: as many seeds as the pilot requires (Stein 1945)."""
 
-    resolution: (
-        float  # half the width that the 95% interval of an effect is to have, in the metric's unit
-    )
+    # half the width that the 95% interval of an effect is to have, in the metric's unit
+    resolution: float
     most: int  # seeds of a cell
 
 
