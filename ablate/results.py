@@ -23,9 +23,8 @@ from ablate.store import rows
 if TYPE_CHECKING:
     from ablate.store import Database
 
-    Source = (
-        Database | str | Path | None
-    )  # a database, its path or URL, or None for the default one
+    # a database, its path or URL, or None for the default one
+    Source = Database | str | Path | None
 
 BASELINE = "baseline"  # the arm of a baseline whose stratum varies several factors
 TEXT = frozenset(

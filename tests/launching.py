@@ -53,9 +53,8 @@ def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -
     whole = plan(load(str(path)))
     if len(lrs) > 1:
         return whole
-    runs = tuple(
-        planned for planned in whole.runs if planned.config.lr == lrs[0]
-    )  # a study needs two levels, a test does not
+    # a study needs two levels, a test does not
+    runs = tuple(planned for planned in whole.runs if planned.config.lr == lrs[0])
     return dataclasses.replace(whole, cells=whole.cells[:1], contrasts=(), runs=runs)
 
 

@@ -23,10 +23,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OWNER, STRANGER = (
-    65533,
-    65534,
-)  # users that own nothing else here; the second is `nobody` on most systems
+# users that own nothing else here; the second is `nobody` on most systems
+OWNER, STRANGER = (65533, 65534)
 PACKAGES = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("-packages"))])
 
 Answer = tuple[int, str, str]  # exit code, standard output, standard error

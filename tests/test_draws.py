@@ -73,9 +73,8 @@ def test_uniforms_are_uniform_and_independent() -> None:
     assert drawn.dtype == torch.float32 and drawn.min() >= 0 and drawn.max() < 1
     counts = torch.histc(drawn, 32, 0, 1)
     expected = drawn.numel() / 32
-    assert (
-        (counts - expected) ** 2 / expected
-    ).sum() < 70  # chi-square, 31 degrees: p = 1e-4 at 67
+    # chi-square, 31 degrees: p = 1e-4 at 67
+    assert ((counts - expected) ** 2 / expected).sum() < 70
     assert torch.corrcoef(drawn.reshape(-1, 4).T).triu(1).abs().max() < 0.015
     assert torch.corrcoef(drawn.reshape(2, -1))[0, 1].abs() < 0.015
 

@@ -20,12 +20,8 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.text import corpora, tokenizers
 
-TEXT = (
-    "corpus",
-    "corpus_hash",
-    "tokenizer",
-    "tokenizer_hash",
-)  # decide what is read, not what is done with it
+# decide what is read, not what is done with it
+TEXT = ("corpus", "corpus_hash", "tokenizer", "tokenizer_hash")
 MASKED = {"objective": "masked"}
 BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mlm_head_transform": MASKED,

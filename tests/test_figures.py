@@ -433,9 +433,8 @@ def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(
 def test_an_arm_within_the_noise_of_seeds_stays_in_the_picture() -> None:
     assert style.near([0.0, 0.01, 0.01, 0.02, 0.13]) == [True] * 4 + [False]
     assert all(style.near([0.0, 0.01, 0.01, 0.02, 0.13], spread=0.2))
-    assert (
-        style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8
-    )  # half of the arms are no outliers
+    # half of the arms are no outliers
+    assert style.near([0.04, 0.05, 0.04, 0.2, 0.2, 0.2, 0.2, 0.03]) == [True] * 8
 
 
 def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
@@ -451,9 +450,8 @@ def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:
     ax = figures.effects(effects_of(pairs), pairs)
     figure = ax.figure
     figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
-    figure.set_dpi(
-        200
-    )  # as in the PNG; hinted letters would be wider here than where the layout was made
+    # as in the PNG; hinted letters would be wider here than where the layout was made
+    figure.set_dpi(200)
     with style.theme():
         lefts = [label.get_window_extent().x0 for label in ax.get_yticklabels()]
     assert min(lefts) >= 0

@@ -269,9 +269,8 @@ def test_named_queries_and_values_take_hostile_words(db: Database) -> None:
         )
     for text in (*TEXTS, "' OR 1=1 --"):
         if "\0" not in text:
-            given = {"1": 1, "1e5": 100000.0, "1.0": 1.0}.get(
-                text, text
-            )  # what reads as a number is one
+            # what reads as a number is one
+            given = {"1": 1, "1e5": 100000.0, "1.0": 1.0}.get(text, text)
             assert (
                 invoke(db, "query", "SELECT :x AS x", f"x={text}", "--format", "json")
                 == json.dumps([{"x": given}], ensure_ascii=False) + "\n"

@@ -372,9 +372,8 @@ def test_hostile_names_come_back_as_they_went_in(tmp_path: Path) -> None:
     for statement in (tables.cells(data).sql, appendix.runs(data).sql):
         assert queries.run(db, statement.rstrip(";"))[1]
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    prose = "\n".join(
-        line for line in markdown.splitlines() if not line.startswith("    ")
-    )  # the rest is code, shown as it is
+    # the rest is code, shown as it is
+    prose = "\n".join(line for line in markdown.splitlines() if not line.startswith("    "))
     assert "<script" not in prose
     assert "<img" not in prose
 

@@ -59,9 +59,8 @@ def test_what_is_not_there_is_nan_and_the_status_tells_why(db: Database) -> None
     assert frame["status"].to_dict() == {0: "complete", 1: "diverged", 2: "planned"}
     assert frame["metric"].isna().to_dict() == {0: False, 1: True, 2: True}
     assert frame.loc[1, "diverged_at"] == 7
-    assert (
-        frame["diverged_at"].dtype == "Int64"
-    )  # a step is a whole number, also beside runs that have none
+    # a step is a whole number, also beside runs that have none
+    assert frame["diverged_at"].dtype == "Int64"
     assert frame["diverged_at"].isna().to_dict() == {0: True, 1: False, 2: True}
 
 
@@ -73,9 +72,8 @@ def test_curves_keep_nan_and_infinities_in_their_places(db: Database) -> None:
     assert values[:2] == [4.0, math.inf]
     assert math.isnan(values[2])
     assert list(one["tokens"]) == [5 * 8192, 6 * 8192, 7 * 8192]
-    assert ablate.curves("topology", ["loss", "train_loss"], db).equals(
-        frame
-    )  # one that these runs did not record
+    # one that these runs did not record
+    assert ablate.curves("topology", ["loss", "train_loss"], db).equals(frame)
     assert len(ablate.curves("topology", db=db)) == len(frame)
 
 
@@ -85,9 +83,8 @@ def test_finals_by_name(db: Database) -> None:
     assert (frame.loc[frame["at"] == 1.0, "value"] == -math.inf).all()
     everything = results.finals("topology", db=db)
     assert set(everything["name"]) == {"loss", "train_seconds", "stream_rms"}
-    assert (
-        everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2
-    )  # the two diverged runs: measured, and NaN
+    # the two diverged runs: measured, and NaN
+    assert everything.loc[everything["name"] == "loss", "value"].isna().sum() == 2
 
 
 @pytest.mark.parametrize("points", [None, 5])

@@ -72,9 +72,8 @@ def test_the_solver_reaches_the_optimum_of_an_independent_one(noise: float) -> N
     log_loss = np.log(losses(columns, noise))
     problem = Problem.build(FORMS["nd"], columns, log_loss)
     theta, reached = minimise(problem.design, log_loss, np.ones((36, 36)), problem.starts(log_loss))
-    assert (
-        reached < reached.min() * 1.0001
-    ).mean() > 0.5  # most of the grid of starts ends at one optimum
+    # most of the grid of starts ends at one optimum
+    assert (reached < reached.min() * 1.0001).mean() > 0.5
     found = problem.constants(theta[[reached.argmin()]])[0]
     start = np.log(found[0]), np.log(found[1]), found[2], np.log(found[3]), found[4]
     assert huber(np.array(start), columns, log_loss) == pytest.approx(reached.min(), rel=1e-9)
@@ -414,9 +413,8 @@ def test_the_minimum_of_the_interpolation_is_exact() -> None:
 def test_a_minimum_at_the_edge_is_not_one() -> None:
     table = isoflop_table(0.0)
     first = table["c"] == table["c"].min()
-    inside = ~first | (
-        table["n"] > 1.5 * best_split(USUAL, table["c"])[0]
-    )  # the first budget starts beyond its best size
+    # the first budget starts beyond its best size
+    inside = ~first | (table["n"] > 1.5 * best_split(USUAL, table["c"])[0])
     found = scaling.isoflop(
         **{name: column[inside] for name, column in table.items()}, rng=rng(), bootstraps=50
     )
@@ -461,9 +459,10 @@ def test_gadre_models_are_fitted_and_their_held_out_miss_stated() -> None:
         assert one.noise == pytest.approx(0.03, abs=0.005)  # about 3%, says the tables' README
         assert 0.15 < one.constants["alpha"].value < 0.4 and 0.2 < one.constants["beta"].value < 0.4
         assert one.held_out is not None and abs(one.held_out.miss) < 0.08 and one.held_out.trusted
+        # one model in all three
         assert any(
             "far off" in note and "at N = 7.89e+07, D = 3.95e+08" in note for note in one.notes
-        )  # one model in all three
+        )
     text = "\n".join(found.lines())
     assert (
         "a miss of +" in text
@@ -547,9 +546,8 @@ def test_curves_meet_where_they_change_sign() -> None:
     gaps = np.stack([log_x - np.log(50), np.log(50) - log_x, 1 + log_x, -20 + log_x])
     assert meeting(x, gaps, 10, 1000) == pytest.approx([50, 50, 0, math.inf])
     twice = (log_x - np.log(2)) * (log_x - np.log(300))
-    assert meeting(x, twice[None], 10, 1000)[0] == pytest.approx(
-        300, rel=0.02
-    )  # the one nearest the middle, 100
+    # the one nearest the middle, 100
+    assert meeting(x, twice[None], 10, 1000)[0] == pytest.approx(300, rel=0.02)
 
 
 def test_a_table_fills_in_what_it_can() -> None:

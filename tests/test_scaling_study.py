@@ -92,9 +92,8 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
     assert (total["n"] > losses.columns["n"]).all() and (total["c"] == losses.columns["c"]).all()
     heads = losses.columns["c"] - headless["c"]
     widths = runs[runs["metric"].notna()]["d_model"].to_numpy()
-    assert heads == pytest.approx(
-        3 * 2 * widths * 256 * losses.columns["d"]
-    )  # three passes of d_model × n_vocab products
+    # three passes of d_model × n_vocab products
+    assert heads == pytest.approx(3 * 2 * widths * 256 * losses.columns["d"])
     with pytest.raises(
         AblateError, match="unknown factor in group 'topolgy'; did you mean 'topology'"
     ):
@@ -107,14 +106,10 @@ def test_sizes_and_budgets_are_resources_and_other_factors_make_curves(tmp_path:
         ({"2": {"n_layer": 2}, "8": {"n_layer": 8}}, True),
         ({"short": {"steps": 100}, "long": {"steps": 400}}, True),
         ({"h4": {"n_head": 4}, "h8": {"n_head": 8}}, False),  # as many parameters
-        (
-            {"mha": {}, "mqa": {"n_kv_head": 1}},
-            False,
-        ),  # fewer parameters, but no smaller width, depth or MLP
-        (
-            {"gelu": {"d_mlp": 512}, "swiglu": {"activation": "swiglu", "d_mlp": 900}},
-            False,
-        ),  # larger, and something else
+        # fewer parameters, but no smaller width, depth or MLP
+        ({"mha": {}, "mqa": {"n_kv_head": 1}}, False),
+        # larger, and something else
+        ({"gelu": {"d_mlp": 512}, "swiglu": {"activation": "swiglu", "d_mlp": 900}}, False),
         ({"short": {"n_ctx": 64, "steps": 100}, "long": {"n_ctx": 128, "steps": 400}}, False),
     ],
 )
@@ -287,9 +282,8 @@ def test_a_study_too_small_for_its_fit_is_told_why(tmp_path: Path) -> None:
         and "needs at least 4 sizes" in text
         and "this would do" in text
     )
-    assert (
-        tmp_path / "out" / "figures" / "scaling-n.svg"
-    ).is_file()  # the losses are drawn, without a curve
+    # the losses are drawn, without a curve
+    assert (tmp_path / "out" / "figures" / "scaling-n.svg").is_file()
 
 
 def test_a_study_without_sizes_has_no_scaling_section(tmp_path: Path) -> None:
@@ -381,9 +375,8 @@ def test_where_runs_stand_on_no_grid_a_few_lines_are_drawn_among_them(x: str) ->
         "some token counts" if x == "n" else "some sizes"
     )
     at, reached = (np.asarray(values, float) for values in drawn[-1].get_data())
-    largest = np.median(
-        np.sort(d if x == "n" else n)[-15:]
-    )  # the last line is among the last sixth of the runs
+    # the last line is among the last sixth of the runs
+    largest = np.median(np.sort(d if x == "n" else n)[-15:])
     there = {"n": (at, largest), "d": (largest, at), "c": (largest, at / 6 / largest)}[x]
     assert reached == pytest.approx(
         TRUTH[0] + TRUTH[1] * there[0] ** -TRUTH[2] + TRUTH[3] * there[1] ** -TRUTH[4], rel=2e-3

@@ -113,9 +113,8 @@ def test_activation_memory_is_within_a_tenth(fields: dict[str, Any], precision: 
         precision=precision,
     )
     counted = sizes.count(config)
-    cast = (
-        2 * counted.params if precision == "bfloat16" else 0
-    )  # weights in bfloat16, kept for the backward pass
+    # weights in bfloat16, kept for the backward pass
+    cast = 2 * counted.params if precision == "bfloat16" else 0
     estimate = config.batch_tokens * counted.activation_bytes_per_token + cast
     assert 0.9 < estimate / _kept(config) < 1.1
     parts = sizes._measured(sizes._shape(config))  # as where a component does not state its sizes

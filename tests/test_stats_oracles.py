@@ -57,9 +57,10 @@ def test_many_pairs_have_rliables_bootstrap_interval(monkeypatch: pytest.MonkeyP
     except TypeError as error:
         pytest.skip(f"rliable's arch does not import under this pandas: {error}")
     begin = IIDBootstrap.__init__
+    # gone in arch 8
     monkeypatch.setattr(
         IIDBootstrap, "__init__", lambda self, *args, random_state=None: begin(self, *args)
-    )  # gone in arch 8
+    )
     d = np.random.default_rng(2).normal(0.02, 0.1, 150)
     _, intervals = rly.get_interval_estimates(
         {"difference": d[:, None]}, lambda scores: np.array([scores.mean()]), reps=4000

@@ -348,10 +348,11 @@ def test_a_wrong_tokenizer_is_said_in_one_line(folder: Path, spec: str, complain
             {"type": "BPE", "vocab": {"a": 0, "b": 4294967295}, "merges": []},
             "numbers a token 4294967295: 16777216 tokens",
         ),
+        # a panic
         (
             {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]},
             "is no tokenizer.json of the tokenizers library",
-        ),  # a panic
+        ),
     ],
 )
 def test_a_hostile_tokenizer_costs_neither_memory_nor_a_traceback(

@@ -249,9 +249,8 @@ class WordMask:
             )
         at, behind = (torch.from_numpy(edge) for edge in edges)
         one = torch.ones(1, dtype=torch.bool)
-        self._at, self._behind = (
-            torch.cat([edge, one]).to(device) for edge in (at, behind)
-        )  # [MASK] is a word
+        # [MASK] is a word
+        self._at, self._behind = (torch.cat([edge, one]).to(device) for edge in (at, behind))
 
     def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor:
         behind = self._behind[texts]

@@ -8,12 +8,8 @@ from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
-RECIPE = (
-    "weight_decay",
-    "grad_clip",
-    "warmup",
-    "dropout",
-)  # of the optimiser's settings, what a reader needs to repeat it
+# of the optimiser's settings, what a reader needs to repeat it
+RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
 
 

@@ -95,9 +95,8 @@ def max_t(
     if d.shape[1] < 2:
         return 1 - alpha / max(size, 1)
     smallest = smallest_p(mean_correlation(d), np.isfinite(d), rng)
-    each = (
-        float(np.quantile(smallest, alpha)) * d.shape[1] / size
-    )  # contrasts that cannot be tested still count
+    # contrasts that cannot be tested still count
+    each = float(np.quantile(smallest, alpha)) * d.shape[1] / size
     return 1 - min(max(each, alpha / size), alpha)
 
 

@@ -214,9 +214,8 @@ def sign_flip(differences: Values) -> float:
     if n > EXACT_PAIRS:
         return float(2 * st.norm.sf(observed / math.sqrt(float(d @ d)))) if np.any(d) else 1.0
     left, right = flipped_sums(d[: n // 2]), np.sort(flipped_sums(d[n // 2 :]))
-    edge = observed - SAME * float(
-        np.abs(d).sum()
-    )  # a sum equal to the observed one counts, rounding or not
+    # a sum equal to the observed one counts, rounding or not
+    edge = observed - SAME * float(np.abs(d).sum())
     above = len(right) - np.searchsorted(right, edge - left, side="left")
     return min(1.0, 2 * int(above.sum()) / 2**n)
 

@@ -33,9 +33,8 @@ LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBGT]?)")
 
-_EXPONENT = re.compile(
-    r"(-?\d(?:\.\d+)?)E\+(\d+)"
-)  # how `Decimal` writes a number that ends in zeros
+# how `Decimal` writes a number that ends in zeros
+_EXPONENT = re.compile(r"(-?\d(?:\.\d+)?)E\+(\d+)")
 
 
 def settable() -> list[str]:
