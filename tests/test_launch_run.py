@@ -38,8 +38,8 @@ def attempts(path: Path, lr: float) -> list[tuple]:
     """(status, error) of the attempts of the runs with this learning rate, in order."""
     return rows(
         path,
-        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ?"
-        " ORDER BY n",
+        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id"
+        " WHERE fields ->> 'lr' = ? ORDER BY n",
         lr,
     )
 
@@ -138,7 +138,7 @@ def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     assert rows(
         path,
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON"
-        " run.id = run_id WHERE run.lr = ? AND name = 'lr'",
+        " run.id = run_id WHERE fields ->> 'lr' = ? AND name = 'lr'",
         lr,
     ) == [("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
         "what it wrote before it died stays, once"
@@ -149,7 +149,7 @@ def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
         "killed by SIGKILL" if lr == stub_engine.DIES else "RuntimeError: the stub's device is lost"
     )
     assert all(error.startswith("the worker died") and why in error for _, error in tries)
-    assert rows(path, "SELECT run.status FROM run WHERE lr = ?", lr) == [("failed",)]
+    assert rows(path, "SELECT run.status FROM run WHERE fields ->> 'lr' = ?", lr) == [("failed",)]
 
 
 def test_a_run_whose_worker_dies_once_succeeds(tmp_path):

@@ -357,8 +357,8 @@ def test_a_rate_is_as_good_as_the_mean_over_its_seeds_and_bad_where_one_diverges
         with db.begin() as connection:  # one of the two runs at the best rate diverges after all
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE lr = 1.78e-3 AND topology = 'serial' AND"
-                " seed = ?",
+                "UPDATE run SET status = 'diverged' WHERE fields ->> 'lr' = 1.78e-3"
+                " AND fields ->> 'topology' = 'serial' AND seed = ?",
                 (runs[0].seed,),
             )
         new = {decision.cell: decision for decision in tune.learn(given, db).new}
@@ -458,7 +458,8 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
                 " '%serial'"
             )
             connection.exec_driver_sql(
-                "UPDATE final SET value = 9 WHERE run_id IN (SELECT id FROM run WHERE lr = 0.001)"
+                "UPDATE final SET value = 9 WHERE run_id IN"
+                " (SELECT id FROM run WHERE fields ->> 'lr' = 0.001)"
             )
         assert {
             run.config.lr
@@ -667,8 +668,8 @@ def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped
         with db.begin() as connection:
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE topology = 'no-attention-skip' AND"
-                " seed = 1"
+                "UPDATE run SET status = 'diverged' WHERE"
+                " fields ->> 'topology' = 'no-attention-skip' AND seed = 1"
             )
         made = tune.advance(given, db, lambda text: None)
     assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"
