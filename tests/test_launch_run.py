@@ -159,7 +159,7 @@ def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
     assert rows(
         path,
         "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE"
-        " lr = ?",
+        " fields ->> 'lr' = ?",
         stub_engine.DIES_ONCE,
     ) == [(12, 6)]
 
