@@ -44,12 +44,14 @@ def are_shares(mix: tuple[float, ...]) -> bool:
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run's numbers, with one seed. Each field has a row in
-    `ablate.components.CATALOGUE`.
+    """Everything that decides a run's numbers, with one seed.
 
-    Fields that have no meaning beside another's level (`Factor.needs`) are set back to their
-    default, so that two ways of writing the same run are one run. Raises `AblateError` where fields
-    contradict each other.
+    Each field has a row in `ablate.components.CATALOGUE`; own fields of the run's components are
+    fields too. Fields that have no meaning beside another's level (`Factor.needs`) are set back to
+    their default, so that two ways of writing the same run are one run.
+
+    Raises:
+        AblateError: A field is unknown, has a wrong value, or contradicts another.
     """
 
     # own fields of components are extra fields; `_fill` refuses all others
@@ -136,7 +138,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        put = lambda name, number: object.__setattr__(self, name, number)  # noqa: E731 (frozen to everyone else)
+        put = lambda name, number: object.__setattr__(self, name, number)  # noqa: E731 (frozen)
         if not self.d_head:
             if self.d_model % self.n_head:
                 raise AblateError(
@@ -174,7 +176,7 @@ class RunConfig(BaseModel):
 
     @property
     def batch_size(self) -> int:
-        """Sequences an optimiser step."""
+        """Sequences per optimiser step."""
         return self.batch_tokens // self.n_ctx
 
     @property
@@ -233,8 +235,10 @@ def _divisors(n: int) -> str:
 
 
 def resolve(fields: dict[str, Any]) -> RunConfig:
-    """`RunConfig(**fields)` with pydantic's complaint turned into one line: key, value, and what it
-    should be.
+    """Return `RunConfig(**fields)`.
+
+    Raises:
+        AblateError: One line with key, value and what it should be.
     """
     try:
         return RunConfig(**fields)

@@ -1,10 +1,9 @@
-"""Random numbers as a pure function of (seed, stream, step, index): Philox4x32-10 in tensor
-operations.
+"""Random numbers as a pure function of (seed, stream, step, index): Philox4x32-10 on tensors.
 
-Nothing here has a state, so that a draw is the same in whatever order, pack, micro-batch or process
-it is made, and after a resume. All of it can be compiled and captured in a CUDA graph, with `step`
-a tensor on the device. Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3";
-constants as in Random123.
+There is no state, so that a draw is the same in any order, pack, micro-batch or process, and after
+a resume. All functions can be compiled and captured in a CUDA graph, with `step` a tensor on the
+device. Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; constants as in
+Random123.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ _ROUNDS = 10
 def philox4x32(
     counter: Sequence[Tensor], key: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four words from a counter of four words and a key of two; each an int64 tensor in [0, 2³²),
-    shapes broadcast.
+    """Return four words from a counter of four words and a key of two.
+
+    Each is an int64 tensor in [0, 2³²); shapes broadcast.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        # A product of two words can pass 2⁶³ and then wraps; its 64 bits are right all the same.
+        # a product of two words can exceed 2⁶³ and wrap; its 64 bits are still right
         first, second = c0 * _MULTIPLY[0], c2 * _MULTIPLY[1]
         c0, c1, c2, c3 = (
             (second >> 32 & _WORD) ^ c1 ^ k0,
@@ -44,27 +44,34 @@ def philox4x32(
 
 
 def stream(name: str) -> int:
-    """The number of the stream called `name`, in [0, 2³²): the first four bytes of its SHA-256."""
+    """Return the number of a stream, in [0, 2³²): the first four bytes of its name's SHA-256."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
 def words(
     seed: Tensor, stream: int, step: Tensor | int, shape: Sequence[int], row: Tensor | int = 0
 ) -> Tensor:
-    """Independent 32-bit words, [K, *shape] int64 in [0, 2³²), for seeds [K] on whose device they
-    are made.
+    """Draw independent 32-bit words.
 
-    The first axis of `shape` counts rows (sequences of a batch) from `row` on; a row's elements are
-    numbered in row-major order. A word depends on its seed, stream, step, row and number alone, so
-    that a micro-batch that starts at row 8 gets what the whole batch gets from there on. A last
-    axis of 4 costs no more than one of 1.
+    A word depends on its seed, stream, step, row and number within the row alone, so that a
+    micro-batch that starts at row 8 gets what the whole batch gets from there on. A last axis of 4
+    costs no more than one of 1.
+
+    Args:
+        seed: [K]; words are made on its device.
+        stream: Number of the stream.
+        step: Number of the step, a tensor [] in captured code.
+        shape: Shape of one member's words; the first axis counts rows, sequences of a batch.
+        row: Row of the batch at which the words begin.
+
+    Returns:
+        [K, *shape] int64 in [0, 2³²).
     """
     rows, rest = shape[0], tuple(shape[1:])
     size = math.prod(rest)
     blocks = -(-size // 4)
-    index = (
-        torch.arange(blocks, device=seed.device) & _WORD
-    )  # a tensor to a compiler too, and no 32-bit loop index
+    # the mask keeps a compiler from making this a 32-bit loop index
+    index = torch.arange(blocks, device=seed.device) & _WORD
     which = torch.arange(rows, device=seed.device)[:, None] + row
     zero = torch.zeros_like(index)
     keys = (seed[:, None, None] & _WORD, zero + stream)
@@ -75,7 +82,8 @@ def words(
 def uniforms(
     seed: Tensor, stream: int, step: Tensor | int, shape: Sequence[int], row: Tensor | int = 0
 ) -> Tensor:
-    """Uniform numbers in [0, 1), [K, *shape] float32, multiples of 2⁻²⁴; arguments as for
-    `words`.
+    """Draw uniform numbers in [0, 1), [K, *shape] float32, multiples of 2⁻²⁴.
+
+    Arguments are those of `words`.
     """
     return (words(seed, stream, step, shape, row) >> 8).float() * 2.0**-24

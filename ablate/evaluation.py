@@ -9,23 +9,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from ablate.components import CATALOGUE
 from ablate.config import SHARES, RunConfig, are_shares
 
-# tokens of a passage that a linear probe tells the class of; n_ctx, where that is less
+# tokens of a passage for linear probes; n_ctx, where that is less
 PASSAGE = 128
-# tokens that held-out windows tile together: arms whose n_ctx divides it score the same tokens
+# tokens of a block of held-out windows: arms whose n_ctx divides it score the same tokens
 HELD_OUT_BLOCK = 1024
 
 
 def n_scored(n_ctx: int) -> int:
-    """Tokens scored of a context of whatever length: the last quarter of n_ctx, so that three
-    quarters stand before them.
-    """
+    """Return the tokens scored of a context of any length: the last quarter of n_ctx."""
     return max(1, n_ctx // 4)
 
 
 class Probe(BaseModel):
-    """A grid of masking settings under which masked models are compared: same held-out tokens
-    scored in every arm.
-    """
+    """Masking settings under which masked models are compared; all arms score the same tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,8 +49,9 @@ class Probe(BaseModel):
 
 
 class Evaluation(BaseModel):
-    """What is measured on held-out text: a study's `[eval]`. No part of a run's key, for it changes
-    no weight.
+    """What is measured on held-out text: a study's `[eval]`.
+
+    It changes no weight, so it is no part of a run's key.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,8 +77,9 @@ class Evaluation(BaseModel):
     )
 
     def contexts(self, config: RunConfig) -> dict[float, int]:
-        """Length factor → tokens of context, as far as the position encoding is defined; empty
-        where only n_ctx is asked for.
+        """Return length factor → tokens of context, for the lengths that the run is defined for.
+
+        It is empty where only n_ctx is asked for.
         """
         lengths = (
             {}
@@ -94,14 +92,12 @@ class Evaluation(BaseModel):
         }
 
     def passes(self, config: RunConfig) -> float:
-        """How often a run's evaluations read the held-out tokens, in all; linear probes are left
-        out.
-        """
+        """Return how often a run's evaluations read the held-out tokens, without linear probes."""
         probes = 1 + len(self.probe.ratio) if config.part("objective").masks else 0
         return self.points + sum(self.contexts(config)) + probes
 
     def finals(self, config: RunConfig) -> list[tuple[str, float]]:
-        """The finals, as (name, at), that are asked of a run."""
+        """Return the finals, as (name, at), that a run is to report."""
         names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
         names += [("loss_at_length", factor) for factor in self.contexts(config)]
         if config.part("objective").masks:

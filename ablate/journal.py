@@ -10,6 +10,7 @@ Every line is an object with an `event`:
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |
+| heartbeat | n: how many were before; a sign of life between other events |
 | end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
         peak_bytes, time |
 

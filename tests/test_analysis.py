@@ -258,7 +258,7 @@ def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path)
         "parallel × post is not the sum of its parts: together they change held-out loss by +0.5"
         in answer
     )
-    assert "Not told from the sum of its parts: concat × post; this study can see" in answer
+    assert "Not significantly different from the sum of the parts: concat × post; only" in answer
 
 
 def test_a_pair_lost_in_one_stratum_is_lost_to_the_change() -> None:

@@ -76,7 +76,7 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
     assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
     assert (
         text.count("; not defined for learned.") == 2
-        and "At n_layer=2, with 4 times the context of training" in text
+        and "At n_layer=2, with 4 times the training context" in text
     )
 
 

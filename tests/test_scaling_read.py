@@ -460,7 +460,7 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
         ([], "give a study, or a table with --csv FILE"),
         (["scale", "--csv", "t.csv"], "give a study, or a table"),
         (["scale", "--n", "x"], "--n is for a table"),
-        (["--csv", "t.csv", "--n", "x"], "--csv wants --loss COLUMN"),
+        (["--csv", "t.csv", "--n", "x"], "--loss COLUMN"),
         (["--csv", "no-such.csv", "--n", "x", "--loss", "y"], "no-such.csv: cannot be read"),
     ],
 )

@@ -479,41 +479,64 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
     (claim,) = claim_next(db, study_id, far, 1)
-    worker = Journal(claim.journal)
     owner.lease = 0.2
     assert claim_next(db, study_id, owner, 1) == []  # seen for the first time
     time.sleep(0.15)
-    worker.append("heartbeat", n=1)
+    assert runs.heartbeat(db, far) == {claim.attempt_id}
     time.sleep(0.15)
     assert claim_next(db, study_id, owner, 1) == []  # it moved
     time.sleep(0.25)
     (taken,) = claim_next(db, study_id, owner, 1)
     assert taken.run_id == claim.run_id
-    assert runs.owned(db, far) == set()  # how the far one learns that it lost the run
-    worker.close()
+    assert runs.heartbeat(db, far) == set()  # how the far one learns that it lost the run
     train(claim)
     assert ingest(db, claim.attempt_id) == []  # and what it still writes does not count
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
 
 
-def test_sign_of_life_between_look_and_burial_saves(
+def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owner) -> None:
+    """An owner on another host that ingests what its worker writes."""
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = runs.Owner("elsewhere", 1, "abc")
+    (claim,) = claim_next(db, study_id, far, 1)
+    owner.lease = 0.2
+    with Journal(claim.journal) as journal:
+        for n in range(4):
+            journal.append("heartbeat", n=n)
+            ingest(db, claim.attempt_id)
+            runs.heartbeat(db, far)
+            assert rows(db.path, "SELECT heartbeat FROM attempt") == [(n + 1,)]
+            assert claim_next(db, study_id, owner, 1) == []
+            time.sleep(0.15)
+    time.sleep(0.1)
+    runs.heartbeat(db, far)  # the launcher lives, and has nothing to ingest: its worker hangs
+    (taken,) = claim_next(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id and runs.heartbeat(db, far) == set()
+
+
+def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    (claim,) = claim_next(db, study_id, runs.Owner("elsewhere", 1, "abc"), 1)
+    train(claim, status=None)
+    with Journal(claim.journal) as journal:
+        journal.append("heartbeat", n=9)
+    owner.lease = 0.0
+    assert claim_next(db, study_id, owner, 1) == []
+    (taken,) = claim_next(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id
+    assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]  # and it is ingested
+
+
+def test_sign_of_life_before_a_stale_attempt_is_marked_dead_saves_it(
     db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
-    (claim,) = claim_next(db, study_id, far, 1)
+    claim_next(db, study_id, far, 1)
     owner.lease = 0.0
     assert claim_next(db, study_id, owner, 1) == []
-    last_words = owners._last_words
-
-    def beats(db: Database, attempt_id: int, reason: str) -> str:
-        with Journal(claim.journal) as worker:
-            worker.append("heartbeat", n=1)
-        return last_words(db, attempt_id, reason)
-
-    monkeypatch.setattr(owners, "_last_words", beats)
+    monkeypatch.setattr(owners, "ingest", lambda db, _: list(runs.heartbeat(db, far))[:0])
     assert claim_next(db, study_id, owner, 1) == []
-    assert runs.owned(db, far) == {claim.attempt_id}
 
 
 def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) -> None:

@@ -78,7 +78,7 @@ def counted(no_cached_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Makes a compiled step whose eager steps take 0.01 s, and the list of what it captures."""
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
     monkeypatch.setattr(compiled, "can_compile", lambda: True)
-    monkeypatch.setattr(compiled, "compiled", lambda step, mode: step.captured.append(mode))
+    monkeypatch.setattr(compiled, "functions", lambda step, mode: step.captured.append(mode))
     monkeypatch.setattr(compiled, "capture", lambda step: setattr(step, "replay", "graph"))
     monkeypatch.setattr(
         compiled, "timed", lambda step: 0.01 * compiled.MODES[step.captured[-1]].time
@@ -212,12 +212,10 @@ def test_a_step_traces_without_a_break_and_computes_the_same(
     monkeypatch.setitem(compiled.COMPILER, "backend", "aot_eager")
     packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
     eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)
-    compiled.compiled(step, mode)
+    step.functions = compiled.functions(step, mode)
     assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
-    compiled.compiled(step, "eager")
-    assert not {"_losses", "_finish", "_example"} & set(vars(step)) and "forward" not in vars(
-        step.model.blocks[0]
-    )
+    step.functions = compiled.functions(step, "eager")
+    assert step.functions == step.eager
 
 
 # -- CUDA ------------------------------------------------------------------------------------------
@@ -279,7 +277,7 @@ def test_a_step_does_not_wait_for_the_device(variant: dict[str, Any], pack: int)
 def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str) -> None:
     packs = [config(**variant, seed=seed, lr=1e-3) for seed in range(2)]
     eager, step = Step(packs, text(), "cuda"), Step(packs, text(), "cuda")
-    compiled.compiled(step, mode)
+    step.functions = compiled.functions(step, mode)
     compiled.capture(step)
     assert step.replay != step.step
     tolerance = 0.02 if variant.get("precision") == "bfloat16" else 1e-4
@@ -290,10 +288,10 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
 def test_a_learned_bias_has_the_same_gradient_when_compiled() -> None:
     def gradient(mode: str) -> Tensor:
         step = Step([config(**LEARNED_BIAS, seed=seed) for seed in range(3)], text(), "cuda")
-        compiled.compiled(step, mode)
+        step.functions = compiled.functions(step, mode)
         step.windows.copy_((torch.arange(step.windows.numel()) ** 2 % 31).view(step.windows.shape))
-        example = step._example()
-        loss, _ = step._losses(example, example.weights.sum((1, 2)))
+        example = step.functions.example()
+        loss, _ = step.functions.losses(example, example.weights.sum((1, 2)))
         (found,) = torch.autograd.grad(loss.sum(), list(step.model.position.parameters()))
         return found
 
@@ -315,7 +313,7 @@ def test_blocks_computed_again_take_less_memory_and_change_nothing(mode: str) ->
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
         step = Step(packs, text(), "cuda", recompute=recompute)
-        compiled.compiled(step, mode)
+        step.functions = compiled.functions(step, mode)
         compiled.capture(step)
         losses.append(rows(step, 10)[:, 0])
         peaks.append(torch.cuda.max_memory_allocated() - held)

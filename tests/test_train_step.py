@@ -112,7 +112,7 @@ def test_blocks_computed_again_keep_their_input_alone() -> None:
     kept = {}
     for recompute in (False, True):
         step = Step([config(n_layer=3)], text(), "cpu", recompute=recompute)
-        example = step._example()
+        example = step.example()
         sizes: list[int] = []
 
         def keep(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:

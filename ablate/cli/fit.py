@@ -88,7 +88,7 @@ def fit(
         from ablate.scaling.read import read
 
         if not loss:
-            raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
+            raise AblateError("--csv needs --loss COLUMN, and one or more of --n, --d and --flops")
         losses = read(
             csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest
         )

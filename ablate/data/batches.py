@@ -1,8 +1,7 @@
-"""Which windows of the text a step trains on, and which are held out: pure functions of seed and
-length.
+"""Windows of the text that a step trains on, and held-out windows: functions of seed and length.
 
-A window is n_ctx + 1 tokens, whatever the objective, so that every arm of a seed reads the same
-text in the same order.
+A window is n_ctx + 1 tokens for every objective, so that all arms of a seed read the same text in
+the same order.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from ablate.evaluation import HELD_OUT_BLOCK, n_scored
 
 
 def windows_per_epoch(n_tokens: int, n_ctx: int) -> int:
-    """Windows an epoch reads: as many as fit behind each other, whatever the epoch's offset; they
-    share only end tokens.
+    """Return the windows that an epoch reads.
+
+    They are as many as fit one after another at any offset; they share only end tokens.
     """
     assert n_tokens > n_ctx
     return max(1, (n_tokens - n_ctx) // n_ctx)
 
 
 def epochs(tokens: int, n_tokens: int, n_ctx: int) -> float:
-    """How often a run of `tokens` tokens reads a text of `n_tokens`."""
+    """Return how often a run of `tokens` tokens reads a text of `n_tokens`."""
     return tokens / n_ctx / windows_per_epoch(n_tokens, n_ctx)
 
 
 def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> np.ndarray:
-    """The start of every window that a run reads, [steps, B] int64.
+    """Return the start of every window that a run reads, [steps, B] int64.
 
     Each epoch reads every window once, in an order and from an offset in [0, n_ctx) of its own,
     both drawn from (seed, epoch). A longer run's order begins with a shorter one's.
     """
     per_epoch = windows_per_epoch(n_tokens, n_ctx)
-    slack = min(
-        n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx
-    )  # offsets that leave room for the last window
+    # offsets that leave room for the last window
+    slack = min(n_ctx, n_tokens - n_ctx - (per_epoch - 1) * n_ctx)
     starts = np.empty(steps * batch_size, np.int64)
     for epoch, first in enumerate(range(0, len(starts), per_epoch)):
         words = _words(seed, epoch, per_epoch + 1)
@@ -50,9 +49,7 @@ def order(seed: int, n_tokens: int, n_ctx: int, batch_size: int, steps: int) -> 
 
 
 def _words(seed: int, epoch: int, n: int) -> np.ndarray:
-    """n random 64-bit words; numpy promises that a bit generator's raw words stay the same from
-    version to version.
-    """
+    """Return n random 64-bit words; numpy promises that raw words are the same in all versions."""
     key = np.frombuffer(hashlib.sha256(f"order:{seed}:{epoch}".encode()).digest()[:16], "<u8")
     return np.random.Philox(key=key).random_raw(n)
 
@@ -60,8 +57,8 @@ def _words(seed: int, epoch: int, n: int) -> np.ndarray:
 class Batches:
     """The training text on a device, and the windows that K seeds read of it.
 
-    Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only what they
-    read is moved.
+    Tokens stay in their 8, 16 or 32 bits; where the runs read less than the text, only that part is
+    copied to the device.
     """
 
     def __init__(
@@ -84,17 +81,17 @@ class Batches:
         self._within = torch.arange(span, device=device)
 
     def several(self, first: int, n: int) -> Tensor:
-        """The windows of steps `first` … `first + n − 1` at once, [n, K, B, n_ctx + 1] int64."""
+        """Return the windows of steps `first` … `first + n − 1`, [n, K, B, n_ctx + 1] int64."""
         starts = self._starts[:, first : first + n].transpose(0, 1)
         return self._tokens[starts[..., None] + self._within].long() & self._bits
 
     def epochs(self, step: int) -> float:
-        """How often the text has been read when `step` steps are done."""
+        """Return how often the text has been read after `step` steps."""
         return step * self._starts.shape[2] / self.windows_per_epoch
 
 
 def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
-    """Only the windows of `span` tokens at `starts`, end to end, and where each is now."""
+    """Return the windows of `span` tokens at `starts` end to end, and their new starts."""
     used, where = np.unique(starts, return_inverse=True)
     return (
         np.concatenate([tokens[start : start + span] for start in used]),
@@ -103,21 +100,24 @@ def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarr
 
 
 def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
-    """Tokens on a device, on the CPU in place; those of 16 and 32 bits as signed integers, which
-    every device can index.
+    """Return tokens on a device; on the CPU they share memory with the argument.
+
+    Those of 16 and 32 bits become signed integers, which every device can index.
     """
     signed = tokens if tokens.itemsize == 1 else tokens.view(f"i{tokens.itemsize}")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(signed).to(device)
 
 
 def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
-    """Windows that every arm is tested on, [W, n_ctx + 1] int64 on the CPU, W = tokens / n_ctx as
-    far as the text reaches.
+    """Return the windows that every arm is evaluated on.
 
-    They share only end tokens and are spread over the text in blocks of 1024 tokens (or one window,
-    if that is longer).
+    They share only end tokens and are spread over the text in blocks of 1024 tokens, or of one
+    window where that is longer.
+
+    Returns:
+        [W, n_ctx + 1] int64 on the CPU; W = tokens / n_ctx, or as many as the text has.
     """
     per_block = max(1, HELD_OUT_BLOCK // n_ctx)
     fit = (len(held_out) - 1) // n_ctx
@@ -133,20 +133,21 @@ def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
 def length_windows(
     held_out: np.ndarray, n_ctx: int, factors: Sequence[float], tokens: int
 ) -> Tensor:
-    """Windows for contexts of several lengths, [W, longest + 1] int64 on the CPU, longest = the
-    largest factor × n_ctx.
+    """Return windows for contexts of several lengths.
 
-    A shorter context is the end of a longer one (`Example.last`), and of each the last
-    `n_scored(n_ctx)` tokens are scored, so that the same tokens are scored at every length. W =
-    tokens / n_ctx as far as the text reaches.
+    A shorter context is the end of a longer one (`Example.last`), and the last `n_scored(n_ctx)`
+    tokens of each are scored, so that the same tokens are scored at every length.
+
+    Returns:
+        [W, longest + 1] int64 on the CPU; longest = the largest factor × n_ctx, W = tokens / n_ctx,
+        or as many as the text has.
     """
     longest = round(max(factors) * n_ctx)
     assert round(min(factors) * n_ctx) >= n_scored(n_ctx) and len(held_out) > longest, (
         "the plan refuses this"
     )
-    apart = (len(held_out) - longest - 1) // n_scored(
-        n_ctx
-    ) + 1  # windows that score tokens of their own
+    # windows that score no token twice
+    apart = (len(held_out) - longest - 1) // n_scored(n_ctx) + 1
     starts = np.linspace(
         0, len(held_out) - longest - 1, max(1, min(tokens // n_ctx, apart))
     ).astype(np.int64)
@@ -154,5 +155,5 @@ def length_windows(
 
 
 def gather(tokens: np.ndarray, starts: np.ndarray, span: int) -> Tensor:
-    """The windows of `span` tokens at `starts`, [W, span] int64 on the CPU."""
+    """Return the windows of `span` tokens at `starts`, [W, span] int64 on the CPU."""
     return torch.from_numpy(tokens[starts[:, None] + np.arange(span)].astype(np.int64))

@@ -29,14 +29,14 @@ _LONGEST_WORD = 16  # tokens; longer runs of letters (scripts without spaces, ba
 
 
 class Example(NamedTuple):
-    """What a model reads, what it should say, and where that counts; [K, B, T] each."""
+    """What a model reads, what it is to predict, and which positions count; [K, B, T] each."""
 
     inputs: Tensor  # int64
     targets: Tensor  # int64
     weights: Tensor  # float32: 1 where the target is scored, else 0
 
     def last(self, length: int, scored: int) -> Example:
-        """The last `length` positions, of which only the last `scored` count."""
+        """Return the last `length` positions, of which only the last `scored` count."""
         inputs, targets, weights = (part[..., -length:] for part in self)
         counts = torch.arange(length, device=weights.device) >= length - scored
         return Example(inputs, targets, weights * counts)
@@ -46,18 +46,24 @@ class Objective(Protocol):
     """What a pack of K runs is trained to predict."""
 
     def load(self, configs: Sequence[RunConfig]) -> None:
-        """Serve K other runs of the same shape; what differs between them stays at its address on
-        the device.
+        """Take K other runs of the same shape.
+
+        What differs between runs keeps its address on the device.
         """
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
-        """[K, B, T] of each from windows [K, B, T + 1], which are rows `row` and on of the step's
-        batch.
+        """Return an example of [K, B, T] for training.
+
+        Args:
+            windows: [K, B, T + 1].
+            step: Number of the step, from which masks are drawn.
+            row: Row of the step's batch at which the windows begin.
         """
 
     def test(self, windows: Tensor) -> Example:
-        """[K, W, T] of each from held-out windows [W, T + 1]: what is scored depends on no seed and
-        no step.
+        """Return an example of [K, W, T] from held-out windows [W, T + 1].
+
+        What is scored depends on no seed and no step.
         """
 
 
@@ -79,8 +85,7 @@ class Causal:
 
 
 class Masked:
-    """Tokens hidden from the input: `mask_ratio` of a sequence, of which `mask_mix` says how they
-    are shown.
+    """Tokens hidden from the input: `mask_ratio` of a sequence, shown as `mask_mix` says.
 
     Reads the first T tokens of a window, so that it sees the text that `Causal` sees. Source:
     Devlin et al. 2019, arXiv:1810.04805.
@@ -111,18 +116,22 @@ class Masked:
         return self._test(windows, self._kind, self._ratios, self._mix)
 
     def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
-        """[1, W, T] of each from held-out windows [W, T + 1]: the same in every arm, however it was
-        trained.
-        """
+        """Return an example of [1, W, T] from held-out windows [W, T + 1], equal for all arms."""
         ratios = torch.tensor([ratio], device=self._device)
         return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
 
     def alone(self, windows: Tensor, count: int) -> Example:
-        """[1, P, T] of each from held-out windows [W, T + 1]: P = `count` or fewer tokens, each the
-        only one hidden.
+        """Return an example of P ≤ `count` sequences, each with one hidden token.
 
-        exp of the mean loss over them is the pseudo-perplexity. Every window gets as many, drawn
-        without replacement. Source: Salazar et al. 2020, arXiv:1910.14659.
+        exp of the mean loss over them is the pseudo-perplexity. Every window has equally many,
+        drawn without replacement. Source: Salazar et al. 2020, arXiv:1910.14659.
+
+        Args:
+            windows: Held-out windows, [W, T + 1].
+            count: Most sequences.
+
+        Returns:
+            [1, P, T] each.
         """
         texts = windows[:, :-1].to(self._device)
         each = max(1, min(count // len(texts), texts.shape[1]))
@@ -137,8 +146,8 @@ class Masked:
         return Example(targets.masked_fill(hidden, self._n_vocab - 1), targets, hidden.float())
 
     def _mask(self, kind: str) -> MaskKind:
-        made: MaskKind = CATALOGUE["mask_kind"][kind].load()(self._tokens, self._device)
-        return made
+        mask: MaskKind = CATALOGUE["mask_kind"][kind].load()(self._tokens, self._device)
+        return mask
 
     def _test(
         self, windows: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
@@ -151,8 +160,9 @@ class Masked:
     def _hide(
         self, texts: Tensor, uniforms: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
     ) -> Example:
-        """Score a share of `texts` [K, B, T] by `uniforms` [K or 1, B, T, 4]: order, groups, mix,
-        random token.
+        """Score a share of `texts` [K, B, T].
+
+        The last axis of `uniforms` [K or 1, B, T, 4] is order, groups, mix and random token.
         """
         order, groups, mixed, random = uniforms.unbind(-1)
         scored = choose(order, kind.starts(texts, groups), ratios)
@@ -164,12 +174,15 @@ class Masked:
 
 
 def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
-    """Which positions of each sequence are masked, [K, B, T] bool.
+    """Return which positions of each sequence are masked, [K, B, T] bool.
 
-    `order` [K or 1, B, T] ranks what is masked first, by the number at a group's start; `starts`
-    [K, B, T] says where groups start, None that each position is one; `ratios` [K]. A group is
-    masked whole or not at all; groups are taken in order while half of the next one still fits, and
-    at least one is. A larger ratio takes the same and more.
+    A group is masked whole or not at all; groups are taken in order while half of the next one
+    still fits, and at least one is. A larger ratio takes the same groups and more.
+
+    Args:
+        order: Ranks groups by the number at their start, lowest first; [K or 1, B, T].
+        starts: Where groups start, [K, B, T] bool; None where each position is a group.
+        ratios: Shares to mask, [K].
     """
     length = order.shape[-1]
     counts = (ratios * length).round().clamp(1, length).long()[:, None, None]
@@ -185,9 +198,7 @@ def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:
 
 
 def _rank(values: Tensor) -> Tensor:
-    """Each value's place in ascending order along the last axis; of equal values the first comes
-    first.
-    """
+    """Return each value's rank along the last axis; of equal values the first comes first."""
     return values.argsort(stable=True).argsort(-1)
 
 
@@ -195,8 +206,11 @@ class MaskKind(Protocol):
     """What is masked together."""
 
     def starts(self, texts: Tensor, uniforms: Tensor) -> Tensor | None:
-        """Where groups start, bool, from texts [K, B, T] and uniforms [K or 1, B, T]; None:
-        everywhere.
+        """Return where groups start, bool, or None where each position is a group.
+
+        Args:
+            texts: [K, B, T].
+            uniforms: [K or 1, B, T].
         """
 
 
@@ -211,8 +225,9 @@ class TokenMask:
 
 
 class SpanMask:
-    """Runs of tokens whose length is geometric with mean 3. Source: SpanBERT, Joshi et al. 2020,
-    arXiv:1907.10529 (mean 3.8).
+    """Runs of tokens of geometric length, mean 3.
+
+    Source: SpanBERT, Joshi et al. 2020, arXiv:1907.10529 (mean 3.8).
     """
 
     def __init__(self, tokens: Tokens, device: torch.device | str):

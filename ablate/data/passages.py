@@ -1,9 +1,8 @@
-"""The downstream probe: can a linear map tell from frozen features which novel or era a passage
-comes from?
+"""The downstream probe: a linear map from frozen features to the novel or era of a passage.
 
 A passage is 128 tokens (n_ctx, where that is less) of one document. The probe is fitted on passages
-of the training part and tested on passages of the held-out part, as many of each class; so a guess
-is right once in as many classes.
+of the training part and tested on passages of the held-out part, with equally many of each class,
+so that chance is one in the number of classes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,17 @@ from ablate.evaluation import PASSAGE
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 
-_EACH = 200  # passages of a class, at most, to fit on, and again to test on
+_EACH = 200  # passages of a class, at most, to fit on, and as many to test on
 
 
 @dataclass(frozen=True)
 class Passages:
-    """`inputs` [P, T] int64 on the CPU, their classes [P], and whether a probe is fitted on them
-    [P] or tested.
+    """Passages of a text with their classes.
+
+    Attributes:
+        inputs: [P, T] int64 on the CPU.
+        classes: [P] int.
+        fitted: Whether a probe is fitted on a passage, else tested; [P] bool.
     """
 
     inputs: Tensor
@@ -35,10 +38,13 @@ class Passages:
     fitted: np.ndarray
 
     def accuracy(self, features: Tensor) -> float:
-        """Share of test passages whose class the probe names, from features [P, C] averaged over a
-        passage's tokens.
+        """Return the share of test passages whose class the probe names.
 
-        NaN where a feature is not finite.
+        Args:
+            features: Averages over a passage's tokens, [P, C].
+
+        Returns:
+            A share, NaN where a feature is not finite.
         """
         values = features.detach().double().cpu().numpy()
         if not np.isfinite(values).all():
@@ -48,9 +54,10 @@ class Passages:
 
 
 def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
-    """The passages of a downstream metric: the same for every run on one corpus and tokenizer.
+    """Return the passages of a downstream metric, the same for all runs on one text.
 
-    Raises `AblateError` where the metric is not for this corpus.
+    Raises:
+        AblateError: The metric is not for this corpus.
     """
     rule = labels.find(metric, config.corpus, config.corpus_hash)
     length = min(PASSAGE, config.n_ctx)
@@ -73,11 +80,11 @@ def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
 def _choose(
     rule: Labels, bounds: np.ndarray, documents: np.ndarray, length: int, metric: str
 ) -> np.ndarray:
-    """Starts of passages, [classes, N], evenly spread over the class's text."""
-    found: list[list[np.ndarray]] = [[] for _ in rule.names]
+    """Return starts of passages, [classes, N], evenly spread over the class's text."""
+    spans: list[list[np.ndarray]] = [[] for _ in rule.names]
     for start, end, label in zip(bounds[:-1], bounds[1:], rule.of(documents), strict=True):
-        found[label].append(np.arange(start, end - length, length))
-    starts = [np.concatenate(some) if some else np.zeros(0, np.int64) for some in found]
+        spans[label].append(np.arange(start, end - length, length))
+    starts = [np.concatenate(some) if some else np.zeros(0, np.int64) for some in spans]
     n = min(_EACH, *(len(some) for some in starts))
     if not n:
         raise AblateError(f"{metric}: a class has no passage of {length} tokens; lower n_ctx")
@@ -93,7 +100,7 @@ class Linear:
     weights: np.ndarray
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """The likeliest class of each row of features [P, C], [P]."""
+        """Return the likeliest class of each row of features [P, C], [P]."""
         logits: np.ndarray = ((features - self.mean) / self.scale) @ self.weights[
             :-1
         ] + self.weights[-1]
@@ -101,10 +108,14 @@ class Linear:
 
 
 def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
-    """Multinomial logistic regression of features [P, C] by L-BFGS: Σ cross-entropy + ½ ‖weights
-    without bias‖².
+    """Fit a multinomial logistic regression by L-BFGS.
 
-    Features are standardised first; those that never vary stay at 0.
+    It minimises Σ cross-entropy + ½ ‖weights without bias‖² of standardised features; features that
+    never vary stay at 0.
+
+    Args:
+        features: [P, C].
+        classes: [P] int.
     """
     mean, scale = features.mean(0), features.std(0)
     scale = np.where(scale > 1e-12 * (1 + np.abs(mean)), scale, np.inf)
@@ -124,15 +135,14 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
             gradient.ravel(),
         )
 
-    from scipy.optimize import (
-        minimize,
-    )  # as heavy as a sixth of torch, and most studies probe nothing
+    # a sixth of the import time of torch, and most studies probe nothing
+    from scipy.optimize import minimize
 
-    found = minimize(
+    optimum = minimize(
         loss,
         np.zeros(known.shape[1] * n_classes),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 500},
     )
-    return Linear(mean, scale, found.x.reshape(-1, n_classes))
+    return Linear(mean, scale, optimum.x.reshape(-1, n_classes))

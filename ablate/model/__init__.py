@@ -1,6 +1,5 @@
-"""The transformer: norms, positions, attention, MLPs, block topologies, each level of a factor one
-class.
+"""The transformer: norms, positions, attention, MLP, blocks, as components name them.
 
-Parameters carry a leading pack dimension K, also when K = 1; activations are [K, B, T, C]. Only
-`layers`, `norm` and what owns a parameter of its own know of it.
+Parameters have a leading pack dimension K, also where K = 1; activations are [K, B, T, C]. Only
+`layers`, `norm` and modules with parameters of their own handle it.
 """

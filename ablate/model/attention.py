@@ -1,4 +1,4 @@
-"""Attention: how queries, keys and values are made, compared, and how heads become one output.
+"""Attention: how queries, keys and values are computed and compared, and how heads are combined.
 
 Shapes: K pack, B batch, T time, C = d_model, H query heads, G key and value heads, D = d_head, N =
 K·B.
@@ -21,7 +21,7 @@ from ablate.model.position import Position
 
 
 class Attention(nn.Module):
-    """[K, B, T, C] → [K, B, T, C], with what `bias` [1 or K, H, T, T] adds to the scores."""
+    """[K, B, T, C] → [K, B, T, C]; `bias` [1 or K, H, T, T] is added to the scores."""
 
     def __init__(self, config: RunConfig, pack: int, position: Position) -> None:
         super().__init__()
@@ -40,7 +40,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         query, key, value = (
-            self._heads(made) for made in self.project(x, (self.query, self.key, self.value))
+            self._heads(projected)
+            for projected in self.project(x, (self.query, self.key, self.value))
         )
         query, key = self.query_norm(query), self.key_norm(key)
         mixed = self.score(self.rotate(_fold(query)), self.rotate(_fold(key)), _fold(value), bias)
@@ -74,32 +75,29 @@ class MlpProjection(nn.Module):
 
     @staticmethod
     def together(x: Tensor, maps: Sequence[MlpProjection]) -> tuple[Tensor, ...]:
-        """`[m(x) for m in maps]`."""
+        """Return `[m(x) for m in maps]`."""
         hidden = side_by_side(x, [m.hidden for m in maps])
         return tuple(m.output(F.relu(h)) for m, h in zip(maps, hidden, strict=True))
 
 
 TILES: Any = {
-    "FORCE_USE_FLEX_ATTENTION": (
-        True
-    ),  # for short contexts too: the kernel that is made for these has no gradient
+    # for short contexts too: the kernel for these has no gradient
+    "FORCE_USE_FLEX_ATTENTION": True,
     **{f"fwd_BLOCK_{side}": 64 for side in ("M", "N")},
     **{f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")},
     "fwd_num_stages": 2,
     "bwd_num_stages": 1,
 }
-# bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES`, by their sizes, take less than
-# 100
+# bytes of shared memory: an A100 has 163 KiB, an H100 227; `TILES` take less than 100
 ROOM = 160 << 10
 
 
 def flexible(config: RunConfig) -> bool:
-    """Whether FlexAttention (Dong et al. 2024), compiled for the current GPU, serves: it sums the
-    gradient of a learned bias.
+    """Return whether FlexAttention (Dong et al. 2024) serves a run on the current GPU.
 
-    The one kernel of torch's own that knows such a bias writes its gradient for every sequence.
-    Smaller heads than 16 have no FlexAttention, larger ones than 64 no room beside the bias in
-    shared memory, and in float32 it is slow.
+    It sums the gradient of a learned bias; torch's only other kernel with such a bias writes one
+    gradient a sequence. It has no heads smaller than 16, no shared memory left beside the bias for
+    heads larger than 64, and is slow in float32.
     """
     learned = config.part("position").learned_bias and config.part("score").product
     return bool(
@@ -112,7 +110,7 @@ def flexible(config: RunConfig) -> bool:
 
 @functools.cache
 def _shared_memory() -> int:
-    """Bytes that a block of threads of the current GPU shares at most; 0 without a GPU."""
+    """Return the most bytes that a thread block of the current GPU shares; 0 without a GPU."""
     if not torch.cuda.is_available():
         return 0
     return getattr(
@@ -125,8 +123,8 @@ def _shared_memory() -> int:
 class DotScore(nn.Module):
     """softmax(scale · Q Kᵀ + bias) V: Q [N, H, T, D]; K, V [N, G, T, D] → [N, H, T, D].
 
-    A bias is cast before it is spread over sequences: what all share is then read with stride 0,
-    never written N times.
+    A bias is cast before it is expanded over sequences, so that it is read with stride 0 and never
+    written N times.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
@@ -155,8 +153,9 @@ class DotScore(nn.Module):
 
 
 class AdditiveScore(nn.Module):
-    """softmax(vᵀ tanh(q + k) + bias) V with one v [K, H, D] a head; shapes as for `DotScore`,
-    memory O(T²·D).
+    """softmax(vᵀ tanh(q + k) + bias) V with one v [K, H, D] a head; memory O(T²·D).
+
+    Shapes are those of `DotScore`.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
@@ -195,8 +194,9 @@ class Concatenate(Linear):
 
 
 class Sum(Linear):
-    """W_O Σ_h head_h with one W_O: D → C: [K, B, T, H, D] → [K, B, T, C]. Its fan-in counts every
-    head.
+    """W_O Σ_h head_h with one W_O: D → C: [K, B, T, H, D] → [K, B, T, C].
+
+    Its fan-in is that of all heads.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
@@ -214,9 +214,9 @@ class Sum(Linear):
 
 
 def future(length: int, device: torch.device) -> Tensor:
-    """True where a key stands after its query, [T, T]."""
-    place = torch.arange(length, device=device)
-    return place > place[:, None]
+    """Return where a key comes after its query, bool [T, T] by query and key."""
+    index = torch.arange(length, device=device)
+    return index > index[:, None]
 
 
 def _fold(x: Tensor) -> Tensor:
@@ -225,6 +225,6 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def _each(shared: Tensor, n: int) -> Tensor:
-    """[1 or K, …] → [N, …]: every member's for each sequence of its batch."""
+    """[1 or K, …] → [N, …]: one member's for each sequence of its batch."""
     shared = shared[:, None]
     return shared.expand(-1, n // len(shared), *shared.shape[2:]).flatten(0, 1)

@@ -1,5 +1,4 @@
-"""What carries the pack dimension: linear maps, embeddings, and dropout with draws of its own for
-each member.
+"""Layers with a pack dimension: linear maps, embeddings, and dropout with its own draws a member.
 
 Shapes: K pack, B batch, T time, C = d_model. A parameter's name ends in `weight` (matrices and
 embeddings: random at the start, decayed in training), `bias` (starts at 0), `gain` (starts at 1) or
@@ -19,35 +18,42 @@ from ablate import draws
 
 
 def across(parameter: Tensor, x: Tensor) -> Tensor:
-    """[K, width] as [K, 1, …, width], so that it meets every vector of x [K, B, …, width]; of a
-    pack as [K, B, 1, …, width].
+    """Return a parameter in the shape that broadcasts over x.
 
-    The gradient of a pack's is then a sum over the tokens of each sequence, then over sequences. In
-    one sum, of few columns and many rows, most of a GPU would stand idle; of a single model torch
-    makes that sum beside the gradient of x.
+    The gradient of a pack's parameter is then summed over the tokens of each sequence first, then
+    over sequences: a single sum, of few columns and many rows, would leave most of a GPU idle. Of a
+    single model torch computes the sum together with the gradient of x.
+
+    Args:
+        parameter: [K, width].
+        x: [K, B, …, width].
+
+    Returns:
+        [1, 1, …, width] for K = 1, else [K, B, 1, …, width].
     """
     shared = parameter.view(len(parameter), *[1] * (x.ndim - 2), -1)
     return shared if len(shared) == 1 else shared.expand(-1, x.shape[1], *shared.shape[2:])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [K, …, n_in], weight [K, n_out, n_in], bias [K, n_out] → [K, …, n_out], each member by its
-    own weights.
+    """Apply each member's linear map.
+
+    Args:
+        x: [K, …, n_in].
+        weight: [K, n_out, n_in].
+        bias: [K, n_out] or None.
+
+    Returns:
+        [K, …, n_out].
     """
-    if len(weight) == 1:
-        return F.linear(
-            x, weight.squeeze(0), None if bias is None else bias.squeeze(0)
-        )  # a free view, backwards too
+    if len(weight) == 1:  # views cost nothing, in the backward pass too
+        return F.linear(x, weight.squeeze(0), None if bias is None else bias.squeeze(0))
     y = (x.flatten(1, -2) @ weight.mT).unflatten(1, x.shape[1:-1])
     return y if bias is None else y + across(bias, y).to(y.dtype)
 
 
 class Linear(nn.Module):
-    """y = W x + b for each member: [K, …, n_in] → [K, …, n_out].
-
-    `fan_in` is the number of terms summed in an output where that is not n_in; `ends_branch` marks
-    the output matrices of attention and MLP, which `init = "depth-scaled"` shrinks.
-    """
+    """y = W x + b for each member: [K, …, n_in] → [K, …, n_out]."""
 
     def __init__(
         self,
@@ -59,6 +65,17 @@ class Linear(nn.Module):
         fan_in: int | None = None,
         ends_branch: bool = False,
     ) -> None:
+        """Make the map.
+
+        Args:
+            n_in: Width of the input.
+            n_out: Width of the output.
+            bias: Whether there is a bias.
+            pack: Number of members.
+            fan_in: Number of terms summed in an output, where that is not n_in.
+            ends_branch: Whether it is an output matrix of attention or MLP, which some levels of
+                `init` shrink.
+        """
         super().__init__()
         self.fan_in = fan_in or n_in
         self.ends_branch = ends_branch
@@ -70,8 +87,9 @@ class Linear(nn.Module):
 
 
 def side_by_side(x: Tensor, maps: Sequence[Linear]) -> tuple[Tensor, ...]:
-    """`[m(x) for m in maps]` by one matrix product, which a small model does in a fraction of the
-    time of several.
+    """Return `[m(x) for m in maps]` by one matrix product.
+
+    A small model computes one product in a fraction of the time of several.
     """
     biases: list[Tensor] = [m.bias for m in maps if m.bias is not None]
     weight = torch.cat(tuple(m.weight for m in maps), 1)
@@ -96,15 +114,14 @@ class Embedding(nn.Module):
         if pack > 1:  # row i of member k is row k·n + i of all members' tables in one
             first = torch.arange(0, pack * n, n, device=index.device)
             index = index + first.view(-1, *[1] * (index.ndim - 1))
-        found = F.embedding(index, self.weight.flatten(0, 1))
-        return found if self.scale == 1 else found * self.scale
+        vectors = F.embedding(index, self.weight.flatten(0, 1))
+        return vectors if self.scale == 1 else vectors * self.scale
 
 
 class DropoutRng(nn.Module):
-    """What dropout draws from: the members' seeds [K], the step [] and the batch's first row [].
+    """State of dropout's draws: seeds of the members [K], the step [] and the batch's first row [].
 
-    All are int64 buffers, so that a captured step can be moved on by writing to `step` on the
-    device.
+    All are int64 buffers, so that a captured step is advanced by writing to `step` on the device.
     """
 
     seed: Tensor
@@ -119,8 +136,9 @@ class DropoutRng(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Zeroes a share of x [K, B, …] in training and scales the rest up; draws from the stream that
-    its name gives it.
+    """Zero a share of x [K, B, …] in training and scale the rest up.
+
+    Its name decides the stream that it draws from.
     """
 
     def __init__(self, share: float, name: str, rng: DropoutRng) -> None:

@@ -1,6 +1,4 @@
-"""Norms over the last axis, computed in the parameters' precision: [K, …, width] → [K, …,
-width].
-"""
+"""Norms over the last axis, [K, …, width] → [K, …, width], in the parameters' precision."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How a model knows where a token stands. Three hooks, each of which does nothing unless a class
-says otherwise.
-"""
+"""Position encodings: modules with three hooks, on embeddings, queries and keys, and scores."""
 
 from __future__ import annotations
 
@@ -25,15 +23,18 @@ class Position(nn.Module):
         super().__init__()
 
     def embed(self, x: Tensor) -> Tensor:
-        """What is done to the embeddings, [K, B, T, C]; once a forward pass."""
+        """Return the embeddings x, [K, B, T, C], encoded; once a forward pass."""
         return x
 
     def rotate(self, x: Tensor) -> Tensor:
-        """What is done to queries and keys, [K·B, H, T, D]; in every block."""
+        """Return queries or keys x, [K·B, H, T, D], encoded; in every block."""
         return x
 
     def bias(self, length: int) -> Tensor | None:
-        """What is added to the scores, [1 or K, H, T, T] by query and key; once a forward pass."""
+        """Return what is added to the scores, [1 or K, H, T, T] by query and key, or None.
+
+        Called once a forward pass.
+        """
         return None
 
 
@@ -42,9 +43,7 @@ class NoPosition(Position):
 
 
 class Sinusoidal(Position):
-    """Adds sin(t·10000^(−2i/C)) to channel 2i of the embeddings and the cosine to channel 2i +
-    1.
-    """
+    """Add sin(t·10000^(−2i/C)) to channel 2i of the embeddings, the cosine to channel 2i + 1."""
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__(config, pack, width)
@@ -55,7 +54,7 @@ class Sinusoidal(Position):
 
 
 class Learned(Position):
-    """Adds one learned vector a position to the embeddings; not defined beyond n_ctx."""
+    """Add one learned vector a position to the embeddings; not defined beyond n_ctx."""
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__(config, pack, width)
@@ -74,8 +73,9 @@ class Learned(Position):
 
 
 class Rotary(Position):
-    """Turns channels i and i + D/2 of queries and keys by t·10000^(−2i/D), so that scores depend on
-    distance alone.
+    """Rotate channels i and i + D/2 of queries and keys by t·10000^(−2i/D).
+
+    Scores then depend on distance alone.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
@@ -89,8 +89,9 @@ class Rotary(Position):
 
 
 class Alibi(Position):
-    """Lowers a score by slope · |distance|; slopes 2^(−8h/H) for h = 1 … H, and as in the paper
-    where H is no power of 2.
+    """Subtract slope · |distance| from a score.
+
+    Slopes are 2^(−8h/H) for h = 1 … H, and the paper's where H is no power of 2.
     """
 
     slopes: Tensor
@@ -100,17 +101,16 @@ class Alibi(Position):
         self.register_buffer("slopes", torch.tensor(_slopes(config.n_head)), persistent=False)
 
     def bias(self, length: int) -> Tensor:
-        place = torch.arange(length, device=self.slopes.device)
-        return -(place - place[:, None]).abs() * self.slopes[None, :, None, None]
+        index = torch.arange(length, device=self.slopes.device)
+        return -(index - index[:, None]).abs() * self.slopes[None, :, None, None]
 
 
 class T5Bias(Position):
-    """Adds a learned number a head and bucket of distances, one table for all blocks.
+    """Add a learned number a head and bucket of distances, one table for all blocks.
 
     Half of a direction's buckets hold one distance each, the others grow like powers up to the
     maximum distance, and the last holds all beyond. Full attention has buckets for both directions,
-    and the first of those for later keys stays empty, as in T5. How many:
-    `t5_buckets`.
+    and the first of those for later keys stays empty, as in T5. `t5_buckets` says how many.
     """
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
@@ -120,7 +120,7 @@ class T5Bias(Position):
         self.table = Embedding(self.buckets, config.n_head, pack=pack, fan_in=width)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of key position − query position, of the same shape."""
+        """Return the buckets of distances, key position − query position, in the same shape."""
         n = self.buckets // 2 if self.both else self.buckets
         after = n * (distance > 0) if self.both else 0
         back = distance.abs() if self.both else (-distance).clamp(min=0)
@@ -130,17 +130,15 @@ class T5Bias(Position):
         return after + torch.where(back < exact, back, far)
 
     def bias(self, length: int) -> Tensor:
-        """A number for each distance, then rows that each begin one further on: a gradient is
-        summed along diagonals first.
+        """Return the bias by looking up each distance once and shifting rows.
 
-        Looked up for every pair instead, a bucket's gradient would be T²/2 atomic additions to one
-        address.
+        The gradient is then summed along diagonals first. With a lookup for every pair, a bucket's
+        gradient would be T²/2 atomic additions to one address.
         """
         weight = self.table.weight
         buckets = self.bucket(torch.arange(1 - length, length + 1, device=weight.device))
-        line = self.table(buckets.expand(len(weight), -1)).transpose(
-            1, 2
-        )  # [K, H, 2T], the last unused
+        # [K, H, 2T], the last unused
+        line = self.table(buckets.expand(len(weight), -1)).transpose(1, 2)
         rows = line[:, :, None].expand(-1, -1, length, -1).flatten(2)[..., length - 1 : -1]
         return rows.unflatten(2, (length, 2 * length - 1))[..., :length]
 
@@ -167,8 +165,9 @@ class _Waves(nn.Module):
 
 
 def _slopes(n: int) -> list[float]:
-    """ALiBi's slopes: those of the next lower power of two, then every other one of the next
-    higher.
+    """Return ALiBi's slopes for n heads.
+
+    They are those of the next lower power of two, then every other one of the next higher.
     """
     power = 1 << (n.bit_length() - 1)
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]

@@ -1,10 +1,10 @@
-"""The whole model: embeddings, blocks, final norm and head, for K members of one shape at once."""
+"""The whole model, for K members of one shape: embeddings, blocks, final norm and head."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,25 @@ from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
 
 
-class Transformer(nn.Module):
-    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision. Its weights are NaN
-    until `initialise`.
+class Pieces(NamedTuple):
+    """What `Transformer.features` calls, one after the other."""
 
-    Under `torch.autocast` the matrix products alone take less precision: the stream, norms and
-    logits keep theirs. In training, write the step (and a micro-batch's first row) to `rng.step`
-    and `rng.row`, which dropout reads. With `recompute`, of each block only the input is kept for
-    the backward pass, which runs the block again: a third more time, far less memory, the same
-    numbers, for every draw is a function of `rng`.
+    start: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    blocks: Sequence[Callable[[Tensor, Tensor | None], Tensor]]
+    final_norm: Callable[[Tensor], Tensor]
+
+
+class Transformer(nn.Module):
+    """tokens [K, B, T] → logits [K, B, T, V] in the parameters' precision.
+
+    Weights are NaN until `initialise`. Under `torch.autocast` only matrix products have less
+    precision; the stream, norms and logits keep theirs. In training, write the step and a
+    micro-batch's first row to `rng.step` and `rng.row`, which dropout reads.
+
+    Attributes:
+        recompute: Whether only the input of each block is kept for the backward pass, which runs
+            the block again. That takes a third more time and far less memory, and gives the same
+            numbers, since every draw is a function of `rng`.
     """
 
     def __init__(self, config: RunConfig, pack: int = 1) -> None:
@@ -61,38 +71,50 @@ class Transformer(nn.Module):
         features = self.features(tokens)
         return self.head(features).to(features.dtype)
 
-    def features(self, tokens: Tensor) -> Tensor:
-        """The stream after the last block and the final norm: [K, B, T] → [K, B, T, C]."""
-        x, bias = self.start(tokens)
-        for block in self.blocks:
+    def features(self, tokens: Tensor, pieces: Pieces | None = None) -> Tensor:
+        """Return the stream after the last block and the final norm.
+
+        Args:
+            tokens: [K, B, T].
+            pieces: What is called, such as compiled pieces; by default the model's own.
+
+        Returns:
+            [K, B, T, C].
+        """
+        start, blocks, final_norm = pieces or (self.start, self.blocks, self.final_norm)
+        x, bias = start(tokens)
+        for block in blocks:
             if self.recompute:
                 x = checkpoint(block, x, bias, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, bias)
-        return self.final_norm(x)
+        return final_norm(x)
 
     def head(self, features: Tensor) -> Tensor:
-        """Logits from features, in the precision of the matrix product: [K, …, C] → [K, …, V]."""
+        """Return logits of features, in the precision of the product: [K, …, C] → [K, …, V]."""
         return self.unembedding(self.transform(features), self.embedding.weight)
 
     @torch.no_grad()
     def stream(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """RMS of the stream, and mean cosine similarity of two of its tokens, at the start and
-        after each block.
+        """Measure the stream before the first block and after each.
 
-        tokens [K, B, T], T ≥ 2 → two tensors [K, n_layer + 1]. A similarity near 1 means that the
-        rank has collapsed.
+        Args:
+            tokens: [K, B, T], T ≥ 2.
+
+        Returns:
+            RMS, and mean cosine similarity of two tokens of a sequence; [K, n_layer + 1] each. A
+            similarity near 1 means that the rank has collapsed.
         """
         x, bias = self.start(tokens)
-        seen = [_measure(x)]
+        measured = [_measure(x)]
         for block in self.blocks:
             x = block(x, bias)
-            seen.append(_measure(x))
-        rms, similarity = zip(*seen, strict=True)
+            measured.append(_measure(x))
+        rms, similarity = zip(*measured, strict=True)
         return torch.stack(rms, 1), torch.stack(similarity, 1)
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The stream before the first block, and what is added to every block's scores."""
+        """Return the stream before the first block, and what is added to all blocks' scores."""
         x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens))))
         bias = self.position.bias(tokens.shape[-1])
         if bias is not None and self.config.part("attention").causal:
@@ -101,8 +123,9 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int]) -> None:
-        """Set every parameter of member k from (seeds[k], the parameter's name), by the
-        configuration's `init`.
+        """Set every parameter of member k from (seeds[k], the parameter's name).
+
+        Gains start at 1, biases at 0, all else as the run's `init` says.
         """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
         self.rng.seed.copy_(torch.tensor(list(seeds)))
@@ -118,7 +141,7 @@ class Transformer(nn.Module):
                     member.copy_(_normal(seed, name, member.shape) * deviation)
 
     def _deviation(self, owner: Any) -> float:
-        """Standard deviation at which the weight or vector of `owner` starts."""
+        """Return the standard deviation at which the weight or vector of `owner` starts."""
         ends_branch = getattr(owner, "ends_branch", False)
         deviation: float = self.config.part("init").deviation(
             self.config, owner.fan_in, ends_branch
@@ -127,9 +150,7 @@ class Transformer(nn.Module):
 
 
 class MlmTransform(nn.Module):
-    """A square matrix, the activation and a LayerNorm: [K, …, C] → [K, …, C]. A gated activation
-    stands without gate.
-    """
+    """A square matrix, the activation without its gate and a LayerNorm: [K, …, C] → [K, …, C]."""
 
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         super().__init__()
@@ -142,8 +163,9 @@ class MlmTransform(nn.Module):
 
 
 class Unembedding(nn.Module):
-    """[K, …, C] → [K, …, V], by a matrix of its own or the embedding's; with a bias after an MLM
-    transform alone.
+    """[K, …, C] → [K, …, V] by a matrix of its own or the embedding's.
+
+    It has a bias only after a transform that asks for one.
     """
 
     def __init__(self, config: RunConfig, pack: int) -> None:
@@ -163,8 +185,9 @@ class Unembedding(nn.Module):
 
 
 def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
-    """Standard normal numbers, float32 on the CPU, from a generator seeded by SHA-256 of seed and
-    name.
+    """Return standard normal numbers, float32 on the CPU.
+
+    The generator's seed is SHA-256 of seed and name.
     """
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
@@ -172,9 +195,7 @@ def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:
 
 
 def _measure(x: Tensor) -> tuple[Tensor, Tensor]:
-    """RMS [K], and mean cosine of the angle between two tokens of a sequence [K], of x [K, B, T,
-    C].
-    """
+    """Return RMS [K], and mean cosine of two tokens of a sequence [K], of x [K, B, T, C]."""
     length = x.shape[2]
     total = nn.functional.normalize(x, dim=-1).sum(2).square().sum(-1)  # T + Σ over ordered pairs
     return x.square().mean((1, 2, 3)).sqrt(), ((total - length) / (length * (length - 1))).mean(1)

@@ -1,6 +1,4 @@
-"""The cells of a study: its design's combinations, less what is excluded or has no meaning,
-resolved.
-"""
+"""The cells of a study: the combinations of its design, without those that are excluded."""
 
 from __future__ import annotations
 
@@ -19,21 +17,30 @@ from ablate.study.source import Source
 
 @dataclass(frozen=True)
 class Built:
-    """The cells of a study, and what was left out of its design."""
+    """The cells of a study, and what was left out of its design.
 
-    cells: tuple[Cell, ...]  # stratum after stratum, its baseline first
-    too_long: tuple[
-        Cell, ...
-    ]  # those that max_epochs leaves out, with the whole stratum where that is of a baseline
-    excluded: tuple[str, ...]  # labels of those that [[exclude]] leaves out
-    sources: dict[str, str]  # content hash of a corpus or tokenizer → where it lies
+    Attributes:
+        cells: Stratum after stratum, its baseline first.
+        too_long: Cells that max_epochs leaves out, with the whole stratum of a baseline.
+        excluded: Labels of cells that [[exclude]] leaves out.
+        sources: Content hash of a corpus or tokenizer → its location.
+    """
+
+    cells: tuple[Cell, ...]
+    too_long: tuple[Cell, ...]
+    excluded: tuple[str, ...]
+    sources: dict[str, str]
 
 
 def build(study: Study) -> Built:
-    """What the design asks for, resolved.
+    """Resolve the combinations of a study's design.
 
     A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of
     their `levels`.
+
+    Raises:
+        AblateError: A cell's fields contradict each other, two cells have one name, an [[exclude]]
+            matches none, or max_epochs leaves none.
     """
     resolver = Resolver(study)
     cells: dict[str, Cell] = {}
@@ -70,9 +77,9 @@ def build(study: Study) -> Built:
             spelt,
         )
     if unused:
-        place = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
+        location = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))
         raise AblateError(
-            f"{place}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it"
+            f"{location}: [[exclude]] {_text(unused[0])} matches no cell of the design; remove it"
         )
     too_long = _too_long(study, tuple(cells.values()))
     kept = tuple(cell for cell in cells.values() if cell not in too_long)
@@ -87,9 +94,7 @@ def build(study: Study) -> Built:
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """The cells that would read their text more often than max_epochs allows, and those whose
-    baseline would.
-    """
+    """Return the cells that would read their text too often, and those whose baseline would."""
     baselines: dict[str, Cell] = {}
     for cell in cells:
         baselines.setdefault(cell.stratum, cell)
@@ -102,12 +107,12 @@ def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
 
 
 def baseline_levels(study: Study) -> Combination:
-    """Each factor's first level."""
+    """Return each factor's first level."""
     return {factor: next(iter(levels)) for factor, levels in study.factors.items()}
 
 
 def _distinct(study: Study, resolver: Resolver) -> Iterator[tuple[Combination, Combination]]:
-    """(the combination, its levels that have a meaning), each of the latter once."""
+    """Yield (the combination, its levels that have a meaning), each of the latter once."""
     seen = set()
     names = {factor: list(levels) for factor, levels in study.factors.items()}
     for chosen in combinations(study.design, names, study.within, study.interactions):
@@ -122,19 +127,19 @@ def _stratum(study: Study, levels: Combination) -> str:
 
 
 def _label(study: Study, levels: Combination) -> str:
-    """All levels in a grid; elsewhere the stratum and what differs from the baseline."""
+    """Return all levels in a grid; elsewhere the stratum and what differs from the baseline."""
     varied = [factor for factor in study.factors if factor not in study.within]
     if study.design == "grid" or len(varied) == 1:
         return _text(levels)
     first = baseline_levels(study)
-    told = {
+    named = {
         factor: level
         for factor, level in levels.items()
         if factor in study.within or level != first[factor]
     }
-    if any(factor in varied for factor in told):
-        return _text(told)
-    return ", ".join(part for part in (_text(told), "baseline") if part)
+    if any(factor in varied for factor in named):
+        return _text(named)
+    return ", ".join(part for part in (_text(named), "baseline") if part)
 
 
 def _text(levels: Combination) -> str:

@@ -1,6 +1,4 @@
-"""What can only be told once all cells stand: keys without meaning, numbers that cannot be
-compared, texts too short.
-"""
+"""Checks of all cells together: keys without effect, metrics that cannot be compared."""
 
 from __future__ import annotations
 
@@ -36,7 +34,11 @@ def check(
     too_long: tuple[Cell, ...],
     compared: tuple[Contrast, ...],
 ) -> None:
-    """Raises `AblateError` with the line of the first thing that would do nothing, or mislead."""
+    """Refuse a study in which something has no effect, or would mislead.
+
+    Raises:
+        AblateError: The first such thing, with its line in the study file.
+    """
     source = Source(study.path, study.toml)
     if not cells:
         raise AblateError(f"{source.where('exclude')}: [[exclude]] leaves no cell")
@@ -52,7 +54,7 @@ def check(
 def _idle(
     study: Study, cells: tuple[Cell, ...], too_long: tuple[Cell, ...], source: Source
 ) -> Iterator[str]:
-    """Keys that change no run."""
+    """Yield complaints about keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
             other, levels = CATALOGUE[name].needs or ("", ())
@@ -64,9 +66,9 @@ def _idle(
         reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
         for level in named:
             if level not in reached:
-                place = source.where("factors", factor, level)
+                location = source.where("factors", factor, level)
                 why = "it has no meaning beside the others, or is excluded"
-                yield f"{place}: level {level!r} of {factor} occurs in no cell: {why}"
+                yield f"{location}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(
         cell.config.part("objective").masks for cell in cells
@@ -78,28 +80,28 @@ def _idle(
 
 
 def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    """Contexts that are none, or that do not hold what is scored."""
-    place = source.where("eval", "lengths")
+    """Yield complaints about contexts that are too short for what is scored."""
+    location = source.where("eval", "lengths")
     for cell in cells:
         n_ctx = cell.config.n_ctx
         for factor in study.evaluation.lengths:
             context, scored = factor * n_ctx, n_scored(n_ctx)
             if abs(context - round(context)) > 1e-9 or context < 2:
-                yield f"{place}: {factor:g} × n_ctx = {n_ctx} is {context:g}, no context length"
+                yield f"{location}: {factor:g} × n_ctx = {n_ctx} is {context:g}, no context length"
             if context < scored:
                 yield (
-                    f"{place}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored} tokens, a"
-                    " quarter of n_ctx, that are scored at every length"
+                    f"{location}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored}"
+                    " tokens, a quarter of n_ctx, that are scored at every length"
                 )
 
 
 def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[str]:
-    """What cannot be measured, or masked, in a cell."""
+    """Yield complaints about what cannot be measured, or masked, in a cell."""
     metric, at = metrics.parse(study.metric)
-    place = source.where("metric") or str(study.path)
+    location = source.where("metric") or str(study.path)
     for cell in cells:
         config, masked = cell.config, cell.config.part("objective").masks
-        none = f"{place}: metric {study.metric!r} is not measured in cell {cell.label!r}"
+        none = f"{location}: metric {study.metric!r} is not measured in cell {cell.label!r}"
         if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
         if (
@@ -115,7 +117,7 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             continue
         if metric.name == "bits_per_byte":
             yield (
-                f"{none}: nobody knows what text its tokens spell; name the tokenizer.json that"
+                f"{none}: what text its tokens spell is not known; name the tokenizer.json that"
                 " made them"
             )
         for key, kind in (
@@ -139,9 +141,9 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
 def _incomparable(
     study: Study, cells: tuple[Cell, ...], compared: tuple[Contrast, ...], source: Source
 ) -> Iterator[str]:
-    """A metric that differs in more than the models do."""
+    """Yield complaints about metrics that do not compare between cells."""
     name = metrics.parse(study.metric)[0].name
-    place = source.where("metric") or str(study.path)
+    location = source.where("metric") or str(study.path)
     by_label = {cell.label: cell for cell in cells}
     for contrast in compared:
         one, other = by_label[contrast.cell].config, by_label[contrast.baseline].config
@@ -149,7 +151,7 @@ def _incomparable(
             if getattr(one, field) != getattr(other, field):
                 varied = field.removesuffix("_hash")
                 yield (
-                    f"{place}: metric {study.metric!r} cannot be compared where {varied} varies"
+                    f"{location}: metric {study.metric!r} cannot be compared where {varied} varies"
                     f" ({contrast.cell!r} against {contrast.baseline!r}); {_instead(varied)}, or"
                     " put the factor in within"
                 )

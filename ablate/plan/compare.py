@@ -1,4 +1,4 @@
-"""Which cells are compared, in which families, and what besides the factor differs between them."""
+"""Which cells are compared, in which families, and what differs besides the factor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ablate.errors import AblateError
 from ablate.evaluation import HELD_OUT_BLOCK, PASSAGE
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
-from ablate.sizes import train_flops
 from ablate.study import Study
 from ablate.study.design import PARTWISE
 from ablate.study.source import Source
@@ -19,11 +18,13 @@ PARTS = "parts"  # the family of a design's single parts
 
 
 def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
-    """Each cell against its stratum's baseline; the family is what differs between them, in that
-    stratum.
+    """Return each cell's contrast with its stratum's baseline.
 
-    Where parts are taken away or added one at a time the question is which of them matters: they
-    are one family, `PARTS`.
+    The family is what differs between them, in that stratum. Where parts are removed or added one
+    at a time, the question is which of them matters: they are one family, `PARTS`.
+
+    Raises:
+        AblateError: A stratum has no baseline.
     """
     first = baseline_levels(study)
     baselines: dict[str, Cell] = {}
@@ -34,7 +35,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
             if factor not in study.within
         ):
             baselines.setdefault(cell.stratum, cell)
-    found = []
+    compared = []
     for cell in cells:
         if cell.stratum not in baselines:
             source = Source(study.path, study.toml)
@@ -58,7 +59,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
             factor = " × ".join(differs)
             name = PARTS if study.design in PARTWISE and len(differs) == 1 else factor
             family = f"{name} | {cell.stratum}" if cell.stratum else name
-            found.append(
+            compared.append(
                 Contrast(
                     family,
                     cell.stratum,
@@ -68,7 +69,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
                     baseline.label,
                 )
             )
-    return tuple(found)
+    return tuple(compared)
 
 
 def confounds(
@@ -77,7 +78,7 @@ def confounds(
     compared: tuple[Contrast, ...],
     groups: tuple[Group, ...] = (),
 ) -> tuple[Confound, ...]:
-    """What a comparison cannot tell apart from its factor."""
+    """Return what a comparison cannot separate from its factor."""
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
     found = [
@@ -102,7 +103,7 @@ def confounds(
 def _rates(
     cells: tuple[Cell, ...], compared: tuple[Contrast, ...], groups: tuple[Group, ...]
 ) -> Iterator[Confound]:
-    """Learning rates that a cell shares with what it is compared with."""
+    """Learning rates that a cell shares with its baseline."""
     rates = {cell.config.lr for cell in cells}
     if not groups and len(rates) == 1:
         text = (
@@ -122,10 +123,11 @@ def _rates(
 
 
 def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
-    total = cell.sizes.params / baseline.sizes.params - 1
-    body = cell.sizes.body / baseline.sizes.body - 1
-    tokens = cell.config.tokens / baseline.config.tokens - 1
-    flops = train_flops(cell.config) / train_flops(baseline.config) - 1
+    one, other = cell.cost, baseline.cost
+    total = _difference(one.params, other.params)
+    body = _difference(one.params_body, other.params_body)
+    tokens = _difference(one.tokens, other.tokens)
+    flops = _difference(one.flops, other.flops)
     sized_alike = max(abs(total), abs(body)) <= MISMATCH
     if not sized_alike:
         text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
@@ -150,8 +152,13 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         )
 
 
+def _difference(value: float | None, baseline: float | None) -> float:
+    """Return the relative difference, 0 where one of both is not known."""
+    return 0.0 if value is None or baseline is None else value / baseline - 1
+
+
 def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
-    """Passages of two lengths, of which the longer ones tell a linear probe more."""
+    """Passages of two lengths, of which the longer ones are easier for a linear probe."""
     length, other = (min(PASSAGE, one.config.n_ctx) for one in (cell, baseline))
     if length != other:
         text = (
@@ -162,7 +169,8 @@ def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
 
 
 def _scored_alike(cell: Cell, baseline: Cell) -> bool:
-    """Whether both are scored on the same held-out tokens: as
+    """Return whether both are scored on the same held-out tokens.
+
     `ablate.data.batches.held_out_windows` chooses them.
     """
     one, other = cell.config, baseline.config

@@ -12,18 +12,24 @@ from ablate.plan.match import fit_d_mlp
 from ablate.study import Fields
 
 DEEPEST = 256  # layers
-# relative distance from the wanted parameters beyond which a step of the ladder is refused
+# relative distance from the requested parameters beyond which a step of the ladder is refused
 NEAR = 0.1
 
 
 def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
-    """n_layer, d_model, n_head, d_head and d_mlp of the model with about `params` parameters in its
-    body.
+    """Return the shape of a model of a given size: n_layer, d_model, n_head, d_head and d_mlp.
 
-    d_model is a multiple of d_head. Of all shapes the one is taken that is nearest, in log
-    distance, to both the size and the aspect ratio d_model / n_layer with an MLP of the usual
-    width; that width then makes up the difference. `base` holds the other fields. Raises
-    `AblateError` where no shape comes within 10%.
+    The shape is the one nearest, in log distance, to both size and aspect ratio with an MLP of the
+    default width; the width of the MLP then makes up the difference.
+
+    Args:
+        params: Parameters of the body.
+        aspect: d_model / n_layer.
+        d_head: Width of a head, of which d_model is a multiple.
+        base: The other fields.
+
+    Raises:
+        AblateError: No shape comes within 10% of the size.
     """
     shapes = list(_shapes(params, aspect, d_head, base))
     if shapes:
@@ -40,7 +46,7 @@ def solve(params: float, aspect: float, d_head: int, base: Fields) -> Fields:
 def _shapes(
     params: float, aspect: float, d_head: int, base: Fields
 ) -> Iterator[tuple[float, Fields]]:
-    """(distance, shape) of the shapes from one layer up to four times the size."""
+    """Yield (distance, shape) of the shapes from one layer up to four times the size."""
     for n_layer in range(1, DEEPEST + 1):
         ideal = aspect * n_layer / d_head
         smallest = math.inf

@@ -1,6 +1,4 @@
-"""[match]: a cell brought to the parameters or FLOPs of its baseline by the width of its MLP, or by
-its steps.
-"""
+"""[match]: parameters or FLOPs of a cell made equal to its baseline's by d_mlp or steps."""
 
 from __future__ import annotations
 
@@ -8,12 +6,12 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 
-# relative distance at which a cell is left as it is, and a round width is good enough
+# relative distance within which a cell is not changed, and within which a round width is taken
 CLOSE = 0.005
 
 
 def measure(config: RunConfig, quantity: str) -> int:
-    """What [match] calls "body" or "total" (parameters), or "flops" (forward, a token)."""
+    """Return what [match] calls "body" or "total" (parameters), or "flops" (forward, a token)."""
     counted = sizes.count(config)
     return {"body": counted.body, "total": counted.params, "flops": counted.flops_per_token}[
         quantity
@@ -21,8 +19,9 @@ def measure(config: RunConfig, quantity: str) -> int:
 
 
 def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
-    """How far a matched cell remains from its baseline, relatively: in parameters, or in the FLOPs
-    of its whole training.
+    """Return the relative difference of a cell from its baseline.
+
+    It is that of parameters, or for "flops" of the FLOPs of the whole training.
     """
     if quantity == "flops":
         return sizes.train_flops(config) / sizes.train_flops(baseline) - 1
@@ -30,8 +29,10 @@ def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
 
 
 def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> RunConfig:
-    """`config` with the d_mlp that gives it the baseline's parameters or FLOPs. `AblateError` where
-    none does.
+    """Return `config` with the d_mlp that gives it the baseline's parameters or FLOPs.
+
+    Raises:
+        AblateError: No d_mlp does.
     """
     target = measure(baseline, quantity)
     if abs(measure(config, quantity) / target - 1) <= CLOSE:
@@ -47,7 +48,7 @@ def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> R
 
 
 def matched_by_steps(config: RunConfig, baseline: RunConfig) -> RunConfig:
-    """`config` with the number of steps whose training FLOPs come nearest to the baseline's."""
+    """Return `config` with the steps whose training FLOPs come nearest to the baseline's."""
     steps = round(
         sizes.train_flops(baseline)
         / (3 * sizes.count(config).flops_per_token * config.batch_tokens)
@@ -56,10 +57,12 @@ def matched_by_steps(config: RunConfig, baseline: RunConfig) -> RunConfig:
 
 
 def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | None:
-    """`config` with the d_mlp at which `quantity` comes nearest to `target`: a multiple of 8, 4 or
-    2 where that is close.
+    """Return `config` with the d_mlp at which `quantity` comes nearest to `target`.
 
-    Parameters and FLOPs are linear in d_mlp. None where it would have to be below 1.
+    A multiple of 8, 4 or 2 is taken where that is close. Parameters and FLOPs are linear in d_mlp.
+
+    Returns:
+        None where d_mlp would have to be below 1.
     """
     first = measure(with_d_mlp(config, 1), quantity)
     exact = 1 + (target - first) / (measure(with_d_mlp(config, 2), quantity) - first)
@@ -71,4 +74,5 @@ def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | No
 
 
 def with_d_mlp(config: RunConfig, d_mlp: int) -> RunConfig:
+    """Return `config` with another width of the MLP."""
     return config.model_copy(update={"d_mlp": d_mlp})

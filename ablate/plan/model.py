@@ -17,18 +17,26 @@ from ablate.study import Study
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of levels: everything but the seed."""
+    """One combination of levels: everything but the seed.
 
-    label: str  # "topology=parallel, n_layer=12"; unique in its study
-    levels: dict[
-        str, str
-    ]  # factor → level's label; without factors that have no meaning beside the others
-    stratum: str  # the levels of the `within` factors, "n_layer=12"; "" without
-    config: RunConfig  # with seed 0
+    Attributes:
+        label: Such as "topology=parallel, n_layer=12"; unique in its study.
+        levels: Factor → label of its level, without factors that have no meaning beside the others.
+        stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
+        config: The configuration with seed 0.
+        sizes: Of one model.
+        epochs: Passes over the training text; estimated for most tokenizers.
+        held_out: Held-out tokens of the text; estimated as `epochs` is.
+        spelt: Bytes that the tokens spell per byte of text, 1 where nothing is known to be lost.
+    """
+
+    label: str
+    levels: dict[str, str]
+    stratum: str
+    config: RunConfig
     sizes: Sizes
-    epochs: float  # passes over the training text; estimated where the tokenizer is not a byte's
-    held_out: float = math.inf  # tokens of the text that are; estimated as `epochs`
-    # bytes that the tokens spell a byte of text, as far as it is known: 1 where nothing is lost
+    epochs: float
+    held_out: float = math.inf
     spelt: float = 1.0
 
     @functools.cached_property

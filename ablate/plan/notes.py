@@ -1,6 +1,4 @@
-"""What a reader of the plan should know beforehand, though it is in order: what is not defined, or
-lost, or takes memory.
-"""
+"""Notes about a valid plan: finals that are not defined, text that is lost, much memory."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ from ablate.plan.model import Cell
 from ablate.study import Study
 from ablate.units import count
 
-FEW = 50  # steps, below which a run has learnt little beyond how often each token comes
+FEW = 50  # steps below which a run has learnt little beyond token frequencies
 # share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
 LOST = 0.02
 
 
 def notes(study: Study, cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Sentences about cells of the study."""
+    """Return sentences about cells of the study."""
     return (
         *_short(cells),
         *_undefined(study, cells),
@@ -40,9 +38,7 @@ def _short(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """Contexts beyond what a position encoding is defined for; cells that miss the same are named
-    together.
-    """
+    """Contexts for which a position encoding is not defined; cells of one are named together."""
     missing: dict[tuple[str, int, str], list[str]] = {}
     for cell in cells:
         limit, n_ctx = cell.config.longest_context, cell.config.n_ctx
@@ -81,9 +77,7 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
-    """Tokenizers that do not keep their text, whose bits a byte flatter: case, white space and rare
-    words cost nothing.
-    """
+    """Tokenizers that lose text, so that bits per byte are too low: what is lost costs nothing."""
     for tokenizer, spelt in dict.fromkeys((cell.config.tokenizer, cell.spelt) for cell in cells):
         if abs(spelt - 1) > LOST:
             yield (

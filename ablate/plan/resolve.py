@@ -1,4 +1,4 @@
-"""One combination of levels → its configuration: text, size ladder, conditional factors, budget."""
+"""One combination of levels → its configuration: text, size ladder, budget."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, tokenizers
 
-# of English under a vocabulary of some thousand pieces; only to estimate beforehand
+# of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
-_TRIED = (
-    1 << 26
-)  # bytes of text up to which a tokenizer from a file, which may do anything, is tried on all of it
+_TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried on all of it
 
 
 def meaningful(name: str, fields: Fields) -> bool:
-    """Whether field `name` has a meaning beside the other fields (`Factor.needs`)."""
+    """Return whether a field has a meaning beside the other fields (`Factor.needs`)."""
     row = CATALOGUE.get(name)
     if row is None or row.needs is None:
         return True
@@ -44,24 +42,22 @@ class Text:
 
 @dataclass
 class Resolver:
-    """Resolves the cells of one study; texts and ladder steps are looked up once."""
+    """Resolves the cells of one study; texts and steps of the ladder are looked up once."""
 
     study: Study
-    sources: dict[str, str] = field(
-        default_factory=dict
-    )  # content hash → location, as found so far
-    held_out: dict[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # hashes of corpus and tokenizer → tokens, estimated
-    spelt: dict[str, float] = field(
-        default_factory=dict
-    )  # hash of a tokenizer from a file → bytes it spells a byte of text
+    # content hash → location
+    sources: dict[str, str] = field(default_factory=dict)
+    # hashes of corpus and tokenizer → held-out tokens, estimated
+    held_out: dict[tuple[str, str], float] = field(default_factory=dict)
+    # hash of a tokenizer from a file → bytes that its tokens spell per byte of text
+    spelt: dict[str, float] = field(default_factory=dict)
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
-        """`chosen` without the factors that have no meaning beside the other levels. A level of
-        nothing means: as in [base].
+        """Return `chosen` without the factors that have no meaning beside the other levels.
+
+        An empty level is as in [base].
         """
         fields = self.fields(chosen)
         tables = self.study.factors
@@ -75,18 +71,24 @@ class Resolver:
         }
 
     def fields(self, chosen: dict[str, str]) -> Fields:
-        """What [base] and the chosen levels set, as written: budgets and ladder steps not yet
-        resolved.
-        """
+        """Return what [base] and the chosen levels set, budgets and ladder steps unresolved."""
         fields = dict(self.study.base)
         for factor, level in chosen.items():
             fields |= self.study.factors[factor][level]
         return fields
 
     def config(self, chosen: dict[str, str], baseline: RunConfig | None) -> tuple[RunConfig, float]:
-        """The configuration (seed 0) of a combination, and its passes over the training text.
+        """Resolve a combination.
 
-        `baseline` is what [match] matches it to; None for a baseline itself.
+        Args:
+            chosen: Factor → label of its level.
+            baseline: What [match] matches it to; None for a baseline itself.
+
+        Returns:
+            The configuration with seed 0, and its passes over the training text.
+
+        Raises:
+            AblateError: Fields contradict each other, or the text is too short.
         """
         fields = self.fields(chosen)
         budgets = {name: fields.pop(name) for name in BUDGETS if name in fields}
@@ -122,9 +124,7 @@ class Resolver:
         return config, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
-        """The text that two fields name; where a budget is limited to some epochs, its tokens are
-        counted.
-        """
+        """Return the text that two fields name; its tokens are counted where max_epochs is set."""
         corpus = corpus or RunConfig.model_fields["corpus"].default
         tokenizer = tokenizer or RunConfig.model_fields["tokenizer"].default
         if (corpus, tokenizer) not in self._texts:
@@ -157,9 +157,10 @@ class Resolver:
         return self._texts[corpus, tokenizer]
 
     def _geometry(self, fields: Fields) -> Fields:
-        """Takes a step of the size ladder out of `fields` and gives what it is solved to, the same
-        beside every level of other factors but the activation, whose rule decides the width of the
-        MLP.
+        """Take a step of the size ladder out of `fields` and return the shape that it stands for.
+
+        The shape is the same for all levels of other factors but the activation, which decides the
+        default width of the MLP.
         """
         params, aspect, d_head = (fields.pop(name) for name in ("params", "aspect", "d_head"))
         reference = dict(self.study.base)
@@ -174,8 +175,10 @@ class Resolver:
 
 
 def _steps(config: RunConfig, budget: str, amount: float) -> int:
-    """Optimiser steps that come nearest to the budget. `AblateError` for a budget below one
-    step.
+    """Return the optimiser steps that come nearest to the budget.
+
+    Raises:
+        AblateError: The budget is less than one step, or far too large.
     """
     counted = sizes.count(config)
     tokens = {

@@ -1,6 +1,4 @@
-"""`--size tiny`: the same study, shrunk until a CPU runs it in minutes. For trying a study out, and
-for tests.
-"""
+"""`--size tiny`: the same study, shrunk until a CPU runs it in minutes, for trials and tests."""
 
 from __future__ import annotations
 
@@ -20,15 +18,9 @@ from ablate.study.values import BUDGETS, label
 
 SEEDS = 2
 RATES = 3  # of the ladder of [tune]
-WIDTH, CONTEXT, BATCH = (
-    32,
-    32,
-    512,
-)  # what the largest d_model, n_ctx and batch_tokens are brought near to
-SHORTEST, LONGEST = (
-    20,
-    400,
-)  # optimiser steps of the shortest run, unless the longest would then take more than so many
+WIDTH, CONTEXT, BATCH = 32, 32, 512  # near which the largest d_model, n_ctx, batch_tokens come
+# optimiser steps of the shortest run, unless the longest would then take more than LONGEST
+SHORTEST, LONGEST = 20, 400
 FEWEST = 2
 HELD_OUT = 2048  # tokens of an evaluation
 VOCABULARY = 512
@@ -38,11 +30,10 @@ Change = Callable[[Any], Any]
 
 
 def tiny(study: Study) -> Study:
-    """`study` with narrow, shallow models, short contexts, few steps and two seeds; every level
-    stays a level of its own.
+    """Return `study` with narrow, shallow models, short contexts, few steps and two seeds.
 
-    Widths are divided by one number, budgets multiplied by one, so that their ratios stay as they
-    are.
+    Levels stay different from each other. All widths are divided by one number and all budgets
+    multiplied by one, so that their ratios are unchanged.
     """
     shrunk = _changed(_explicit(study), _shape_changes(study))
     shrunk = replace(
@@ -104,9 +95,7 @@ def _shape_changes(study: Study) -> dict[str, Change]:
 
 
 def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:
-    """By what widths are divided: heads still divide d_model, and rotary still finds pairs of
-    channels in them.
-    """
+    """Return by what widths are divided: heads still divide d_model, and have even widths."""
     if ladder := values("params"):
         widest = (max(ladder) * max(values("aspect")) / 12) ** (
             1 / 3
@@ -116,7 +105,7 @@ def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:
 
 
 def _head_widths(study: Study) -> set[int]:
-    """d_model / n_head of all that tables set together, and of all that they combine to."""
+    """Return d_model / n_head of all combinations that tables set."""
     tables = _tables(study)
     both = [fields for fields in tables if {"d_model", "n_head"} <= set(fields)]
     apart = [fields for fields in tables if fields not in both]
@@ -149,10 +138,10 @@ def _tables(study: Study) -> list[Fields]:
 def _divisor(
     values: Sequence[int], *, near: float, multiple: int = 1, even: Sequence[int] = ()
 ) -> int:
-    """The common divisor that brings the largest of `values` nearest to `near`.
+    """Return the common divisor that brings the largest of `values` nearest to `near`.
 
-    The quotients of `values` stay multiples of `multiple`, those of `even` stay even. 1 where there
-    is no other.
+    Quotients of `values` are multiples of `multiple`, those of `even` are even. 1 where there is no
+    other divisor.
     """
     possible = [
         divisor
@@ -164,9 +153,7 @@ def _divisor(
 
 
 def _changed(study: Study, changes: dict[str, Change]) -> Study:
-    """The study with its values changed field by field, and levels renamed that were called by
-    their value.
-    """
+    """Return the study with changed values; levels named after their value are renamed."""
 
     def change(fields: Fields) -> Fields:
         return {

@@ -32,11 +32,13 @@ from ablate.units import listed
 VERDICTS = {  # of a contrast → words
     "better": "better",
     "worse": "worse",
-    "unresolved": "not told apart",
+    "unresolved": "not significantly different",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
-MANY = 10  # contrasts from which on families are told in brief, and each contrast further below
+MANY = (
+    10  # contrasts from which on families are summarised, and each contrast follows further below
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Answer:
     text: str  # what follows the level's name
     verdict: str  # "better" | "worse" | "unresolved" | "unknown" | "changed"
     numbers: str = ""  # "+0.178, +0.122 to +0.233": the difference and its 95% interval
-    sees: float = math.nan  # the smallest effect that the study can see there
+    detectable: float = math.nan  # the smallest effect detected with 80% power
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def legend(data: ReportData) -> str:
             if told
             else ""
         )
-        + "Arms are told apart after Holm's correction over a family. The report's section Effects"
+        + "Significance is after Holm's correction over a family. The report's section Effects"
         " has a sentence on each contrast."
     )
 
@@ -110,7 +112,7 @@ def verdict(data: ReportData) -> list[str]:
         if counts[name]
     ]
     see = detectable(
-        data.labels, [answer.sees for answer in told if answer.verdict == "unresolved"]
+        data.labels, [answer.detectable for answer in told if answer.verdict == "unresolved"]
     )
     return [
         f"Of {plural(len(told), 'contrast')} with a baseline"
@@ -140,7 +142,7 @@ def _winners(data: ReportData) -> Iterator[str]:
             for arm, strata in ranked
         ]
         doubt = (
-            f", though in {unsure} of these no contrast tells it from the next" if unsure else ""
+            f", but in {unsure} of these no contrast with the next is significant" if unsure else ""
         )
         yield (
             f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is that of"
@@ -215,7 +217,7 @@ def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
     between = data.effects[[{row.cell, row.baseline} == pair for row in data.effects.itertuples()]]
     if between.empty:
         return "; the two are compared with the baseline, not with each other"
-    return "" if between["resolved"].any() else "; the two are not told apart"
+    return "" if between["resolved"].any() else "; the difference is not significant"
 
 
 def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
@@ -230,8 +232,7 @@ def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
     ]
     if named:
         yield (
-            "A mean is over the runs that completed, and flatters an arm that loses some:"
-            f" {listed(named)}."
+            f"Means are over completed runs, which favours arms that lost some: {listed(named)}."
         )
 
 
@@ -311,7 +312,7 @@ def changes(data: ReportData) -> list[Family]:
         if answers or rest:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
             unchanged = _unchanged(labels, rest)
-            told = f"The effect changes of {listed(moved)}. " if moved else ""
+            told = f"The effect changes for {listed(moved)}. " if moved else ""
             found.append(Family(heading, unchanged, answers, told + unchanged))
     return found
 
@@ -320,7 +321,8 @@ def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:
     """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
     see = detectable(labels, resolvable.values())
     return (
-        f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}."
+        f"The effect of {listed(resolvable, 'or')} does not change significantly"
+        f"{f'; {see}' if see else ''}."
         if resolvable
         else ""
     )
@@ -329,7 +331,7 @@ def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:
 def _change(labels: MetricLabels, row: Mapping[Any, Any], over: str, name: str) -> Answer:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
-        f"has another effect: its difference in {labels.phrase} moves by"
+        f"has a different effect: its difference in {labels.phrase} changes by"
         f" {signed(row['mean'], digits)}{labels.after} (95% interval"
         f" {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
     )
@@ -369,7 +371,7 @@ def _claim(
             "unknown",
             (
                 f"has one pair with {base}: {labels.phrase} differs by {signed(mean, 4)}{unit}; one"
-                " pair says nothing about the noise."
+                " pair does not show the noise."
             ),
         )
     if math.isnan(row["lo"]):
@@ -401,16 +403,14 @@ def _claim(
         )
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
-        almost = (
-            f" The interval excludes zero by itself, but the correction over {over} takes that"
-            " back."
-        )
+        almost = f" The interval alone excludes zero, but not after the correction over {over}."
     return (
         "unresolved",
         (
-            f"is not told apart from {base}: {labels.phrase} differs by {signed(mean, digits)}"
-            f"{unit} (95% interval {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)}). "
-            f"Not resolved: {detectable(labels, [row['resolvable']], ' here')}.{almost}"
+            f"does not differ significantly from {base}: {labels.phrase} differs by"
+            f" {signed(mean, digits)}{unit} (95% interval {ends(row['lo'], row['hi'], digits)};"
+            f" {_evidence(row, over)}). Inconclusive: {detectable(labels, [row['resolvable']])}."
+            f"{almost}"
         ),
     )
 
@@ -428,9 +428,7 @@ def _evidence(row: Mapping[Any, Any], over: str) -> str:
 def _summaries(
     labels: MetricLabels, baseline: str, answers: tuple[Answer, ...]
 ) -> tuple[str, tuple[Answer, ...], str]:
-    """How many levels are better, worse, not told apart: the fields of a `Family` behind its
-    heading.
-    """
+    """Return how many levels are better, worse and inconclusive: a `Family` without heading."""
     against = {
         "better": f" than {baseline}",
         "worse": f" than {baseline}",
@@ -447,11 +445,11 @@ def _summaries(
             if verdict == "unresolved":
                 none = len(mine) == len(answers) > 1
                 said = (
-                    f"none of {len(mine)} ({names}) is told apart{against[verdict]}"
+                    f"none of {len(mine)} ({names}) differs significantly{against[verdict]}"
                     if none
                     else f"{names} {is_so}"
                 )
-                see = detectable(labels, [one.sees for one in mine])
+                see = detectable(labels, [one.detectable for one in mine])
                 full.append(said + (f": {see}" if see else ""))
             else:
                 numbers = [one.level + f" ({one.numbers})" * (verdict != "unknown") for one in mine]

@@ -69,7 +69,7 @@ def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterato
         )
     elif verdict == "unresolved":
         yield (
-            f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests,"
+            f"Equivalence within ±{margin:g}{unit} was not established (two one-sided tests,"
             f" {p_value(found.p)})."
         )
 
@@ -99,7 +99,7 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
             f" {_reasons(row, pairs)}."
         )
         if row["n"] > 1:
-            yield "The test is of the pairs that are left, which flatters an arm that loses seeds."
+            yield "The test uses the remaining pairs, which favours an arm that loses seeds."
     if row["n"] and row["pending"]:
         yield (
             f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to"
@@ -137,7 +137,7 @@ def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"The seeds of {wide} spread {ratio} times as widely as those of {narrow}"
             f" ({p_value(found.p)}, Pitman–Morgan): where one arm has a tail of bad seeds, such"
-            " tests find what is not there in 7 to 17% of studies, not in 5%."
+            " tests have 7 to 17% false positives instead of 5%."
         )
 
 

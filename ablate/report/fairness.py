@@ -76,8 +76,8 @@ def _tuned(data: ReportData) -> str:
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
         return (
-            f"Not tuned: every run has learning rate {rates[0]:.3g}, so an arm that wants another"
-            " one loses by it."
+            f"Not tuned: every run has learning rate {rates[0]:.3g}, which is a disadvantage"
+            " for arms that need another one."
         )
     return "Not tuned: learning rates are those of the study file."
 
@@ -88,8 +88,8 @@ def _paired(data: ReportData) -> str:
     median = number(float(correlation.median()), 2) if len(correlation) else ""
     shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
     return (
-        "Paired: runs of one seed share their batch order and the start of every weight of the"
-        f" same name and shape ({plural(seeds, 'seed')}{shared})."
+        "Paired: runs of one seed share their batch order and the initial value of every weight"
+        f" with the same name and shape ({plural(seeds, 'seed')}{shared})."
     )
 
 

@@ -28,7 +28,7 @@ def _value(one: Interval, write: str = ".3g") -> Value:
 
 
 def _constants(scaled: Scaled) -> Table:
-    """The constants of the curves, and how well they foretold what was held out."""
+    """The constants of the curves, and how well they predicted what was held out."""
     names = ("E", "A", "alpha", "B", "beta")
     shown = [name for name in names if any(name in one.constants for one in scaled.fits.values())]
     rows: list[tuple[str | Value, ...]] = []
@@ -90,7 +90,7 @@ def _comparisons(scaled: Scaled) -> Table:
             at_points,
             *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
         ]
-        crossing = Value(one.crossing.told(place), one.crossing.at.value)
+        crossing = Value(one.crossing.text(place), one.crossing.at.value)
         rows.append(
             (
                 one.group,
@@ -108,7 +108,7 @@ def _comparisons(scaled: Scaled) -> Table:
         "Curves against each other: by how much their exponents differ, each with a floor E of its"
         " own and with one floor for both, p by Holm; the loss relative to the baseline's over the"
         " measured range and at its ends; where the curves cross. Verdict offset: the loss differs,"
-        " the exponents are not told apart.",
+        " the exponents do not differ significantly.",
         (
             "curve",
             "against",

@@ -14,7 +14,7 @@ from ablate.units import listed
 
 
 def families(data: ReportData) -> list[Family]:
-    """A sentence on each interaction that is told from none; the others are named together."""
+    """Return a sentence on each significant interaction, and one on all others."""
     labels, found = data.labels, []
     for (factor, stratum), part in data.interactions.groupby(["factor", "stratum"], sort=False):
         rows, answers = part.to_dict("records"), []
@@ -33,9 +33,10 @@ def families(data: ReportData) -> list[Family]:
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
         see = detectable(labels, [row["resolvable"] for row in rest])
-        told = listed(row["level"] for row in rest)
+        rest_names = listed(row["level"] for row in rest)
         summary = (
-            f"Not told from the sum of its parts: {told}{f'; {see}' if see else ''}."
+            f"Not significantly different from the sum of the parts: {rest_names}"
+            f"{f'; {see}' if see else ''}."
             if rest
             else ""
         )
@@ -88,7 +89,7 @@ def interactions(data: ReportData) -> Table:
             "95% interval",
             "p",
             "Holm p",
-            "can see",
+            "detectable",
         ),
         tuple(rows),
         "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed,"

@@ -114,21 +114,27 @@ def _nonzero(value: float, places: int) -> int:
     return next((more for more in range(places, 12) if round(value, more)), places)
 
 
-def detectable(labels: MetricLabels, resolvable: Iterable[float], where: str = "") -> str:
-    """What a study can see of contrasts that it does not resolve, by the one it sees least of; ""
-    where that is not known.
+def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
+    """Say which effects non-significant contrasts would have shown, by the noisiest of them.
+
+    Args:
+        labels: of the metric.
+        resolvable: the smallest effect of each contrast that is detected with 80% power.
+
+    Returns:
+        A clause without a full stop; "" where no smallest effect is known.
     """
     known = [value for value in resolvable if math.isfinite(value) and value > 0]
     if not known:
         return ""
     worst = number(max(known), decimals(max(known)))
-    where = where or (" for the noisiest of them" if len(known) > 1 else "")
+    where = " for the noisiest of them" if len(known) > 1 else ""
     if max(known) >= labels.widest:
         return (
-            f"this study cannot see any effect{where}: it would have to be {worst}, and shares"
-            f" differ by {labels.widest:g} at most"
+            f"no possible effect is detectable{where}: it would have to be {worst}, and shares"
+            f" differ by at most {labels.widest:g}"
         )
-    return f"this study can see {worst}{labels.after} or more{where}"
+    return f"only effects of {worst}{labels.after} or more are detected with 80% power{where}"
 
 
 def p_value(p: float) -> str:

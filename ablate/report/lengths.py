@@ -29,23 +29,23 @@ def sentences(data: ReportData) -> list[str]:
         effects = {
             arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined
         }
-        told = [
-            _told(arm, one)
+        parts = [
+            _text(arm, one)
             for arm, one in sorted(effects.items(), key=lambda item: item[1].mean)
             if one.n
         ]
         lacking = [arms[cell] for cell in measured if cell not in defined]
         beyond = f"; not defined for {listed(lacking)}" if lacking else ""
         at = f"At {stratum}, with" if stratum else "With"
-        if told:
+        if parts:
             said.append(
-                f"{at} {longest:g} times the context of training the loss on the same targets"
-                f" changes by {listed(told)}{beyond}."
+                f"{at} {longest:g} times the training context the loss on the same targets"
+                f" changes by {listed(parts)}{beyond}."
             )
     return said
 
 
-def _told(arm: str, change: Effect) -> str:
+def _text(arm: str, change: Effect) -> str:
     digits = decimals((change.hi - change.lo) / 2)
     interval = "" if math.isnan(change.lo) else f" ({ends(change.lo, change.hi, digits)})"
     over = f", over {change.n} of {change.n + change.lost} seeds" if change.lost else ""

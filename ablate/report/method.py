@@ -95,12 +95,12 @@ def _statistics(data: ReportData) -> str:
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
         " Student's t on one degree of freedom less than there are pairs. Within a family, which"
         f" is {_family(data)} in one stratum, p is corrected by Holm's method (1979) and the"
-        " family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most"
+        " family intervals by Bonferroni's; an effect is significant where Holm's p is at most"
         f" 0.05.{_stages(data)} The exact sign-flip p is a check that assumes symmetric noise"
         f" only.{check} A pair one of whose runs diverged, failed, or ended without a finite value"
-        " is lost: it is counted and named, never imputed. What a study can see is the smallest"
-        " true effect that a t-test, on so many pairs of the noise found and with the family's"
-        " correction, finds in four of five studies."
+        " is lost: it is counted and named, never imputed. The detectable effect is the smallest"
+        " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
+        " found and the family's correction."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -36,23 +37,14 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     )
     caption = (
         "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"
-        f" told from zero ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
-        " An arrow stands for what lies beyond the axis."
+        f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+        " An arrow marks what lies beyond the axis."
     )
     labels = data.labels
     frames = data.effects, data.pairs
     title = f"Effects on {labels.phrase}"
-    return [
-        figure_set.add(
-            "effects",
-            title,
-            caption,
-            figures.effects,
-            *frames,
-            label=labels.difference,
-            goal=labels.goal,
-        )
-    ]
+    look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
+    return [figure_set.add("effects", title, caption, figures.effects, *frames, **look)]
 
 
 def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -73,14 +65,8 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         label = f"{series} (nats per token)"
         comparable = data.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
-        short += (
-            ""
-            if comparable
-            else (
-                " Each arm at the masking ratio it trains with: across ratios the values do not"
-                " compare."
-            )
-        )
+        if not comparable:
+            short += " Arms are at their own masking ratios; the values do not compare across them."
         over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
         price = part["flops"] / part["tokens"]
         if not price.max() > 1.01 * price.min():
@@ -88,31 +74,19 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         if part["seconds"].isna().all():
             del over["seconds"]
         for x, name in over.items():
-            title = f"{sentence(series)} over {name}{at}"
+            title, look = f"{sentence(series)} over {name}{at}", {"x": x, "label": label}
             plots.append(
                 figure_set.add(
-                    f"curves-{x}",
-                    title,
-                    BAND + short,
-                    figures.curves,
-                    part,
-                    x=x,
-                    label=label,
-                    stratum=number,
+                    f"curves-{x}", title, BAND + short, figures.curves, part, **look, stratum=number
                 )
             )
         apart = _gaps(part, data)
         if comparable and apart.groupby("run")["step"].nunique().max() > 1:
             title = f"Difference from the baseline over training{at}"
             caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
+            look = {"label": f"difference in {label}"}
             gap = figure_set.add(
-                "gaps",
-                title,
-                caption,
-                figures.gaps,
-                apart,
-                label=f"difference in {label}",
-                stratum=number,
+                "gaps", title, caption, figures.gaps, apart, **look, stratum=number
             )
             plots.insert(len(plots) - len(over) + 1, gap)
     return plots
@@ -229,8 +203,8 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             )
         else:
             caption += (
-                "Which arms no other beats in both is not told: their times overlap over seeds with"
-                " those of others."
+                "It is not certain which arms no other beats in both: their times overlap over"
+                " seeds with those of others."
             )
         look = {"goal": labels.goal, "label": labels.axis}
         plots.append(
@@ -255,13 +229,10 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     }
     plots = []
     for name, (label, caption) in kinds.items():
-        frame = data.finals[data.finals["name"] == name].rename(columns={"at": "block"})
-        for number, stratum in enumerate(data.strata):
-            part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
-            if part["block"].nunique() < 2:
-                continue
-            title = sentence(label) + (f" at {stratum}" if stratum else "")
-            look = {"label": label, "share": name == "token_similarity"}
+        frame = _finals(data, name, "block")
+        look = {"label": label, "share": name == "token_similarity"}
+        for number, at, part in _strata(data, frame, "block"):
+            title = sentence(label) + at
             plots.append(
                 figure_set.add(
                     slug(name), title, caption, figures.blocks, part, **look, stratum=number
@@ -272,46 +243,41 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
+    same = "The same tokens are scored"
     kinds = {
-        "loss_at_length": (
-            "context (× training context)",
-            "held-out loss (nats per token)",
-            "The same tokens are scored throughout. ",
-        ),
-        "probe_loss": (
-            "probe ratio",
-            "masked loss (nats per token)",
-            "The same tokens are scored in every arm. ",
-        ),
-        "probe_accuracy": (
-            "probe ratio",
-            "masked accuracy",
-            "The same tokens are scored in every arm. ",
-        ),
+        "loss_at_length": ("context (× training context)", "held-out loss", f"{same} throughout. "),
+        "probe_loss": ("probe ratio", "masked loss", f"{same} in every arm. "),
+        "probe_accuracy": ("probe ratio", "masked accuracy", f"{same} in every arm. "),
     }
     plots = _positions(figure_set, data)
-    for name, (x, label, caption) in kinds.items():
-        frame = data.finals[data.finals["name"] == name].rename(columns={"at": x})
-        for number, stratum in enumerate(data.strata):
-            part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
-            if part[x].nunique() < 2:
-                continue
-            title = f"{sentence(label.split(' (')[0])} over {x.split(' (')[0]}" + (
-                f" at {stratum}" if stratum else ""
-            )
-            look = {"x": x, "y": "value", "hue": "arm", "label": label}
+    for name, (x, metric, caption) in kinds.items():
+        label = f"{metric} (nats per token)" if metric.endswith("loss") else metric
+        look = {"x": x, "y": "value", "hue": "arm", "label": label}
+        for number, at, part in _strata(data, _finals(data, name, x), x):
+            title = f"{sentence(metric)} over {x.split(' (')[0]}{at}"
+            said = caption + lacking(part, x) + MARKS
             plots.append(
                 figure_set.add(
-                    slug(name),
-                    title,
-                    caption + lacking(part, x) + MARKS,
-                    figures.ordered,
-                    part,
-                    **look,
-                    stratum=number,
+                    slug(name), title, said, figures.ordered, part, **look, stratum=number
                 )
             )
     return plots
+
+
+def _finals(data: ReportData, name: str, at: str) -> pd.DataFrame:
+    """Return the final values of a name that are numbers, with `at` as the name of their place."""
+    finals = data.finals[(data.finals["name"] == name) & data.finals["value"].notna()]
+    return finals.rename(columns={"at": at})
+
+
+def _strata(
+    data: ReportData, frame: pd.DataFrame, varies: str
+) -> Iterator[tuple[int, str, pd.DataFrame]]:
+    """Yield the number, the end of a title and the rows of each stratum in which `varies` does."""
+    for number, stratum in enumerate(data.strata):
+        part = frame[frame["stratum"] == stratum]
+        if part[varies].nunique() > 1:
+            yield number, f" at {stratum}" if stratum else "", part
 
 
 def lacking(frame: pd.DataFrame, x: str) -> str:
@@ -331,31 +297,21 @@ def lacking(frame: pd.DataFrame, x: str) -> str:
 
 
 def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
-    finals = data.finals[data.finals["name"] == "loss_at_position"]
-    frame = finals.rename(columns={"at": "position"})
+    caption = (
+        "Each mark is the mean over positions from its own to the next mark's; the axis is"
+        f" logarithmic. {BAND}"
+    )
+    look = {"label": "held-out loss (nats per token)"}
     plots = []
-    for number, stratum in enumerate(data.strata):
-        part = frame[(frame["stratum"] == stratum) & frame["value"].notna()]
-        if part["position"].nunique() > 1:
-            title = "Held-out loss over the position in the context" + (
-                f" at {stratum}" if stratum else ""
+    for number, at, part in _strata(
+        data, _finals(data, "loss_at_position", "position"), "position"
+    ):
+        title = f"Held-out loss over the position in the context{at}"
+        plots.append(
+            figure_set.add(
+                "positions", title, caption, figures.positions, part, **look, stratum=number
             )
-            label = "held-out loss (nats per token)"
-            caption = (
-                "Each mark is the mean over positions from its own to the next mark's; the axis is"
-                f" logarithmic. {BAND}"
-            )
-            plots.append(
-                figure_set.add(
-                    "positions",
-                    title,
-                    caption,
-                    figures.positions,
-                    part,
-                    label=label,
-                    stratum=number,
-                )
-            )
+        )
     return plots
 
 
@@ -378,16 +334,11 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
         " rate. A cross at the edge is a rate at which a run diverged."
     )
+    look = {"hue": "group", "label": data.labels.axis, "goal": data.labels.goal}
     plots = []
-    for number, stratum in enumerate(data.strata):
-        part = frame[frame["stratum"] == stratum]
-        if part["lr"].nunique() < 2:
-            continue
-        title = f"{sentence(data.labels.phrase)} over the learning rate" + (
-            f" at {stratum}" if stratum else ""
-        )
+    for number, at, part in _strata(data, frame, "lr"):
+        title = f"{sentence(data.labels.phrase)} over the learning rate{at}"
         rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
-        look = {"hue": "group", "label": data.labels.axis, "goal": data.labels.goal}
         plots.append(
             figure_set.add(
                 "tuning", title, caption, figures.rates, part, rings, **look, stratum=number

@@ -1,4 +1,4 @@
-"""Masked models: on what their comparison rests, and the grid of probe ratios beside it."""
+"""Masked models: what their comparison is based on, and the table of probe ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ablate.units import listed
 
 
 def sentences(data: ReportData) -> list[str]:
-    """On what a comparison of masked models rests; for a study that probed some."""
+    """Say what a comparison of masked models is based on, in a study that probed some."""
     table = grid(data)
     if not table.rows:
         return []
@@ -31,8 +31,8 @@ def sentences(data: ReportData) -> list[str]:
         column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio ")
     )
     return [
-        f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios}"
-        " stand beside it."
+        f"Masked models: the answer is based on {rests}; masked losses at the probe ratios {ratios}"
+        " are shown besides."
     ]
 
 

@@ -101,13 +101,11 @@ def losses(data: ReportData, count: str = "body") -> Losses:
 
 
 def lead(scaled: Scaled) -> list[str]:
-    """Whether the curves of [fit] are told to differ in exponents or in loss, and whether they
-    cross: three sentences each.
-    """
-    return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
+    """Say whether the curves of [fit] differ significantly in exponents or loss, and cross."""
+    return [_differences(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
-def _told(one: Comparison) -> str:
+def _differences(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
     apart.append(
         f"loss {gap(one.measured)} at the points of both"
@@ -205,7 +203,7 @@ def _compared(one: Comparison) -> str:
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
-    crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
+    crossing = sentence(one.crossing.text(place)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
         f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. Its loss relative to"

@@ -62,15 +62,16 @@ def effects(data: ReportData) -> Table:
         "sign-flip p",
         "r",
         "effect / sd",
-        "can see",
+        "detectable",
     )
     name = quoted(data.study.name)
     return Table(
         "effects",
         f"Effects on {data.labels.axis}: the mean paired difference from the baseline. The"
         " family interval holds for all contrasts of a family together; r is the correlation of"
-        " the two arms over seeds; sd is that of the paired differences; “can see” is the smallest"
-        " true effect that so many pairs of this noise find four times in five, after correction.",
+        " the two arms over seeds; sd is that of the paired differences; “detectable” is"
+        " the smallest true effect that is found with 80% power, for this number of pairs, noise"
+        " and correction.",
         columns,
         tuple(rows),
         "SELECT family, factor, level, count(difference) AS pairs, avg(difference) AS effect\nFROM"
@@ -225,7 +226,17 @@ def changes(data: ReportData) -> Table:
         f"How much larger an effect on {data.labels.axis} is than at {first}: the mean, over the"
         " seeds whole in both strata, of the one difference from the baseline minus the other."
         " Holm's correction is over the levels of a stratum.",
-        ("factor", "level", "stratum", "seeds", "change", "95% interval", "p", "Holm p", "can see"),
+        (
+            "factor",
+            "level",
+            "stratum",
+            "seeds",
+            "change",
+            "95% interval",
+            "p",
+            "Holm p",
+            "detectable",
+        ),
         tuple(rows),
         "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n      "
         " avg(b.difference - a.difference) AS change\nFROM pairs a JOIN pairs b ON b.study ="

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.labels import decimals, ends, number, percent, plural, signed
+from ablate.report.labels import decimals, ends, number, percent, plural, sentence, signed
 from ablate.report.tables import measured, quoted
 from ablate.tune import sensitivity
 from ablate.units import duration, listed
@@ -80,8 +80,8 @@ def _cost(data: ReportData) -> Iterator[str]:
 def _shared_by(rows: list[dict[str, Any]]) -> Iterator[str]:
     if any(len(row["cells"]) > 1 for row in rows):
         yield (
-            "A learning rate was found on the first cell of its group and is shared by the group's"
-            " other cells: one of them that wants another rate loses by it."
+            "Each learning rate was tuned on the first cell of its group and is used for the"
+            " group's other cells, a disadvantage for those that need another rate."
         )
 
 
@@ -89,14 +89,11 @@ def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
     hopeless = [row["group"] for row in rows if not np.isfinite(list(row["curve"].values())).any()]
     edge = [row["group"] for row in rows if row["at_edge"] and row["group"] not in hopeless]
     if hopeless:
-        yield (
-            f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is"
-            " taken."
-        )
+        yield (f"{sentence(listed(hopeless))} diverged at every rate tried; the lowest is used.")
     if edge:
         yield (
-            f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie"
-            " beyond."
+            f"The rate of {listed(edge)} is at the edge of the rates that were tried; a better one"
+            " may lie beyond."
         )
 
 
@@ -256,7 +253,7 @@ def changed(data: ReportData) -> Table:
         f"What tuning changed: {data.labels.axis} at one rate for all, the best of the baseline"
         " among those that every arm was trained with, and at each arm's own rate; then the"
         f" difference from the baseline at either. These are of {tuned_on} that tuned: a rate is"
-        " chosen where its arm happens to do well there, which flatters what was chosen. The last"
+        " chosen where its arm happens to do well there, which favours the chosen rate. The last"
         " column is the effect at the arms' own rates with its 95% interval, on the seeds that are"
         " compared.",
         (
@@ -294,10 +291,9 @@ def _changed(data: ReportData, stratum: str, frame: pd.DataFrame) -> Iterator[st
     if frame.empty:
         return
     base, others = frame.iloc[0], frame.iloc[1:]
-    where = f"At {stratum}, with" if stratum else "With"
     begin = (
-        f"{where} one learning rate for all, {base['shared']:.3g}, the best of {base['arm']} among"
-        " the rates that all share,"
+        f"{f'At {stratum}, with' if stratum else 'With'} the best common learning rate of"
+        f" {base['arm']} ({base['shared']:.3g})"
     )
     lost = others[others["at_shared"].isna()]
     if len(lost):
@@ -309,30 +305,30 @@ def _changed(data: ReportData, stratum: str, frame: pd.DataFrame) -> Iterator[st
         most = int(np.argmax(np.abs(tuned - untuned)))
         digits = decimals(max(min(abs(tuned[most]), abs(untuned[most])), 1e-3))
         if tuned[most] == untuned[most]:
-            yield f"{begin} no difference from {base['arm']} would be another."
+            yield f"{begin} every difference from {base['arm']} is the same."
         else:
             yield (
-                f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by"
-                f" {signed(untuned[most], digits)}{data.labels.after}, and by"
-                f" {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned:"
-                f" no difference moved more. {_flattered(data, whole.iloc[most], digits)}"
+                f"{begin} {whole['arm'].iloc[most]} − {base['arm']} is"
+                f" {signed(untuned[most], digits)}{data.labels.after}; with each arm's own rate it"
+                f" is {signed(tuned[most], digits)}, both on the seeds that tuned. This is the"
+                f" largest change. {_on_compared_seeds(data, whole.iloc[most], digits)}"
             )
 
 
-def _flattered(data: ReportData, arm: pd.Series, digits: int) -> str:
+def _on_compared_seeds(data: ReportData, arm: pd.Series, digits: int) -> str:
     """What the difference at own rates is where no rate was chosen by it, and how much one seed of
     it is worth.
     """
     effect = next(
         (row for row in data.effects.to_dict("records") if row["cell"] == arm["cell"]), None
     )
-    chosen = "A rate is chosen where its arm happens to do well on those seeds"
+    chosen = "Rates are chosen where their arm happens to do well on those seeds"
     if effect is None or effect["n"] < 2:
-        return f"{chosen}: the seeds that are compared are to say how much of it is left."
+        return f"{chosen}, so only the compared seeds will show how much of it remains."
     return (
-        f"{chosen}; on the {effect['n']} that are compared, at the same rates of their own, the"
-        f" difference is {signed(effect['mean'], digits)}, and varies from seed to seed with a"
-        f" standard deviation of {number(effect['sd'], digits)}."
+        f"{chosen}; on the {effect['n']} compared seeds, at the same rates, the difference is"
+        f" {signed(effect['mean'], digits)}, with a standard deviation over seeds of"
+        f" {number(effect['sd'], digits)}."
     )
 
 
@@ -347,14 +343,14 @@ def seeds(data: ReportData) -> Iterator[str]:
         where = f"At {evidence['stratum']} the" if evidence["stratum"] else "The"
         wanted = max((count for count in evidence["wanted"].values() if count), default=0)
         capped = (
-            f"; the resolution asks for {wanted}, more than the study file allows, so that"
+            f"; the requested resolution needs {wanted}, more than the study file allows, so"
             " intervals may be wider"
             if evidence["capped"]
             else ""
         )
         blind = [cell for cell, count in evidence["wanted"].items() if count is None]
         unseen = (
-            f" {listed(blind)} lost too many pairs of the pilot to be counted in." if blind else ""
+            f" {listed(blind)} lost too many pairs of the pilot to be included." if blind else ""
         )
         yield (
             f"{where} pilot of {plural(len(evidence['pilot']), 'seed')} decided on"

@@ -1,5 +1,5 @@
-"""Checkpoints: written beside the old one, made durable, then renamed, so that a half-written one
-is never read.
+"""Checkpoints: written beside the old one, synced, then renamed, so that a half-written one is
+never read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-# What a file gives rise to that a lost machine cut short, or whose blocks were lost
+# raised for a file that a crash cut short, or whose blocks were lost
 NOT_WHOLE = (
     OSError,
     RuntimeError,
@@ -25,44 +25,43 @@ NOT_WHOLE = (
     zlib.error,
 )
 
-State = dict[
-    str, Any
-]  # tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
+# tensors, numbers, strings and lists of them: what `torch.load(weights_only=True)` reads
+State = dict[str, Any]
 
 
 def previous(path: Path) -> Path:
-    """Where the checkpoint before the one at `path` is kept."""
+    """Return where the checkpoint before the one at `path` is kept."""
     return path.with_name(path.name + ".previous")
 
 
 def save(path: Path, state: State) -> None:
-    """Write `state` to `path`; what was there becomes `previous(path)`. At every moment one of the
-    two is whole.
+    """Write `state` to `path`; an existing checkpoint becomes `previous(path)`.
+
+    At every moment one of the two is whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + ".tmp")
     try:
-        with fresh.open("wb") as file:
+        with temporary.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:  # a full disk: leave it the room
-        fresh.unlink(missing_ok=True)
+    except BaseException:  # such as a full disk: free the space
+        temporary.unlink(missing_ok=True)
         raise
     if path.exists():
         path.replace(previous(path))
-    fresh.replace(path)
+    temporary.replace(path)
     _sync_folder(path.parent)
 
 
 def load(path: Path) -> State | None:
-    """The newest whole checkpoint, on the CPU, or None where there is none."""
+    """Return the newest whole checkpoint, on the CPU, or None where there is none."""
     for candidate in (path, previous(path)):
         if candidate.exists():
             with candidate.open("rb") as file, suppress(*NOT_WHOLE):
-                if (
-                    zipfile.ZipFile(file).testzip() is None
-                ):  # torch takes damaged numbers for numbers
+                # torch does not notice damaged numbers
+                if zipfile.ZipFile(file).testzip() is None:
                     file.seek(0)
                     return torch.load(file, map_location="cpu", weights_only=True)
     return None

@@ -8,17 +8,21 @@ import os
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.data.objectives import Example
 from ablate.errors import unknown
+from ablate.model.transformer import Pieces
 from ablate.text import Tokens
-from ablate.train.step import LOADED, Step
+from ablate.train.step import LOADED, Functions, Step
 
 
 @dataclass(frozen=True)
@@ -48,40 +52,46 @@ FIRST = 15.0
 # share of a set-up during which the other workers of the device train, where they take turns
 HIDDEN = 2 / 3
 
-# seconds of training, at 500 TFLOP/s, from which on compiling is not put off until an eager step
-# was timed
+# seconds of training, at 500 TFLOP/s, from which a step is compiled before an eager one was timed
 LONG = 60.0
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
-KEPT = {
-    "cuda": 8,
-    "cpu": 1,
-    "mps": 1,
-}  # steps, while their memory is not needed; where nothing is compiled, little is saved
+# steps in the cache, while their memory is not needed; few where nothing is compiled
+KEPT = {"cuda": 8, "cpu": 1, "mps": 1}
 
 
 class CompiledStep:
-    """A step that serves job after job, and how it is run.
+    """A step that serves job after job, compiled and captured as that pays.
 
-    `pace`: seconds a step, when last seen, or 0. `peak_bytes`: what capturing it took, which
-    replaying does not show.
+    Attributes:
+        step: The step; its `functions` are compiled, its `replay` is captured.
+        mode: What is compiled.
+        pace: Seconds a step as last measured, or 0.
+        peak_bytes: Memory that capturing took, which a replay does not show.
+        seconds: Seconds that eager steps took, or would have taken, in all jobs so far.
     """
 
-    compiler_begun: ClassVar[bool] = False  # in this process
+    compiler_begun: ClassVar[bool] = False  # whether this process has compiled anything
 
     def __init__(self, step: Step):
         self.step = step
         self.mode = "eager"
         self.pace = 0.0
         self.peak_bytes = 0
-        self.seconds = 0.0  # of eager steps, or what they would have taken, in all jobs so far
+        self.seconds = 0.0
         self._eager_pace = 0.0
 
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
-        """Make ready for a job of `steps` steps: `wanted` is a mode, or "auto" for the one that is
-        done first.
+        """Compile and capture the step for a job, before the job's first step.
 
-        Call it at the job's first step. shared: other workers train meanwhile. A step on a CPU, or
-        on a device without graphs, is run as it is.
+        A step on a CPU, or on a device without graphs, is run as it is.
+
+        Args:
+            steps: Steps of the job.
+            wanted: A mode, or "auto" for the one with which the job ends first.
+            shared: Whether other workers train meanwhile.
+
+        Raises:
+            AblateError: `wanted` is no mode.
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
@@ -113,7 +123,7 @@ class CompiledStep:
             self._capture(wanted)
 
     def _capture(self, mode: str) -> None:
-        compiled(self.step, mode)
+        self.step.functions = functions(self.step, mode)
         capture(self.step)
         CompiledStep.compiler_begun |= mode != "eager"
         self.mode = mode
@@ -123,12 +133,16 @@ class CompiledStep:
 
 
 def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool = False) -> str:
-    """The mode to run in when eager steps take `seconds`, those of earlier jobs included, and
-    `mode` is there already.
+    """Return the mode that is worth its set-up.
 
-    Counting what was spent before decides as one does between renting and buying: a shape that
-    keeps coming is worth its compiler, though no single job is. shared: other workers train
-    meanwhile. first: this process has compiled nothing yet.
+    Time spent in earlier jobs counts too, as in the choice between renting and buying: a shape that
+    keeps coming is worth compiling, though no single job of it is.
+
+    Args:
+        seconds: Time of all eager steps, those of earlier jobs included.
+        mode: The mode that is set up already.
+        shared: Whether other workers train meanwhile.
+        first: Whether this process has compiled nothing yet.
     """
     waited = 1 - HIDDEN if shared else 1
     names = list(MODES)
@@ -142,56 +156,51 @@ def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool =
 
 
 def possible(mode: str, recompute: bool) -> str:
-    """The mode; blocks that are computed again are compiled one by one instead: together they still
-    took 92% of the memory.
+    """Return the mode to use for a wanted one.
+
+    Blocks that are recomputed are compiled one by one: compiled as a whole they still took 92% of
+    the memory.
     """
     return "block" if recompute and mode == "whole" else mode
 
 
 def can_compile() -> bool:
-    """Whether there is the C compiler that Triton needs to start a kernel; container images often
-    lack one.
-    """
+    """Return whether there is the C compiler that Triton needs; container images often lack one."""
     return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang"))))
 
 
-def compiled(step: Step, mode: str) -> None:
-    """Let `mode` decide what of a step is compiled when it runs next.
+def functions(step: Step, mode: str) -> Functions:
+    """Return what a step is to call, compiled as `mode` says.
 
+    Evaluations call the model itself, which is not compiled: they are too few to wait for it.
     Combined kernels gain a single model 1 to 6%, the more the shorter its many kernels are. They
     cost packs 1 to 4%.
     """
+    if mode == "eager":
+        return step.eager
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 1 << 16  # shapes are many
+    options: dict[str, Any] = {"combo_kernels": step.model.pack == 1}
+    compiled = partial(torch.compile, **COMPILER, options=options)
+    example, finish = compiled(step.example), compiled(step.finish)
+    if mode == "whole":
+        return Functions(example, compiled(step.losses), finish)
     model = step.model
-    options: dict[str, Any] = {"combo_kernels": model.pack == 1}
-    pieces: dict[str, list[tuple[object, str]]] = {
-        "eager": [],
-        "block": (
-            [(block, "forward") for block in (*model.blocks, model.final_norm)]
-            + [(model, "start"), (step, "_example"), (step, "_score"), (step, "_finish")]
-        ),
-        "whole": [(step, "_example"), (step, "_losses"), (step, "_finish")],
-    }
-    for owner, name in (piece for several in pieces.values() for piece in several):
-        vars(owner).pop(name, None)  # what an earlier mode has put before the class's own
-    if mode != "eager":
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = (
-            1 << 16
-        )  # shapes are many
-    for owner, name in pieces[mode]:
-        own = getattr(owner, name)
-        setattr(owner, name, _while_learning(torch.compile(own, **COMPILER, options=options), own))
+    blocks = [compiled(block.forward) for block in model.blocks]
+    pieces = Pieces(compiled(model.start), blocks, compiled(model.final_norm.forward))
+    score = compiled(step.score)
 
+    def losses(part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = score(step.features(part, pieces), part, scored)
+        return result
 
-def _while_learning(fast: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """`fast` where gradients are wanted; else `own`: evaluations are too few to wait for a
-    compiler.
-    """
-    return lambda *arguments: (fast if torch.is_grad_enabled() else own)(*arguments)
+    return Functions(example, losses, finish)
 
 
 def capture(step: Step) -> None:
-    """Record a step in a CUDA graph, which `step.replay` runs from then on. Leaves the weights as
-    they were.
+    """Record a step in a CUDA graph, which `step.replay` runs from then on.
+
+    Weights are unchanged afterwards.
     """
     step.replay = step.step
     weights = step.optimiser.weights.clone()
@@ -210,7 +219,7 @@ def capture(step: Step) -> None:
 
 
 def timed(step: Step, n: int = 5) -> float:
-    """Seconds that a step takes. Leaves the weights as they were."""
+    """Return the seconds that a step takes. Weights are unchanged afterwards."""
     weights = step.optimiser.weights.clone()
     torch.cuda.synchronize(step.device)
     begun = time.perf_counter()
@@ -233,8 +242,14 @@ def cached_step(
     micro_batch: int = 0,
     recompute: bool = False,
 ) -> CompiledStep:
-    """A step at the start of `configs`: one that has served runs of this shape in this process, or
-    a new one.
+    """Return a step at the start of runs: a cached one of their shape, or a new one.
+
+    Args:
+        configs: Runs of one shape, the members of the pack.
+        tokens: Their text.
+        device: Torch's name of the device.
+        micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
+        recompute: Whether blocks are recomputed in the backward pass.
     """
     shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
@@ -251,7 +266,7 @@ def cached_step(
 
 
 def _make_room(needed: int, device: torch.device) -> None:
-    """Forget the steps not used for longest, until a new one of `needed` bytes fits."""
+    """Drop the least recently used steps until a new one of `needed` bytes fits."""
     while step_cache and (
         len(step_cache) >= KEPT[device.type] or (device.type == "cuda" and _free(device) < needed)
     ):
@@ -260,7 +275,7 @@ def _make_room(needed: int, device: torch.device) -> None:
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that this process may still take: those that no process has, within its own share."""
+    """Return the bytes that this process may still take, within its share of the device."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return min(

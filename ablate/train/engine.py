@@ -1,6 +1,4 @@
-"""Train a pack of runs: the loop around the step, with its events, held-out evaluations,
-checkpoints and ends.
-"""
+"""Train a pack of runs: the loop around the step, events, evaluations, checkpoints, ends."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
 
-BLOCK_SECONDS = 1.0  # how long the device works between two readings of its metrics
+BLOCK_SECONDS = 1.0  # of work between two readings of the device's metrics
 CHECKPOINT_SECONDS = 60.0
 
 
@@ -83,7 +81,7 @@ class Training:
         self.seconds = 0.0  # spent in steps, by all attempts
 
     def run(self) -> None:
-        """Train to the end, to the last member's divergence, or until `stop()`."""
+        """Train to the end, until the last member diverges, or until `stop()`."""
         step = self.step
         if self.resume:
             self._resume()
@@ -114,8 +112,10 @@ class Training:
             checkpoints.remove(self.path)
 
     def _block(self) -> bool:
-        """Steps for about `BLOCK_SECONDS`, to the next evaluation at most; then their metrics.
-        Whether to stop.
+        """Make steps for about `BLOCK_SECONDS`, to the next evaluation at most; emit metrics.
+
+        Returns:
+            Whether to stop.
         """
         step, first, begun = self.step, self.step.done, time.perf_counter()
         until = min(point for point in self.evaluate_at if point > first)
@@ -133,10 +133,10 @@ class Training:
             points = self.meter.add(first, rows)
             for k in self.living:
                 last = diverged_at[k]
-                mine = [point for point in points if not last or point.step < last]
+                own = [point for point in points if not last or point.step < last]
                 if last:
-                    mine.append(Point(last, dict(zip(SERIES, rows[last - first - 1], strict=True))))
-                self._emit_points(k, mine)
+                    own.append(Point(last, dict(zip(SERIES, rows[last - first - 1], strict=True))))
+                self._emit_points(k, own)
             self._end_diverged(diverged_at)
         return made < n
 
@@ -193,9 +193,7 @@ class Training:
             self.emit[k]("checkpoint", step=self.step.done, path=str(path))
 
     def _resume(self) -> None:
-        """Take the checkpoint up, where there is one with every member of this job; else begin at
-        step 0.
-        """
+        """Continue from the checkpoint if it has every member of this job, else from step 0."""
         state = checkpoints.load(self.path) if self.path else None
         keys = [config.key for config in self.configs]
         if state is None or not set(keys) <= set(state["keys"]):
@@ -208,8 +206,10 @@ class Training:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory held: allocated on a CUDA device since the job began, else resident since the
-    process began.
+    """Return the most memory held.
+
+    On a CUDA device that is what was allocated since the job began, elsewhere what was resident
+    since the process began.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -1,6 +1,4 @@
-"""What is measured on held-out text: loss, bits per byte, accuracy, and at the end what the study's
-`[eval]` asks for.
-"""
+"""Evaluations on held-out text: loss, bits per byte, accuracy, and what `[eval]` asks for."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from ablate.train.loss import cross_entropy
 from ablate.train.step import Step
 
 Values = list[float]  # one a member
-Final = tuple[str, float, Values]  # name, length factor or probe ratio or place (else 0), values
+Final = tuple[str, float, Values]  # name; length factor, probe ratio or position, else 0; values
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,21 @@ class Score:
 
     @property
     def loss(self) -> Values:
-        """Nats a token."""
+        """Nats per token."""
         return (self.nats.sum(1) / self.tokens.sum(1)).tolist()
 
     @property
     def accuracy(self) -> Values:
+        """Share of scored tokens that the model ranks first."""
         return (self.hits.sum(1) / self.tokens.sum(1)).tolist()
 
     @property
     def bits_per_byte(self) -> Values:
-        """Bits a byte that the scored tokens spell; NaN where nobody knows how many."""
+        """Bits per byte of the scored tokens' text; NaN where its length is not known."""
         return (self.nats.sum(1) / (math.log(2) * self.bytes.sum(1))).tolist()
 
     def by_position(self) -> list[tuple[int, Values]]:
-        """(first position, loss) of positions 0, 1, 2–3, 4–7, 8–15, …; where none was scored, it is
-        left out.
-        """
+        """Return (first position, loss) of positions 0, 1, 2–3, 4–7, …, where any was scored."""
         edges = [0, *(1 << k for k in range(self.nats.shape[1].bit_length())), self.nats.shape[1]]
         spans = [slice(start, end) for start, end in pairwise(edges) if start < end]
         return [
@@ -63,8 +60,10 @@ class Score:
 
 
 class Evaluator:
-    """Measures the models of a step as they stand. `AblateError` at once for what cannot be
-    measured on this text.
+    """Measures the models of a step.
+
+    Raises:
+        AblateError: Something cannot be measured on this text; raised when it is made.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class Evaluator:
         self.pack = len(configs)
         lengths = tokens.byte_lengths
         mask = self.config.n_vocab - tokens.n_vocab  # [MASK] is never a target
-        spelt = (
+        byte_lengths = (
             torch.full((tokens.n_vocab,), torch.nan)
             if lengths is None
             else torch.from_numpy(lengths)
         )
-        self.byte_lengths = torch.cat([spelt.float(), torch.zeros(mask)]).to(step.device)
+        self.byte_lengths = torch.cat([byte_lengths.float(), torch.zeros(mask)]).to(step.device)
         self.windows = held_out_windows(tokens.held_out, self.config.n_ctx, evaluation.tokens).to(
             step.device
         )
@@ -92,29 +91,27 @@ class Evaluator:
         self.latest: Score | None = None
 
     def held_out(self) -> Score:
-        """The score on held-out windows, which are the same at every point."""
+        """Return the score on held-out windows, which are the same at every point."""
         self.latest = self._score(self.example)
         return self.latest
 
     def finals(self) -> list[Final]:
-        """All finals of the models as they stand."""
+        """Return all finals of the models."""
         score = self.latest or self.held_out()
-        found: list[Final] = [
+        finals: list[Final] = [
             ("loss", 0, score.loss),
             ("bits_per_byte", 0, score.bits_per_byte),
             ("accuracy", 0, score.accuracy),
         ]
-        found += [("loss_at_position", place, loss) for place, loss in score.by_position()]
-        found += [
+        finals += [("loss_at_position", first, loss) for first, loss in score.by_position()]
+        finals += [
             ("loss_at_length", factor, self._score(example).loss)
             for factor, example in self.lengths.items()
         ]
-        return found + self._streams() + self._probes() + self._downstream()
+        return finals + self._streams() + self._probes() + self._downstream()
 
     def _streams(self) -> list[Final]:
-        """RMS and token similarity of the stream, at 0 before the first block and at k behind the
-        k-th.
-        """
+        """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
         inputs = self.example.inputs[:, : self.config.batch_size]
         parts = inputs.split(self.step.micro_batch, 1)
         with self._quiet():
@@ -124,20 +121,15 @@ class Evaluator:
             :, None, None
         ]
         rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
-        per_place = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
+        rows = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
             final
-            for place, (rms_there, similarity_there) in enumerate(per_place)
-            for final in (
-                ("stream_rms", place, rms_there),
-                ("token_similarity", place, similarity_there),
-            )
+            for depth, (size, cosine) in enumerate(rows)
+            for final in (("stream_rms", depth, size), ("token_similarity", depth, cosine))
         ]
 
     def _length_examples(self, tokens: Tokens) -> dict[float, Example]:
-        """Contexts of several lengths, with the same tokens scored; those that the position
-        encoding reaches.
-        """
+        """Contexts of the lengths that the position encoding allows; all score the same tokens."""
         n_ctx, contexts = self.config.n_ctx, self.evaluation.contexts(self.config)
         if not contexts:
             return {}
@@ -148,35 +140,33 @@ class Evaluator:
         return {factor: whole.last(length, n_scored(n_ctx)) for factor, length in contexts.items()}
 
     def _probes(self) -> list[Final]:
-        """Of masked models: loss and accuracy at every ratio of the probe grid, and the
-        pseudo-perplexity.
-        """
+        """For masked models, loss and accuracy at every probe ratio, and pseudo-perplexity."""
         objective, probe = self.step.objective, self.evaluation.probe
         if not isinstance(objective, Masked):
             return []
-        found: list[Final] = []
+        finals: list[Final] = []
         for ratio in probe.ratio:
             score = self._score(objective.probe(self.windows, ratio, probe))
-            found += [("probe_loss", ratio, score.loss), ("probe_accuracy", ratio, score.accuracy)]
+            finals += [("probe_loss", ratio, score.loss), ("probe_accuracy", ratio, score.accuracy)]
         alone = self._score(objective.alone(self.windows, len(self.windows)))
         return [
-            *found,
+            *finals,
             ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss]),
         ]
 
     def _downstream(self) -> list[Final]:
-        """Accuracies of linear probes on the features of passages, averaged over a passage's
-        tokens.
-        """
-        found: list[Final] = []
+        """Accuracies of linear probes on features averaged over a passage's tokens."""
+        finals: list[Final] = []
         for metric, asked in self.passages.items():
             features = []
             with self._quiet(), self.step.autocast():
                 for inputs in asked.inputs.split(self.step.micro_batch):
                     everyone = inputs.to(self.step.device).expand(self.pack, *inputs.shape)
                     features.append(self.step.model.features(everyone).float().mean(2).cpu())
-            found.append((metric, 0, [asked.accuracy(member) for member in torch.cat(features, 1)]))
-        return found
+            finals.append(
+                (metric, 0, [asked.accuracy(member) for member in torch.cat(features, 1)])
+            )
+        return finals
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

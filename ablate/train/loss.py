@@ -1,6 +1,4 @@
-"""Cross-entropy from logits of any precision, in float32 or better, without a second copy of the
-logits.
-"""
+"""Cross-entropy in float32 or better from logits of any precision, without a copy of them."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from torch import Tensor
 
 
 class CrossEntropy(torch.autograd.Function):
-    """Per token: −log softmax(logits)[target], and log Σ exp logits (for the z-loss,
-    arXiv:2204.02311).
+    """−log softmax(logits)[target], and log Σ exp logits for the z-loss (arXiv:2204.02311).
 
-    Autograd's own would keep the logits in float32 beside those of the matrix product; this keeps
-    the latter alone, and compiled code makes none in float32 at all. Head and loss by chunks of
-    tokens gained no speed at 124M parameters; where logits do not fit, a micro-batch has fewer.
+    Autograd would keep the logits in float32 beside those of the matrix product; this function
+    keeps only the latter, and compiled code makes none in float32. Computing head and loss by
+    chunks of tokens gained no speed at 124M parameters; where logits do not fit, a micro-batch has
+    fewer.
     """
 
     @staticmethod
@@ -41,8 +39,14 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of every token and its log Σ exp logits. logits [..., V], targets [...] (int64) → [...],
-    [...], float32 or float64.
+    """Return the loss of every token and its log Σ exp logits.
+
+    Args:
+        logits: […, V].
+        targets: […] int64.
+
+    Returns:
+        […] each, float32, or float64 for float64 logits.
     """
     loss, normaliser = CrossEntropy.apply(logits, targets)
     return loss, normaliser

@@ -1,6 +1,4 @@
-"""The training series of a pack: per-step values from the device, averaged into at most some 200
-points a run.
-"""
+"""The training series of a pack: values of each step, averaged into about 200 points a run."""
 
 from __future__ import annotations
 
@@ -31,7 +29,12 @@ class Meter:
         self.count = 0
 
     def add(self, first: int, block: NDArray[np.float64]) -> list[Point]:
-        """The points that steps first + 1 … first + n complete. block: [n, len(SERIES), K]."""
+        """Add the steps first + 1 … first + n and return the points that they complete.
+
+        Args:
+            first: Steps made before.
+            block: Metrics, [n, len(SERIES), K].
+        """
         points = []
         for step, row in enumerate(block, start=first + 1):
             self.sums += row

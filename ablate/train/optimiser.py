@@ -1,9 +1,8 @@
-"""AdamW over K stacked runs, each with its own learning rate, weight decay and clipping (Loshchilov
-& Hutter 2019).
+"""AdamW over K runs, each with its own learning rate, weight decay and clipping.
 
-`torch.optim.AdamW` knows one learning rate for all its parameters. Here all parameters of a pack
-lie side by side in one buffer [K, N], so that an update is a few operations on whole rows, and a
-member is a row.
+`torch.optim.AdamW` has one learning rate for all its parameters. Here all parameters of a pack are
+in one buffer [K, N], a row a member, so that an update is a few operations on whole rows. Source:
+Loshchilov & Hutter 2019, arXiv:1711.05101.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-ALIGN = 64  # elements: every parameter starts on a boundary that matrix products like
+ALIGN = 64  # elements: every parameter starts at an address that is fast for matrix products
 
 
 class AdamW:
-    """The parameters, their gradient and its two moments as rows [K, N].
+    """The parameters and the two moments of their gradient as rows [K, N].
 
-    Takes the storage of a module's parameters over: afterwards each is a view of `weights`. Those
-    called `weight` (matrices, embeddings) are decayed, the others (biases, gains, vectors) are not.
+    It takes over the storage of a module's parameters: afterwards each is a view of `weights`.
+    Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class AdamW:
         }
 
     def reset(self) -> None:
-        """Forget all moments, as before the first step."""
+        """Set all moments to zero, as before the first step."""
         self.mean.zero_()
         self.square.zero_()
 
     def flatten(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Gradients of `self.parameters`, in their order, as rows [K, N] (a copy)."""
+        """Return gradients of `self.parameters`, in their order, as rows [K, N] (a copy)."""
         pieces = []
         for gradient, pad in zip(gradients, self._padding, strict=True):
             pieces.append(gradient.reshape(self.n_members, -1))
@@ -75,10 +74,18 @@ class AdamW:
         clip: Tensor,
         alive: Tensor,
     ) -> Tensor:
-        """One step with gradient [K, N]. Returns each member's gradient norm [K], before clipping.
+        """Make one step.
 
-        step: 0-d, floating, 0 at first. lr, weight_decay, clip (largest norm, inf for none), alive
-        (boolean; a member that is not keeps its weights whatever its gradient): [K].
+        Args:
+            gradient: [K, N].
+            step: Steps made before, 0-d, floating.
+            lr: [K].
+            weight_decay: [K].
+            clip: Largest norm of a gradient, inf for none; [K].
+            alive: Which members change their weights; [K] bool.
+
+        Returns:
+            Norm of each member's gradient before clipping, [K].
         """
         beta1, beta2 = self.betas
         norm = torch.linalg.vector_norm(gradient, dim=1)

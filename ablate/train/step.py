@@ -1,12 +1,10 @@
-"""One training step of a pack as a function on static tensors: run eagerly on a CPU, captured in a
-CUDA graph on a GPU.
-"""
+"""One training step of a pack on static tensors: eager on a CPU, a CUDA graph on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,18 +16,16 @@ from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
-from ablate.model.transformer import Transformer
+from ablate.model.transformer import Pieces, Transformer
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.meter import SERIES
 from ablate.train.optimiser import AdamW
 from ablate.train.schedule import Schedule
 
-RING = 256  # steps, at most, whose windows and metrics are on the device at once
+RING = 256  # most steps whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
-TEXT_BYTES = (
-    1 << 32
-)  # of text, at most, on the device; windows of a larger one are gathered on the host
+TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
 
 LOADED = (
     "seed",
@@ -44,11 +40,25 @@ LOADED = (
 )
 
 
+class Functions(NamedTuple):
+    """What a step calls, one after the other: methods of `Step`, or what was compiled of them."""
+
+    example: Callable[[], Example]
+    losses: Callable[[Example, Tensor], tuple[Tensor, Tensor]]
+    finish: Callable[[Tensor, Tensor], None]
+
+
 class Step:
     """A model, its optimiser and all that a step reads and writes, at fixed addresses.
 
-    The fields named in `LOADED` are tensors, or decide nothing but the text, so that `load` makes
-    the same step, with its compiled code and captured graph, serve other runs.
+    The fields named in `LOADED` are tensors, or decide only the text, so that after `load` the same
+    step, with its compiled code and captured graph, serves other runs.
+
+    Attributes:
+        functions: What a step calls; compiled functions may replace its own.
+        replay: Makes one step: `step`, or a captured graph.
+        ring: Steps whose windows and metrics are on the device at once.
+        done: Steps made, as the host counts; `number` is the device's count.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class Step:
         _check_params(self.model)
         self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
+        self.functions = self.eager
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = config.part("objective").load()(configs, tokens, self.device)
         self.schedule: Schedule = config.part("schedule").load()()
@@ -90,7 +101,7 @@ class Step:
         self.load(configs, tokens)
 
     def load(self, configs: Sequence[RunConfig], tokens: Tokens) -> None:
-        """Make ready for the first step of `configs`, which are of this step's shape."""
+        """Prepare the first step of runs of this step's shape."""
         first = configs[0]
         seeds = [config.seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
@@ -107,7 +118,7 @@ class Step:
         self.rewind()
 
     def rewind(self) -> None:
-        """Back to the first step, but for the weights."""
+        """Go back to the first step, with the weights as they are."""
         self.done = 0
         self.optimiser.reset()
         for tensor in (self.number, self.diverged_at):
@@ -115,8 +126,14 @@ class Step:
         self.alive.fill_(True)
 
     def run(self, n: int, stop: Callable[[], bool]) -> int:
-        """Make up to n ≤ `ring` steps, fewer where `stop()`, asked before each, says so. The steps
-        made.
+        """Make up to n steps.
+
+        Args:
+            n: At most `ring`.
+            stop: Asked before each step; once true, no more are made.
+
+        Returns:
+            Steps made.
         """
         slots = torch.arange(self.done, self.done + n, device=self.device) % self.ring
         windows = self.batches.several(self.done, n).to(self.windows.dtype)
@@ -129,22 +146,24 @@ class Step:
         return n
 
     def read(self, n: int) -> tuple[NDArray[np.float64], list[int]]:
-        """The metrics of the last n steps, [n, len(SERIES), K], and where members diverged (0:
-        not). Waits for the device.
+        """Read the metrics of the last n steps; waits for the device.
+
+        Returns:
+            Metrics [n, len(SERIES), K], and the step at which each member diverged, 0 for none.
         """
         slots = torch.arange(self.done - n, self.done, device=self.device) % self.ring
         rows = self.metrics[slots].cpu().double().numpy()
         return rows, self.diverged_at.tolist()
 
     def state(self) -> dict[str, Any]:
-        """What the steps still to come depend on, on the CPU."""
+        """Return what the following steps depend on, on the CPU."""
         tensors = self._state()
         return {"done": self.done, "names": self.optimiser.names} | {
             name: t.cpu().clone() for name, t in tensors.items()
         }
 
     def load_state(self, state: dict[str, Any], rows: Tensor) -> None:
-        """Go on from `state`, whose members `rows` [K] are those of this step."""
+        """Continue from `state`; `rows` [K] are the members in it that are those of this step."""
         assert state["names"] == self.optimiser.names
         self.done = state["done"]
         self.number.fill_(self.done)
@@ -159,15 +178,16 @@ class Step:
     # -- the step ----------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step. Touches static tensors alone and never waits for the device."""
-        example = self._example()
+        """Make one step. Touches static tensors alone and never waits for the device."""
+        calls = self.functions
+        example = calls.example()
         scored = example.weights.sum((1, 2))
         loss: Tensor | float = 0.0
         gradients: list[Tensor] = []
         for row in range(0, self.config.batch_size, self.micro_batch):
             self.model.rng.row.fill_(row)
             part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
-            objective, plain = self._losses(part, scored)
+            objective, plain = calls.losses(part, scored)
             pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
             if gradients:
                 torch._foreach_add_(gradients, pieces)
@@ -175,24 +195,31 @@ class Step:
                 gradients = list(pieces)
             loss = loss + plain.detach()
         assert isinstance(loss, Tensor)
-        self._finish(loss, self.optimiser.flatten(gradients))
+        calls.finish(loss, self.optimiser.flatten(gradients))
 
-    def _example(self) -> Example:
-        """Inputs, targets and weights of the whole batch, [K, B, T] each."""
+    def example(self) -> Example:
+        """Return inputs, targets and weights of the whole batch, [K, B, T] each."""
         slot = (self.number % self.ring).reshape(1)
         windows = self.windows.index_select(0, slot).squeeze(0).long()
         self.model.rng.step.copy_(self.number)
         return self.objective.train(windows, self.number)
 
-    def _losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over a micro-batch, divided by the batch's `scored` tokens: what is minimised, and
-        cross-entropy; [K].
-        """
-        with self.autocast():
-            features = self.model.features(part.inputs)
-        return self._score(features, part, scored)
+    def losses(self, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is minimised, and the cross-entropy; [K] each.
 
-    def _score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        Args:
+            part: A micro-batch.
+            scored: Tokens of the whole batch that are scored, by which sums are divided; [K].
+        """
+        return self.score(self.features(part), part, scored)
+
+    def features(self, part: Example, pieces: Pieces | None = None) -> Tensor:
+        """Return the model's features of a micro-batch, [K, B, T, C]; see `Transformer`."""
+        with self.autocast():
+            return self.model.features(part.inputs, pieces)
+
+    def score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses of `features`, as `losses` does."""
         with self.autocast():
             logits = self.model.head(features)
         loss, normaliser = cross_entropy(logits, part.targets)
@@ -203,9 +230,12 @@ class Step:
         return plain + self.config.z_loss * penalty, plain
 
     @torch.no_grad()
-    def _finish(self, loss: Tensor, gradient: Tensor) -> None:
-        """Divergence, clipping, optimiser, metrics, and the number of steps. loss [K], gradient [K,
-        N].
+    def finish(self, loss: Tensor, gradient: Tensor) -> None:
+        """Note divergence, clip, update the weights, record metrics, count the step.
+
+        Args:
+            loss: Cross-entropy, [K].
+            gradient: Of all parameters, [K, N].
         """
         ends = self.alive & ~loss.isfinite()
         self.diverged_at.copy_(torch.where(ends, self.number + 1, self.diverged_at))
@@ -217,8 +247,13 @@ class Step:
         self.metrics.index_copy_(0, slot, torch.stack((loss, norm, lr))[None])
         self.number.add_(1)
 
+    @property
+    def eager(self) -> Functions:
+        """The step's functions as they are."""
+        return Functions(self.example, self.losses, self.finish)
+
     def autocast(self) -> AbstractContextManager[None]:
-        """The precision of matrix products."""
+        """Return the context in which matrix products have their precision."""
         return torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.config.part("precision").casts
         )
