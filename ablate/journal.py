@@ -6,11 +6,10 @@ Every line is an object with an `event`:
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
           compile_mode, versions, commit, dirty |
-| heartbeat | n: int, which grows; it shows that the worker lives, while it compiles too |
+| heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |
-| heartbeat | n: how many were before; a sign of life between other events |
 | end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
         peak_bytes, time |
 

@@ -83,7 +83,7 @@ def files(folder: Path) -> set[Path]:
         ),
         (
             ["new", "x", "--factor", "norm=pre,post", "--base", "norm=pre"],
-            ["norm stands both in --factor and in --base"],
+            ["norm is given both by --factor and by --base"],
         ),
         (["new", "x"], ["factors"]),
         (

@@ -479,16 +479,18 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
     (claim,) = claim_next(db, study_id, far, 1)
+    worker = Journal(claim.journal)
     owner.lease = 0.2
     assert claim_next(db, study_id, owner, 1) == []  # seen for the first time
     time.sleep(0.15)
-    assert runs.heartbeat(db, far) == {claim.attempt_id}
+    worker.append("heartbeat", n=1)
     time.sleep(0.15)
     assert claim_next(db, study_id, owner, 1) == []  # it moved
     time.sleep(0.25)
     (taken,) = claim_next(db, study_id, owner, 1)
     assert taken.run_id == claim.run_id
-    assert runs.heartbeat(db, far) == set()  # how the far one learns that it lost the run
+    assert runs.owned(db, far) == set()  # how the far one learns that it lost the run
+    worker.close()
     train(claim)
     assert ingest(db, claim.attempt_id) == []  # and what it still writes does not count
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
@@ -501,17 +503,16 @@ def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owne
     (claim,) = claim_next(db, study_id, far, 1)
     owner.lease = 0.2
     with Journal(claim.journal) as journal:
-        for n in range(4):
+        for n in range(1, 5):
             journal.append("heartbeat", n=n)
-            ingest(db, claim.attempt_id)
-            runs.heartbeat(db, far)
-            assert rows(db.path, "SELECT heartbeat FROM attempt") == [(n + 1,)]
+            if n > 2:  # before, its launcher has not ingested it yet
+                ingest(db, claim.attempt_id)
+                assert rows(db.path, "SELECT heartbeat FROM attempt") == [(n,)]
             assert claim_next(db, study_id, owner, 1) == []
             time.sleep(0.15)
-    time.sleep(0.1)
-    runs.heartbeat(db, far)  # the launcher lives, and has nothing to ingest: its worker hangs
+    time.sleep(0.1)  # its launcher lives, but its worker hangs
     (taken,) = claim_next(db, study_id, owner, 1)
-    assert taken.run_id == claim.run_id and runs.heartbeat(db, far) == set()
+    assert taken.run_id == claim.run_id and runs.owned(db, far) == set()
 
 
 def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.Owner) -> None:
@@ -532,11 +533,19 @@ def test_sign_of_life_before_a_stale_attempt_is_marked_dead_saves_it(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
-    claim_next(db, study_id, far, 1)
+    (claim,) = claim_next(db, study_id, far, 1)
     owner.lease = 0.0
     assert claim_next(db, study_id, owner, 1) == []
-    monkeypatch.setattr(owners, "ingest", lambda db, _: list(runs.heartbeat(db, far))[:0])
+    drain = owners._drain
+
+    def beats(db: Database, row: Any, reason: str) -> tuple[bool, str]:
+        with Journal(claim.journal) as worker:
+            worker.append("heartbeat", n=1)
+        return drain(db, row, reason)
+
+    monkeypatch.setattr(owners, "_drain", beats)
     assert claim_next(db, study_id, owner, 1) == []
+    assert runs.owned(db, far) == {claim.attempt_id}
 
 
 def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) -> None:

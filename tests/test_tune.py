@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import signal
 import sqlite3
 import statistics
@@ -834,10 +835,7 @@ def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
     )
     tuning = 7 + 7 + 8 + 10
     assert f"Tuning took {tuning} runs and {tuning * 0.1:.2g} s of device time" in text
-    assert (
-        "At every rate that was tried diverged topology=no-mlp-skip: the lowest of them is taken."
-        in text
-    )
+    assert "Topology=no-mlp-skip diverged at every rate" in text
     assert "| topology=parallel | 0.0178 | 8 from 0.0001 to 0.0316 | 1 |" in text
     assert (folder / "figures" / "tuning-0.svg").read_text().count("chosen 0.0") == 3
     assert (folder / "figures" / "tuning-0.svg").read_text().count("no-mlp-skip: diverged at") == 10
@@ -875,10 +873,7 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(
     assert float(row.split("|")[8].split()[0]) == pytest.approx(effect["mean"], abs=0.01), (
         "on seeds that chose nothing"
     )
-    assert (
-        "on the 9 that are compared, at the same rates of their own, the difference is"
-        f" +{effect['mean']:.2f}, and" in text
-    )
+    assert re.search(rf"9 compared seeds.* \+{effect['mean']:.2f}", text)
 
 
 def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) -> None:
@@ -904,11 +899,8 @@ def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) 
     assert (
         "| topology=no-mlp-skip | 9 of 9 | 100% | 70% to 100% |" in text
     )  # Wilson: 9 / (9 + 1.96²) = 0.70
-    assert (
-        "The pilot of 3 seeds decided on 9 seeds, for 95% intervals within ±0.006 nats per token;"
-        " the resolution asks for" in answer
-    )
-    assert "topology=no-mlp-skip lost too many pairs of the pilot to be counted in." in answer
+    assert re.search(r"pilot of 3 seeds decided on\s+9 .*±0\.006 nats per token", answer)
+    assert "topology=no-mlp-skip lost too many pairs of the pilot" in answer
     assert (
         "no-attention-skip does not differ significantly from serial" in answer
         or "no-attention-skip is better than serial" in answer

@@ -21,7 +21,7 @@ from ablate.launch.scheduler import Pack, Scheduler
 from ablate.launch.signals import Signals
 from ablate.plan import Plan
 from ablate.store import Database, status
-from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, counts, finish, heartbeat
+from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, counts, finish, owned
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
@@ -29,7 +29,7 @@ GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 ECHO = 1.0
 WAIT = 0.2  # seconds between two looks at signals and the display
 POLL = 1.0  # seconds between two looks for runs while others train the remaining ones
-BEAT = 5.0  # seconds between two looks whether attempts were taken over
+CHECK = 5.0  # seconds between two looks whether attempts were taken over
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class WorkerPool:
         if self._ingestor.due():
             attempts = [attempt for job in self._jobs.values() for attempt in job.attempts]
             self._take(*self._ingestor.read_all(attempts))
-        if self._due("beat", BEAT):
+        if self._due("check", CHECK):
             self._kill_taken_over()
         self._display.refresh()
         return True
@@ -263,7 +263,7 @@ class WorkerPool:
 
     def _kill_taken_over(self) -> None:
         """Kill jobs of which another launcher has taken an attempt over."""
-        ours = heartbeat(self._db, self._owner) if self._jobs else set()
+        ours = owned(self._db, self._owner) if self._jobs else set()
         for handle, job in self._jobs.items():
             if not ours.issuperset(job.attempts):
                 self._executor.cancel(handle, kill=True)

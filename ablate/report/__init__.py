@@ -46,14 +46,14 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Gathered:
-    """What is known of a study, and the scaling curves of one that grows a model or its budget."""
+    """A study's frames, and its scaling curves if it varies a size or a budget."""
 
     data: ReportData
     scaled: scaled.Scaled | None
 
     @property
     def lead(self) -> list[str]:
-        """What the reader asks first."""
+        """The first sentences of the answer."""
         curves = scaled.lead(self.scaled) if self.scaled else []
         return [*curves, *answers.lead(self.data), *lengths.sentences(self.data)]
 
@@ -71,17 +71,21 @@ class Written:
 
 
 def gather(db: Database, study: str) -> Gathered:
-    """Read a study, as far as it is, and fit its curves. Raises `AblateError` for one that the
-    database does not know.
+    """Read a study, complete or not, and fit its curves.
+
+    Raises:
+        AblateError: the database does not know the study.
     """
     data = reads.gather(db, study)
     return Gathered(data, scaled.gather(data))
 
 
 def write(gathered: Gathered, out: Path) -> Path:
-    """Write a report into the folder `out` and return the path of its page.
+    """Write a report and return the path of its page.
 
-    `out` gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
+    Args:
+        gathered: from `gather`.
+        out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
     """
     data = gathered.data
     out.mkdir(parents=True, exist_ok=True)
@@ -106,37 +110,34 @@ def write(gathered: Gathered, out: Path) -> Path:
 
 
 def answer(gathered: Gathered) -> str:
-    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the
-    comparison rests on.
+    """Return the answer as plain text: question, state, a sentence a contrast, and fairness.
 
-    Of a study with many contrasts a sentence a family.
+    A study with many contrasts gets a sentence a family.
     """
     data = gathered.data
     lines = [data.study.question, fairness.state(data), *gathered.lead]
     short = answers.brief(data)
     lines += [answers.legend(data)] if short else []
     for family in answers.families(data):
-        lines += ["", f"{family.heading}:", *_told(family, short)]
+        lines += ["", f"{family.heading}:", *_lines(family, short)]
     for family in interactions.families(data) + answers.changes(data):
         lines += [
             "",
             family.heading,
-            *_told(family, short),
+            *_lines(family, short),
             *([f"  {family.summary}"] if family.summary and not short else []),
         ]
     return "\n".join([*lines, "", *fairness.fairness(data)])
 
 
-def _told(family: answers.Family, short: bool) -> list[str]:
+def _lines(family: answers.Family, short: bool) -> list[str]:
     return (
         [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
     )
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:
-    """Write the reports on several studies into folders of `out`, and index.html over them; the
-    path of that page.
-    """
+    """Write a report for each study into a folder of `out`, and index.html; return its path."""
     written = []
     for name in studies:
         gathered = gather(db, name)
@@ -150,9 +151,7 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 
 
 def _sections(gathered: Gathered, folder: Path) -> list[Section]:
-    """The effects, which stand beside the answer, and what follows; what a study has nothing for is
-    left out.
-    """
+    """Return the effects, shown beside the answer, and all other sections with content."""
     data = gathered.data
     figure_set = FigureSet(folder)
     effects = Section(

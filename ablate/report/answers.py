@@ -43,9 +43,7 @@ MANY = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What one contrast says. The sentence begins with the level's name: "parallel is worse than
-    serial: …".
-    """
+    """What one contrast says. The sentence begins with the level's name."""
 
     level: str
     text: str  # what follows the level's name
@@ -56,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Family:
-    """The contrasts that are corrected together, and what they say between them."""
+    """The contrasts that are corrected together, and a summary of them."""
 
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
@@ -66,22 +64,20 @@ class Family:
 
 
 def lead(data: ReportData) -> list[str]:
-    """Which arm has the best mean in each stratum: what the reader asks first, and no test."""
+    """Return which arm has the best mean in each stratum, without a test."""
     if len(data.strata) > FEW:
         return list(_winners(data))
     return [text for stratum in data.strata for text in _best(data, stratum)]
 
 
 def brief(data: ReportData) -> bool:
-    """Whether the study has so many contrasts that a sentence on each would bury the answer."""
+    """Return whether the study has so many contrasts that each family gets one sentence."""
     return len(data.effects) >= MANY
 
 
 def legend(data: ReportData) -> str:
-    """What a brief answer goes by, what its numbers are where it has any, and where the rest
-    stands.
-    """
-    told = (
+    """Return what a brief answer is based on and what its numbers are."""
+    any_significant = (
         data.effects["resolved"].any()
         or data.changes["resolved"].any()
         or data.interactions["resolved"].any()
@@ -89,7 +85,7 @@ def legend(data: ReportData) -> str:
     return (
         (
             f"In brackets: the difference in {data.labels.axis} with its 95% interval. "
-            if told
+            if any_significant
             else ""
         )
         + "Significance is after Holm's correction over a family. The report's section Effects"
@@ -98,24 +94,22 @@ def legend(data: ReportData) -> str:
 
 
 def verdict(data: ReportData) -> list[str]:
-    """What the contrasts say between them: a line a family, or one line where there are many
-    families.
-    """
+    """Return a line a family on its contrasts, or one line where there are many families."""
     found = families(data)
     if len(found) <= FEW:
         return [f"{sentence(family.heading)}: {family.brief}" for family in found]
-    told = [answer for family in found for answer in family.answers]
-    counts = Counter(answer.verdict for answer in told)
+    all_answers = [answer for family in found for answer in family.answers]
+    counts = Counter(answer.verdict for answer in all_answers)
     said = [
         f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
         for name, text in VERDICTS.items()
         if counts[name]
     ]
     see = detectable(
-        data.labels, [answer.detectable for answer in told if answer.verdict == "unresolved"]
+        data.labels, [answer.detectable for answer in all_answers if answer.verdict == "unresolved"]
     )
     return [
-        f"Of {plural(len(told), 'contrast')} with a baseline"
+        f"Of {plural(len(all_answers), 'contrast')} with a baseline"
         f" {listed(said)}{f': {see}' if see else ''}."
     ]
 
@@ -166,9 +160,7 @@ def _some(strata: Sequence[str]) -> str:
 
 
 def _best(data: ReportData, stratum: str) -> Iterator[str]:
-    """The two best means of a stratum, whether they are told apart, the seeds each is of where some
-    are missing; the losses.
-    """
+    """Yield the two best means of a stratum with their significance, and the lost seeds."""
     labels = data.labels
     compared = data.compared[data.compared["stratum"] == stratum]
     good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
@@ -237,7 +229,10 @@ def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
 
 
 def families(data: ReportData) -> list[Family]:
-    """The answers of a study, family by family; where each has one level only, all together."""
+    """Return the answers of a study, family by family.
+
+    Where each family has one level only, they are one.
+    """
     parts = [part.to_dict("records") for _, part in data.effects.groupby("family", sort=False)]
     if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
         answers = tuple(_answer(data, rows[0], "", _full_name(data, rows[0])) for rows in parts)
@@ -271,9 +266,7 @@ def families(data: ReportData) -> list[Family]:
 
 
 def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
-    """The level with all that tells it from the other rows of a study whose families have one level
-    each.
-    """
+    """Return the level with what distinguishes it, where each family has one level."""
     several = data.effects["factor"].nunique() > 1
     return (f"{row['factor']}={row['level']}" if several else row["level"]) + (
         f" at {row['stratum']}" if row["stratum"] else ""
@@ -281,9 +274,7 @@ def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
 
 
 def changes(data: ReportData) -> list[Family]:
-    """Whose effect is another in the strata behind the first. What is not told from no change is
-    named together.
-    """
+    """Return how effects change from the first stratum to the others."""
     labels, found = data.labels, []
     single = bool(len(data.changes)) and data.changes.groupby("family").size().max() == 1
     for _, part in data.changes.groupby("factor" if single else "family", sort=False):
@@ -312,13 +303,13 @@ def changes(data: ReportData) -> list[Family]:
         if answers or rest:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
             unchanged = _unchanged(labels, rest)
-            told = f"The effect changes for {listed(moved)}. " if moved else ""
-            found.append(Family(heading, unchanged, answers, told + unchanged))
+            changed = f"The effect changes for {listed(moved)}. " if moved else ""
+            found.append(Family(heading, unchanged, answers, changed + unchanged))
     return found
 
 
 def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:
-    """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
+    """Return a sentence on the arms, name → detectable effect, that do not change significantly."""
     see = detectable(labels, resolvable.values())
     return (
         f"The effect of {listed(resolvable, 'or')} does not change significantly"
@@ -353,6 +344,7 @@ def _answer(data: ReportData, row: Mapping[Any, Any], over: str, name: str) -> A
 
 
 def numbers(row: Mapping[Any, Any]) -> str:
+    """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
     digits = decimals((row["hi"] - row["lo"]) / 2)
     return f"{signed(row['mean'], digits)}, {ends(row['lo'], row['hi'], digits)}"
 

@@ -32,8 +32,13 @@ SURE = 0.01  # and the p at which it is
 def caveats(
     data: ReportData, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str
 ) -> list[str]:
-    """Sentences behind the claim about the contrast `row`, whose rows of the view `pairs` are
-    given.
+    """Return the sentences that follow the claim of a contrast.
+
+    Args:
+        data: of the study.
+        row: the contrast, a row of the effects.
+        pairs: its rows of the view `pairs`.
+        verdict: "better", "worse", "unresolved" or "unknown".
     """
     return [
         *_same(data, row),
@@ -75,7 +80,7 @@ def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterato
 
 
 def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
-    """Why a contrast without a pair has none."""
+    """Return why a contrast without a pair has none."""
     if not row["lost"]:
         return "its runs are not finished" if row["pending"] else "there is no pair"
     if row["pending"]:

@@ -24,7 +24,7 @@ POINTS = 200  # of a curve in a figure
 
 @dataclass(frozen=True)
 class ReportData:
-    """A study's frames, as `ablate.results` and `ablate.analysis` give them, and its file."""
+    """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file."""
 
     study: results.StudyRow
     runs: pd.DataFrame  # every member, all roles
@@ -95,7 +95,7 @@ class ReportData:
 
 
 def gather(db: Database, study: str) -> ReportData:
-    """Read all that the report on `study` needs."""
+    """Read all that the report on a study needs."""
     runs = results.load(study, db)
     seconds = (
         results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]

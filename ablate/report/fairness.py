@@ -16,7 +16,7 @@ SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 
 
 def fairness(data: ReportData) -> list[str]:
-    """Sentences on what was matched, tuned and paired."""
+    """Return sentences on what was matched, tuned and paired."""
     return [
         _matched(data),
         _tuned(data),
@@ -94,9 +94,7 @@ def _paired(data: ReportData) -> str:
 
 
 def state(data: ReportData) -> str:
-    """How far the study is: "40 of 40 runs are complete", what is missing, and what cannot be
-    decided.
-    """
+    """Return how far the study is: "40 of 40 runs are complete", and what blocks it."""
     return " ".join([_counted(data), *(f"{sentence(text)}." for text in data.waiting)])
 
 

@@ -54,7 +54,7 @@ def families(data: ReportData) -> list[Family]:
 
 
 def interactions(data: ReportData) -> Table:
-    """Every interaction: the joint effect minus the sum of the single ones."""
+    """Return a table of every interaction: the joint effect less the sum of the single ones."""
     several = any(data.strata)
     rows = []
     for row in data.interactions.to_dict("records"):

@@ -23,7 +23,7 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
 
 @dataclass(frozen=True)
 class MetricLabels:
-    """A study's metric in labels."""
+    """The texts for a study's metric."""
 
     phrase: str  # "held-out loss"
     unit: str  # "nats per token"; "" where the phrase says it all
@@ -48,9 +48,7 @@ class MetricLabels:
 
 
 def metric_labels(text: str, goal: str) -> MetricLabels:
-    """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own
-    name.
-    """
+    """Return the labels of a metric such as "probe_loss@0.4"; an unknown one has its own name."""
     name, _, at = text.partition("@")
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
@@ -87,7 +85,7 @@ def number(value: float, places: int = 4) -> str:
 
 
 def signed(value: float, places: int = 4) -> str:
-    """`number` with its sign, but for what rounds to zero."""
+    """Return `number` with its sign, unless it rounds to zero."""
     text = number(value, places)
     if text.strip(f"{MINUS}0.") == "":
         return text.lstrip(MINUS)

@@ -12,9 +12,7 @@ from ablate.units import listed
 
 
 def sentences(data: ReportData) -> list[str]:
-    """A sentence a stratum: the change from the context of training to the longest, run by run, the
-    least first.
-    """
+    """Return a sentence a stratum on the change of loss at the longest context."""
     finals = data.finals[data.finals["name"] == "loss_at_length"]
     losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
     longest = finals["at"].max()

@@ -18,9 +18,7 @@ SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.0
 
 
 def paragraphs(data: ReportData) -> list[str]:
-    """Training, comparison, statistics, and where the numbers are; from what the study and its runs
-    are.
-    """
+    """Return the methods: training, comparison, statistics and provenance."""
     if data.compared.empty:
         return []
     return [

@@ -22,9 +22,7 @@ Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its
 
 
 def found(data: ReportData) -> list[dict[str, Any]]:
-    """The decisions on learning rates: the keys of their evidence, `cell`, `value`, and `curve`
-    (rate → metric, NaN diverged).
-    """
+    """Return the learning rates: evidence, `cell`, `value` and `curve` (rate → metric)."""
     rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
     order = {cell: place for place, cell in enumerate(data.arms["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
@@ -45,8 +43,9 @@ def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
 
 
 def names(data: ReportData) -> dict[str, str]:
-    """Representative → what a figure calls its group: the arm where the group's cells are of one
-    arm, else the group's name.
+    """Return representative cell → the name of its group in a figure.
+
+    It is the arm where the group has cells of one arm, else the group's name.
     """
     arm = data.arms.set_index("cell")["arm"].astype(str)
     called = {}
@@ -57,7 +56,7 @@ def names(data: ReportData) -> dict[str, str]:
 
 
 def paragraphs(data: ReportData) -> list[str]:
-    """What was tuned on what, at what cost, and what it changed."""
+    """Return what was tuned on what, at what cost, and what tuning changed."""
     rows = found(data)
     said = [*_cost(data), *_shared_by(rows), *_edges(rows)]
     for stratum in data.strata:
@@ -98,9 +97,7 @@ def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def rates(data: ReportData) -> Table:
-    """The chosen learning rates, what was tried for them, and how much the metric depends on
-    them.
-    """
+    """Return a table of the chosen learning rates, with the rates tried and the sensitivity."""
     called = names(data)
     rows: list[tuple[str | Value, ...]] = []
     for row in found(data):
@@ -211,9 +208,7 @@ def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) 
 
 
 def changed(data: ReportData) -> Table:
-    """Every arm at the rate that is best for its baseline, and at its own; there on the seeds that
-    are compared, too.
-    """
+    """Return a table of every arm at its baseline's best rate and at its own."""
     rows: list[tuple[str | Value, ...]] = []
     compared = data.effects.set_index("cell")
     several = any(data.strata)
@@ -336,7 +331,7 @@ def _on_compared_seeds(data: ReportData, arm: pd.Series, digits: int) -> str:
 
 
 def seeds(data: ReportData) -> Iterator[str]:
-    """How many seeds each stratum got, and why."""
+    """Yield how many seeds each stratum got, and why."""
     decided = data.decisions[data.decisions["name"] == "seeds"].to_dict("records")
     for row in decided:
         evidence = row["evidence"]

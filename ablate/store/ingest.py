@@ -238,7 +238,7 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
             )
         elif kind == "heartbeat":
             driver.execute(
-                "UPDATE attempt SET heartbeat = heartbeat + 1 WHERE id = ?", (attempt_id,)
+                "UPDATE attempt SET heartbeat = ? WHERE id = ?", (event["n"], attempt_id)
             )
         elif kind == "end":
             _end(connection, run_id, attempt_id, event)

@@ -1,10 +1,8 @@
 """Who owns a running attempt, and whether its owner is still alive.
 
-The sign of life is the journal. The worker writes `heartbeat` events to it every few seconds, its
-launcher ingests them, and the row of the attempt moves: `heartbeat` or `journal_offset`. Until the
-first line of the journal, while the worker starts, the launcher counts `heartbeat` up itself. An
-attempt whose row has not moved for `LEASE_SECONDS`, measured by the observer's own clock, is stale:
-the clocks of two hosts are never compared.
+The sign of life is the journal: the worker writes a `heartbeat` event to it every few seconds. An
+attempt of another host that has shown no new heartbeat for `LEASE_SECONDS`, measured by the
+observer's own clock, is stale: the clocks of two hosts are never compared.
 
 On one host there is a quicker answer: launcher and worker each hold a lock on a file while they
 live.
@@ -31,7 +29,7 @@ from ablate.store.database import Database
 from ablate.store.evaluated import fallback
 from ablate.store.ingest import ingest, utc
 
-LEASE_SECONDS = 60.0  # how long the row of an attempt on another host may stand still
+LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on another host is stale
 
 _GONE = "its launcher and its worker were gone"
 
@@ -45,15 +43,15 @@ class Owner:
         pid: Number of its process.
         token: Random text that distinguishes processes of equal number.
         lease: Seconds after which an attempt of another host is stale.
-        seen: Attempt of another host → its (heartbeat, journal_offset), and when this process first
-            saw these, by its own monotonic clock.
+        seen: Attempt of another host → its newest heartbeat, and when this process first saw that,
+            by its own monotonic clock.
     """
 
     host: str
     pid: int
     token: str
     lease: float = LEASE_SECONDS
-    seen: dict[int, tuple[tuple[int, int], float]] = field(default_factory=dict)
+    seen: dict[int, tuple[int, float]] = field(default_factory=dict)
     _lock: Journal | None = None
     _file: Path | None = None
 
@@ -94,16 +92,11 @@ class Owner:
         return f"{self.host}:{self.pid}:{self.token}"
 
 
-def heartbeat(db: Database, owner: Owner) -> set[int]:
-    """Return the attempts that are still the owner's. Stop the worker of one that is missing.
-
-    Counts `heartbeat` up for attempts whose worker has not written yet.
-    """
-    with db.begin() as connection:
+def owned(db: Database, owner: Owner) -> set[int]:
+    """Return the running attempts of an owner. Stop the worker of one that is missing."""
+    with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "UPDATE attempt SET heartbeat = heartbeat + (journal_offset = 0)"
-            " WHERE owner = ? AND status = 'running' RETURNING id",
-            (str(owner),),
+            "SELECT id FROM attempt WHERE owner = ? AND status = 'running'", (str(owner),)
         )
         return set(rows.scalars())
 
@@ -132,17 +125,18 @@ def mark_all_dead(db: Database) -> set[int]:
     here = socket.gethostname()
     gone = [row for row in _running(db) if _is_local(row, here) and not _holds_lock(db, row)]
     for row in gone:
-        beat, reason = _drain(db, row, _GONE)
+        _, reason = _drain(db, row, _GONE)
         with db.begin() as connection:
-            mark_dead(connection, row.id, reason, beat)
+            mark_dead(connection, row.id, reason)
     return {row.run_id for row in gone}
 
 
-def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, str]]:
+def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int | None, str]]:
     """Return running attempts of a study whose owner is dead, their journals ingested.
 
     Returns:
-        (attempt, its heartbeat, reason), the arguments of `mark_dead`.
+        (attempt, the heartbeat by which it is dead, reason): the arguments of `mark_dead`. The
+        heartbeat is None if it does not matter, or is in a journal that cannot be ingested.
     """
     stale = []
     for row in _running(db, study_id):
@@ -151,20 +145,30 @@ def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int,
         if _is_local(row, owner.host):
             if _holds_lock(db, row):
                 continue
-            reason = _GONE
+            newest, reason = None, _GONE
             remove(_lock_file(db, row.owner))
         else:
-            sign = (row.heartbeat, row.journal_offset)
+            newest = _heartbeat(db, row)
             last, since = owner.seen.get(row.id, (None, 0.0))
-            if last != sign:
-                owner.seen[row.id] = (sign, time.monotonic())
+            if last != newest:
+                owner.seen[row.id] = (newest, time.monotonic())
                 continue
             if time.monotonic() - since < owner.lease:
                 continue
             host = row.owner.rsplit(":", 2)[0]
-            reason = f"its launcher on {host} gave no sign of life for {owner.lease:g} s"
-        stale.append((row.id, *_drain(db, row, reason)))
+            reason = f"its worker on {host} gave no sign of life for {owner.lease:g} s"
+        ingested, reason = _drain(db, row, reason)
+        stale.append((row.id, newest if ingested else None, reason))
     return stale
+
+
+def _heartbeat(db: Database, row: Row[Any]) -> int:
+    """Return an attempt's newest heartbeat; its launcher may not have ingested it yet."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        events, _ = journal.read(db.journals / row.journal, row.journal_offset)
+        beats = [event["n"] for event in events if event["event"] == "heartbeat"]
+        return max([row.heartbeat, *beats])
+    return row.heartbeat
 
 
 def mark_dead(
@@ -184,16 +188,16 @@ def mark_dead(
         connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (status, run_id))
 
 
-def _drain(db: Database, row: Row[Any], reason: str) -> tuple[int, str]:
-    """Ingest what a dead attempt still wrote; return its heartbeat then, and the reason.
+def _drain(db: Database, row: Row[Any], reason: str) -> tuple[bool, str]:
+    """Ingest what a dead attempt still wrote; return whether that worked, and the reason.
 
     The reason gets the error of a journal that cannot be ingested: the run is done again.
     """
     try:
-        events = ingest(db, row.id)
+        ingest(db, row.id)
     except AblateError as error:
-        return row.heartbeat, f"{reason}; {error}"
-    return row.heartbeat + sum(event["event"] == "heartbeat" for event in events), reason
+        return False, f"{reason}; {error}"
+    return True, reason
 
 
 def _running(db: Database, study_id: int | None = None) -> list[Row[Any]]:

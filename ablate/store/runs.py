@@ -20,7 +20,7 @@ from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, dead, heartbeat, mark_dead, stale_attempts
+from ablate.store.owners import Owner, dead, mark_dead, owned, stale_attempts
 from ablate.store.register import register
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "counts",
     "dead",
     "finish",
-    "heartbeat",
+    "owned",
     "register",
 ]
 
