@@ -1,6 +1,4 @@
-"""The command `ablate`, also as `python -m ablate`: a process whose standard streams may be closed,
-and which Ctrl-C may end.
-"""
+"""The command `ablate`, also as `python -m ablate`, with closed streams and Ctrl-C handled."""
 
 from __future__ import annotations
 
@@ -12,19 +10,16 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C ends it with exit code 130 and without a word, during the
-    imports and the exit too.
-    """
+    """Run the command line. Ctrl-C ends it silently with exit code 130, during imports too."""
     open_streams()
-    heeds = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # one started in the background does not
-    if heeds:
+    # A process that a shell started in the background ignores Ctrl-C.
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
         signal.signal(signal.SIGINT, leave)
     from ablate import cli
 
     try:
-        if heeds:
+        if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main()
     except KeyboardInterrupt:
@@ -34,18 +29,19 @@ def main() -> None:
             leave()
         raise
     finally:
-        if heeds:
+        if interruptible:
             signal.signal(signal.SIGINT, leave)
 
 
 def leave(*_: object) -> None:
-    """End at once: Python would wait for threads, such as one that imports what is wanted later."""
+    """End at once, without waiting for threads, of which one may be importing."""
     os._exit(INTERRUPTED)
 
 
 def open_streams() -> None:
-    """Let closed standard streams lead nowhere: printing must not fail, nor another file come to
-    stand in their place.
+    """Open closed standard streams as /dev/null.
+
+    Otherwise printing fails, and the next file that is opened takes a stream's number.
     """
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:

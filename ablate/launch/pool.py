@@ -247,7 +247,7 @@ class WorkerPool:
         for attempt, events in new.items():
             key = jobs[attempt].attempts[attempt][0].run.key
             for event in events:
-                self._tally.see(key, event)
+                self._tally.observe(key, event)
                 if event["event"] == "end":
                     why = event.get("error") or ""
                     self._attempt_ended(jobs[attempt], attempt, event["status"], why)
