@@ -1,9 +1,8 @@
-"""Contrasts and paired finals → effects: differences by seed, their interval, Holm's correction,
-what was lost.
+"""Compute effects from contrasts and paired finals.
 
-The arithmetic stands in `ablate.stats`. This module says which pairs count: a pair counts when both
-of its runs completed with a finite value. A pair one of whose runs diverged or failed is lost, and
-said to be; a pair still to be run is pending.
+`ablate.stats` does the arithmetic. This module decides which pairs count: those whose runs both
+completed with a finite value. A pair is lost if one of its runs diverged or failed, and pending if
+one is still to be run.
 """
 
 from __future__ import annotations
@@ -23,29 +22,42 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
-CHANGE = (
-    "n",
-    "mean",
-    "lo",
-    "hi",
-    "p",
-    "p_holm",
-    "resolvable",
-    "resolved",
-)  # what `changes` says of each
-JOINT = " × "  # between the names of factors that are varied together, and between their levels
-ENDED = (
-    "complete",
-    "diverged",
-    "failed",
-    "oom",
-)  # a run of any other status may still bring its value
+CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # columns of `changes`
+JOINT = " × "  # separates names of factors that are varied together, and their levels
+ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
 
 
 @dataclass(frozen=True)
 class EffectRow:
-    """One contrast with its effect, in the metric's own unit: positive means a larger metric than
-    the baseline's.
+    """One contrast with its effect, in the metric's unit.
+
+    Attributes:
+        family: Contrasts that are corrected together.
+        stratum: Levels of the factors in `within`.
+        factor: Factor, or factors joined by `JOINT`, that differ from the baseline.
+        level: Level of `factor`.
+        cell: Label of the cell.
+        baseline: Label of the baseline cell.
+        metric: Name of the metric.
+        n: Pairs that count.
+        lost: Pairs that ended without a finite difference.
+        pending: Pairs still to be run.
+        mean: Mean paired difference; positive means a larger metric than the baseline's.
+        sd: Standard deviation of the paired differences.
+        lo: Lower end of the 95% t-interval.
+        hi: Upper end of it.
+        family_lo: Lower end of the simultaneous interval over the family.
+        family_hi: Upper end of it.
+        p: p value of no effect.
+        p_holm: The same after Holm's correction over the family.
+        p_sign_flip: p value of the exact sign-flip test.
+        correlation: Correlation of the two arms over seeds.
+        standardised: mean / sd.
+        resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
+            after correction.
+        resolved: Whether p_holm is at most 0.05.
+        method: Name of the test.
+        input_hash: Hash of every input value: equal hashes, equal results.
     """
 
     family: str
@@ -53,35 +65,38 @@ class EffectRow:
     factor: str
     level: str
     cell: str
-    baseline: str  # the baseline cell's label
+    baseline: str
     metric: str
-    n: int  # pairs that count
-    lost: int  # pairs that ended without a finite difference
-    pending: int  # pairs still to be run
+    n: int
+    lost: int
+    pending: int
     mean: float
-    sd: float  # of the paired differences
-    lo: float  # 95% t-interval
+    sd: float
+    lo: float
     hi: float
-    family_lo: float  # simultaneous interval over the family
+    family_lo: float
     family_hi: float
     p: float
     p_holm: float
     p_sign_flip: float
-    correlation: float  # of the two arms over seeds
-    standardised: float  # mean / sd
-    # the smallest true effect that so many pairs of this noise find in 80% of studies, corrected
+    correlation: float
+    standardised: float
     resolvable: float
-    resolved: bool  # p_holm at or below 0.05
+    resolved: bool
     method: str
-    input_hash: str  # of every value that went in: the same hash, the same numbers
+    input_hash: str
 
 
 def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
-    """The study's effects, computed now from what the database holds: one row a contrast, columns
-    as in `EffectRow`.
+    """Compute a study's effects from what the database holds now.
 
-    Two more: `baseline_level`, the baseline's own level in the factor, and `arm`, the cell's as in
-    `ablate.load`.
+    Args:
+        study: Name of the study.
+        db: See `ablate.load`.
+
+    Returns:
+        One row for each contrast, with the columns of `EffectRow` and two more: `baseline_level`,
+        the baseline's level in the factor, and `arm`, as in `ablate.load`.
     """
     rows = of_pairs(results.pairs(study, db), pilots(study, db))
     frame = pd.DataFrame(
@@ -100,7 +115,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
 
 
 def analyse(db: Database, study: str) -> list[EffectRow]:
-    """Recompute the study's effects and store them in its table `effect`."""
+    """Compute a study's effects and store them in the table `effect`."""
     from ablate.store import effects as table
 
     rows = of_pairs(results.pairs(study, db), pilots(study, db))
@@ -110,18 +125,23 @@ def analyse(db: Database, study: str) -> list[EffectRow]:
 
 @dataclass(frozen=True)
 class Pilot:
-    """What decided how many seeds a stratum has; intervals and tests then rest on its noise (see
-    `ablate.stats.noise_of`).
+    """The pilot that decided how many seeds a stratum has.
+
+    Intervals and tests are then based on its noise (see `ablate.stats.noise_of`).
+
+    Attributes:
+        seeds: Seeds of the pilot.
+        resolution: Half width that it aimed at; None for differences that it did not aim at.
     """
 
     seeds: Sequence[int] = ()
-    resolution: float | None = None  # None for differences that it was not meant for
+    resolution: float | None = None
 
 
 def pilots(study: str, db: Database | str | None = None) -> dict[str, Pilot]:
-    """Stratum → its pilot; none for a study whose seeds were given."""
-    found = results.decisions(study, db)
-    decided = found.loc[found["name"] == "seeds", "evidence"]
+    """Return stratum → its pilot; empty for a study whose seeds were given."""
+    decisions = results.decisions(study, db)
+    decided = decisions.loc[decisions["name"] == "seeds", "evidence"]
     return {
         evidence["stratum"]: Pilot(evidence["pilot"], evidence["resolution"])
         for evidence in decided
@@ -129,10 +149,11 @@ def pilots(study: str, db: Database | str | None = None) -> dict[str, Pilot]:
 
 
 def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> list[EffectRow]:
-    """The effect of every contrast in `pairs` (as `ablate.results.pairs` gives them), corrected
-    within each family.
+    """Compute the effect of every contrast, corrected within each family.
 
-    pilots: stratum → the pilot that decided on its seeds.
+    Args:
+        pairs: Pairs as `ablate.results.pairs` returns them.
+        pilots: Stratum → the pilot that decided its number of seeds.
     """
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
@@ -151,13 +172,19 @@ def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> list[Effe
 
 
 def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
-    """How the effect of each level changes from the study's first stratum to each other: the
-    interaction with `within`.
+    """Compute how the effect of each level changes from the first stratum to each other one.
 
-    A change is the mean, over seeds, of a level's difference in the stratum minus its difference in
-    the first one, tested as an effect is, in the family of the effect there. Columns: family,
-    factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable, resolved. Without a
-    second stratum the frame is empty. pilots: as in `of_pairs`.
+    This is the interaction with `within`. A change is the mean, over seeds, of a level's difference
+    in the stratum minus its difference in the first one. It is tested as an effect is, in the
+    family of the effect in that stratum.
+
+    Args:
+        pairs: As in `of_pairs`.
+        pilots: As in `of_pairs`.
+
+    Returns:
+        Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
+        resolved; no rows without a second stratum.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
     by_contrast = {
@@ -179,13 +206,18 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
 
 
 def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
-    """By how much factors that are varied together do more than each by itself, where each was
-    varied by itself, too.
+    """Compute the interactions of factors that were varied together and each alone.
 
     An interaction is the mean, over seeds, of the difference of a cell that varies several factors
-    minus the sum of the differences of those that vary one of them, tested as an effect is; a
-    family is the levels of the same factors in one stratum. Columns: factor, level, stratum, n,
-    mean, lo, hi, p, p_holm, resolvable, resolved. pilots: as in `of_pairs`.
+    minus the sum of the differences of the cells that vary one of them. It is tested as an effect
+    is; a family is the levels of the same factors in one stratum.
+
+    Args:
+        pairs: As in `of_pairs`.
+        pilots: As in `of_pairs`.
+
+    Returns:
+        Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, resolved.
     """
     grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
     by_contrast = {
@@ -213,8 +245,12 @@ def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.Da
 def equivalence(
     pairs: pd.DataFrame, margin: float, pilots: Mapping[str, Pilot] = {}
 ) -> stats.Equivalence:
-    """Whether the effect of one contrast, given by its pairs, lies within ± `margin`. pilots: as in
-    `of_pairs`.
+    """Test whether the effect of one contrast lies within ± `margin`.
+
+    Args:
+        pairs: Pairs of the contrast.
+        margin: In the metric's unit.
+        pilots: As in `of_pairs`.
     """
     difference = counted(pairs)
     pilot = pilots.get(pairs["stratum"].iloc[0], Pilot())
@@ -225,12 +261,12 @@ def equivalence(
 
 
 def ended(pairs: pd.DataFrame) -> pd.Series:
-    """Which pairs have both of their runs behind them."""
+    """Return which pairs have two runs that ended."""
     return pairs["status"].isin(ENDED) & pairs["baseline_status"].isin(ENDED)
 
 
 def counted(pairs: pd.DataFrame) -> pd.Series:
-    """Seed → the difference of one contrast's pair; NaN where the pair is lost or pending."""
+    """Return seed → difference of a contrast's pair; NaN for a lost or pending pair."""
     complete = (pairs["status"] == "complete") & (pairs["baseline_status"] == "complete")
     with np.errstate(invalid="ignore"):
         difference = pairs["value"].astype(float) - pairs["baseline_value"].astype(float)
@@ -244,7 +280,7 @@ def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect
     together = pd.concat(differences, axis=1)
     alpha = (1 - CONFIDENCE) / len(differences)
     first = together.index.isin(pilot.seeds)
-    found = stats.family(
+    effects = stats.family(
         together.to_numpy(float), confidence=CONFIDENCE, pilot=first, resolution=pilot.resolution
     )
     return [
@@ -256,7 +292,7 @@ def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect
                 else math.nan
             ),
         )
-        for one in found
+        for one in effects
     ]
 
 

@@ -11,13 +11,11 @@ class AblateError(Exception):
 
 
 class NoPlace(AblateError):
-    """Something that no line of a study file is to blame for, though it was found out on one's
-    behalf.
-    """
+    """An error that no line of a study file caused, found while one was read."""
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:
-    """The choice that looks most like `word`, or None when nothing comes close."""
+    """Return the choice that looks most like `word`, or None."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}
     found = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.5)
     return by_text[found[0]] if found else None
@@ -32,8 +30,13 @@ def written(value: object) -> str:
 
 
 def unknown(kind: str, word: object, choices: Iterable[object], where: str = "") -> AblateError:
-    """One line for a word that is not among its choices: what it is, where it stands, what was
-    meant.
+    """Return the error for a word that is not among its choices.
+
+    Args:
+        kind: what the word should be, such as "topology".
+        word: what was given.
+        choices: what it may be.
+        where: the file and line, or "".
 
     >>> print(unknown("topology", "seriel", ["serial", "parallel"], "t.toml, line 3"))
     t.toml, line 3: unknown topology 'seriel'; did you mean 'serial'? Choices: serial, parallel.

@@ -1,5 +1,4 @@
-"""The journal of an attempt: whole JSON lines that only its worker appends, and anyone reads from
-an offset.
+"""The journal of an attempt: whole JSON lines that only its worker appends, and anyone reads.
 
 Every line is an object with an `event`:
 
@@ -7,6 +6,7 @@ Every line is an object with an `event`:
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
           compile_mode, versions, commit, dirty |
+| heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | checkpoint | step, path |
@@ -14,7 +14,8 @@ Every line is an object with an `event`:
         peak_bytes, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system
-lock on the file while it lives, so that on one host a dead worker is told from a slow one at once.
+lock on the file while it lives, so that on its own host a dead worker is told from a slow one at
+once.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ Event = dict[str, Any]
 
 
 class Journal:
-    """The writing end. One `os.write` a line, so that a line is there whole or, at the very end,
-    torn; never mixed.
+    """The writing end. A line is written whole; only a kill can leave a torn one, at the end.
+
+    Args:
+        path: The file; it and its folder are made if they do not exist.
+
+    Raises:
+        OSError: The file cannot be written, or another process writes it.
     """
 
     def __init__(self, path: Path):
@@ -42,19 +48,25 @@ class Journal:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, event: str, **values: Any) -> None:
+        """Write an event. One thread at a time.
+
+        Raises:
+            OSError: The disk is full; nothing of the line is left.
+        """
         text = json.dumps({"event": event, **values}, separators=(",", ":"), ensure_ascii=False)
-        line = (
-            text.encode(errors="replace") + b"\n"
-        )  # half a surrogate, as in an odd file's name, is no text to a database
+        # Half a surrogate, as in an odd file's name, is no text to a database.
+        line = text.encode(errors="replace") + b"\n"
         size = os.fstat(self._fd).st_size
         try:
             while line:
                 line = line[os.write(self._fd, line) :]
-        except OSError:  # a full disk: leave no half line for the next one to run into
+        except OSError:
+            # Leave no half line that the next one would continue.
             os.ftruncate(self._fd, size)
             raise
 
     def close(self) -> None:
+        """Release the lock and close the file."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -70,8 +82,12 @@ class Journal:
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
-    """The whole lines from byte `offset` on, and the offset behind the last of them. A torn last
-    line stays for later.
+    """Return the events from byte `offset` on, and the offset after the last of them.
+
+    A torn last line is left for the next call.
+
+    Raises:
+        ValueError: A line is not JSON.
     """
     try:
         with path.open("rb") as file:
@@ -84,8 +100,10 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
 
 
 def alive(path: Path) -> bool:
-    """Whether a process on this host holds the journal open for writing. `OSError` where it may not
-    be looked at.
+    """Return whether a process on this host has the journal open for writing.
+
+    Raises:
+        OSError: This user may not open it.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -85,10 +85,13 @@ METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}
 
 
 def parse(text: str) -> tuple[Metric, float | None]:
-    """ "probe_loss@0.4" → its row and 0.4; the number is None where the text has none.
+    """Return the row of a metric and the number after "@", None without one.
 
-    Raises `AblateError` for a name that is not in the table and for a number that the metric does
-    not take.
+    Args:
+        text: such as "loss" or "probe_loss@0.4".
+
+    Raises:
+        AblateError: the name is not in the table, or the metric does not take the number.
     """
     name, at, number = text.partition("@")
     if name not in METRICS:
@@ -100,15 +103,13 @@ def parse(text: str) -> tuple[Metric, float | None]:
         raise AblateError(f"metric {text!r}: {name} takes no number behind '@'")
     if not re.fullmatch(r"\d+(\.\d+)?", number):
         raise AblateError(
-            f"metric {text!r}: behind '@' stands a {row.at}, such as"
+            f"metric {text!r}: '@' is followed by a {row.at}, such as"
             f" {name}@{'0.15' if 'ratio' in row.at else '2'}"
         )
     return row, float(number)
 
 
 def final(text: str) -> tuple[str, float]:
-    """The name and the `at` under which a run's `final` holds the metric: "probe_loss@0.4" →
-    ("probe_loss", 0.4).
-    """
+    """Return the name and the `at` of a metric in a run's `final`: ("probe_loss", 0.4)."""
     row, at = parse(text)
     return row.name, at or 0.0

@@ -11,8 +11,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def count(value: float) -> str:
-    """A number of parameters, tokens or steps, with three digits and the suffix that a study file
-    takes.
+    """Return a count with three digits and the suffix that a study file takes.
 
     >>> [count(n) for n in (0, 950, 12_345, 3_400_000, 20_000_000, 1.25e9, 2e15)]
     ['0', '950', '12.3k', '3.4M', '20M', '1.25B', '2×10¹⁵']
@@ -26,7 +25,7 @@ def count(value: float) -> str:
 
 
 def power(value: float) -> str:
-    """A number with a power of ten: 3×10¹⁴.
+    """Return a number with a power of ten: 3×10¹⁴.
 
     >>> power(3.04e14), power(1e15), power(0)
     ('3.04×10¹⁴', '10¹⁵', '0')
@@ -49,7 +48,7 @@ def known(value: float | None, write: Callable[[float], str]) -> str:
 
 
 def memory(n_bytes: float) -> str:
-    """Binary units: 640 KiB, 1.5 GiB."""
+    """Return bytes in binary units: 640 KiB, 1.5 GiB."""
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")):
         if n_bytes >= 1 << exponent:
             return f"{n_bytes / (1 << exponent):.3g} {unit}"
@@ -57,7 +56,7 @@ def memory(n_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them, in two digits.
+    """Return seconds in a readable unit with two digits.
 
     >>> [duration(s) for s in (0, 0.42, 12, 210, 7500, 400_000, 3e7)]
     ['0 s', '0.42 s', '12 s', '3.5 min', '2.1 h', '4.6 days', '347 days']
@@ -73,7 +72,13 @@ def duration(seconds: float) -> str:
 
 
 def listed(items: Iterable[object], last: str = "and", most: int = 8) -> str:
-    """ "a, b and c"; what is beyond `most` becomes a count."""
+    """Return "a, b and c".
+
+    Args:
+        items: shown as text.
+        last: the word before the last item.
+        most: how many items are named; the rest is a count.
+    """
     words = [str(item) for item in items]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]

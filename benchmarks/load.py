@@ -63,7 +63,8 @@ def fill(path: Path, n_runs: int, points: int) -> None:
                 "INSERT INTO series (id, name, unit, goal) VALUES (?, ?, '', 'min')",
                 list(enumerate(SERIES, start=1)),
             )
-        for claim in runs.claim(db, study_id, owner, n_runs):
+        waiting = [run.run_id for run in runs.candidates(db, study_id, owner)]
+        for claim in runs.claim(db, study_id, owner, waiting):
             final = value(claim.run_id, 0, points) + (claim.config.topology == "parallel") * 0.01
             with db.begin() as connection:
                 rows = [

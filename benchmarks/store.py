@@ -1,6 +1,7 @@
 """How fast the results database is, beside raw `sqlite3` doing the same in the same call.
 
     python benchmarks/store.py [--runs 1000] [--folder DIR]
+    python benchmarks/store.py --db results/reference.db
 
 Raw is `executemany` on tuples that are ready, into the same table, in transactions of the same
 size: a run, or a pack of runs that end together. Optuna's and MLflow's own stores are measured
@@ -26,12 +27,13 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import journal, sizes, store
+from ablate import journal, results, sizes, store
 from ablate.config import RunConfig
 from ablate.journal import Journal
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.store import runs, schema
+from ablate.store import names, query, runs, schema
 from ablate.store.ingest import INSERT_METRIC, ingest_all
+from ablate.store.questions import QUESTIONS
 from ablate.study import Study
 
 SERIES = ("loss", "train_loss", "lr", "grad_norm")
@@ -158,8 +160,13 @@ def write_study(path: Path, n_runs: int, points: int, pack: int) -> dict[str, To
     with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
         claims: list[runs.Claim] = []
         took["register"] = timed(lambda: runs.register(db, plan))
-        took["claim"] = timed(lambda: claims.extend(runs.claim(db, 1, owner, n_runs)))
-        took["claim of nothing"] = timed(lambda: runs.claim(db, 1, owner, 1))
+
+        def claim_all() -> None:
+            waiting = [run.run_id for run in runs.candidates(db, 1, owner)]
+            claims.extend(runs.claim(db, 1, owner, waiting))
+
+        took["claim"] = timed(claim_all)
+        took["claim of nothing"] = timed(lambda: runs.candidates(db, 1, owner))
         for claim in claims:
             with Journal(claim.journal) as writing:
                 writing.append("start", step=0)
@@ -240,19 +247,21 @@ def write(folder: Path, n_runs: int, points_each: int, pack: int) -> float:
 # -- reading ---------------------------------------------------------------------------------------
 
 RAW_FINALS = (
-    "SELECT cell.label, run.seed, run.topology, run.lr, final.value FROM run JOIN member ON"
-    " member.run_id = run.id JOIN cell ON cell.id = member.cell_id JOIN final ON final.run_id ="
-    " run.id AND final.name = 'loss' AND final.at = 0"
+    "SELECT cell.label, run.seed, run_field.topology, run_field.lr, final.value"
+    " FROM run JOIN run_field ON run_field.run_id = run.id"
+    " JOIN member ON member.run_id = run.id JOIN cell ON cell.id = member.cell_id"
+    " JOIN final ON final.run_id = run.id AND final.name = 'loss' AND final.at = 0"
 )
 RAW_CURVES = (
     "SELECT run_id, step, value FROM metric WHERE series_id = (SELECT id FROM series WHERE name ="
     " 'loss')"
 )
 RAW_CURVES_WIDE = (
-    "SELECT 'bench', cell.label, role, run.id, run.seed, 'loss', step, step * run.batch_tokens,"
-    " value FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
-    " JOIN metric ON metric.run_id = run.id AND series_id = (SELECT id FROM series WHERE name ="
-    " 'loss')"
+    "SELECT 'bench', cell.label, role, run.id, run.seed, 'loss', step,"
+    " step * (run.tokens / run.steps), value"
+    " FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
+    " JOIN metric ON metric.run_id = run.id"
+    " AND series_id = (SELECT id FROM series WHERE name = 'loss')"
 )
 READS = (
     (
@@ -307,6 +316,29 @@ def read(path: Path) -> None:
                 f" ({least.cpu / beside_raw.cpu:.2f} by CPU)"
             )
         print(f"{name:42s} {best(took).wall:8.3f} s  {len(ours(sql)):,} rows  {beside}", flush=True)
+
+
+def ask(path: Path) -> None:
+    """Every named query, and the frames of `ablate.results`, on every study of a database."""
+    with store.open(str(path)) as db:
+        for study in names.studies(db):
+            print(f"-- {path.name}: {study}")
+            for question in QUESTIONS.values():
+                values = question.bind([study] if "study" in question.parameters else [])
+                call = partial(query.run, db, question.sql, values, limit_seconds=600)
+                _asked(question.name, call)
+            for name, frame in (
+                ("ablate.load", results.load),
+                ("ablate.results.pairs", results.pairs),
+                ("ablate.results.finals", results.finals),
+                ("ablate.curves, 200 points", partial(results.curves, points=200)),
+            ):
+                _asked(name, partial(frame, study, db=db))
+
+
+def _asked(name: str, call: Callable[[], Any]) -> None:
+    took = best([timed(call) for _ in range(7)])
+    print(f"{name:42s} {took.wall * 1e3:9.2f} ms  {took.cpu * 1e3:9.2f} ms by CPU", flush=True)
 
 
 # -- others ----------------------------------------------------------------------------------------
@@ -373,7 +405,13 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where the databases are written; a temporary folder without it"
     )
+    parser.add_argument(
+        "--db", type=Path, help="only time the named queries and frames of this database"
+    )
     options = parser.parse_args()
+    if options.db:
+        ask(options.db)
+        return
     print(
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()}"
         f" CPUs, schema {schema.HEAD}"
@@ -384,6 +422,7 @@ def main() -> None:
         write(folder / "packs", options.runs, POINTS, PACK)
         raw_rate = write(folder / "short", options.runs, POINTS, 1)
         read(folder / "short" / "study0.db")
+        ask(folder / "short" / "study0.db")
         for module, measure in (("optuna", optuna_store), ("mlflow", mlflow_store)):
             if importlib.util.find_spec(module):
                 measure(folder, raw_rate)

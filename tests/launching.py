@@ -1,6 +1,4 @@
-"""What the tests of `ablate.launch` share: a small study, launchers in processes of their own, and
-looking into databases.
-"""
+"""What the tests of `ablate.launch` share: a small study, launchers as processes, databases."""
 
 from __future__ import annotations
 
@@ -12,15 +10,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from ablate import store, tune
-from ablate.launch import devices, launcher
+from ablate import store
+from ablate.launch import devices, packs
+from ablate.launch.local import LocalExecutor
 from ablate.plan import Plan, plan
 from ablate.study import Study, load
+from ablate.study_run import Outcome, run_study
 
 HERE = Path(__file__).parent
 
@@ -59,17 +59,25 @@ def small_plan(folder: Path, lrs: list[float], seeds: int = 1, steps: int = 6) -
     return dataclasses.replace(whole, cells=whole.cells[:1], contrasts=(), runs=runs)
 
 
-def launch(work: Plan | Study, path: Path, **options: object) -> tuple[launcher.Outcome, str]:
-    """Run a plan, or a study stage by stage, in this process, on the CPU; its outcome and what it
-    printed.
-    """
+def launch(
+    work: Plan | Study,
+    path: Path,
+    found: Sequence[devices.Device] = (),
+    console: Console | None = None,
+    fail_fast: bool = False,
+) -> tuple[Outcome, str]:
+    """Run a study in this process, on the CPU or the given devices; its outcome and output."""
     out = io.StringIO()
-    options = {"places": devices.find("cpu"), "console": Console(file=out, width=200), **options}
+    work = work if isinstance(work, Plan) else plan(work)
+    slots = packs.worker_slots(work, found or devices.find("cpu"))
     with store.open(str(path), create=True) as db:
-        if isinstance(work, Plan):
-            outcome = launcher.run(work, db, **options)
-        else:
-            outcome = tune.run_study(work, db, **{"fail_fast": False, **options})
+        outcome = run_study(
+            work,
+            db,
+            LocalExecutor(slots),
+            console=console or Console(file=out, width=200),
+            fail_fast=fail_fast,
+        )
     return outcome, out.getvalue()
 
 
@@ -144,7 +152,7 @@ def workers(launcher_pid: int) -> list[int]:
     return [
         pid
         for pid, parent, command in processes()
-        if parent == launcher_pid and "ablate.launch.worker" in command
+        if parent == launcher_pid and "--memory=" in command
     ]
 
 

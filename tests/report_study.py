@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from store_plans import claim_next
 
 from ablate import figures, sizes, store
 from ablate.config import RunConfig
@@ -87,7 +88,7 @@ def study(
     by_key = {planned.config.key: (planned.cell, planned.config.seed) for planned in plan.runs}
     levels = {cell.label: cell.levels for cell in plan.cells}
     with runs.Owner.here(db) as owner:
-        claims = runs.claim(db, study_id, owner, len(plan.runs))
+        claims = claim_next(db, study_id, owner, len(plan.runs))
         for claim in claims:
             cell, seed = by_key[claim.config.key]
             rate = {"lr": str(claim.config.lr)} if seed == TUNING_SEED else {}

@@ -15,6 +15,7 @@ from ablate import sizes, store
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.journal import Journal
+from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import Database, runs
 from ablate.store.ingest import ingest
@@ -131,10 +132,18 @@ def fresh(path: Path) -> Database:
     return store.open(str(path), create=True)
 
 
+def claim_next(db: Database, study_id: int, owner: runs.Owner, limit: int) -> list[runs.Claim]:
+    """Claim the next runs in the order of the plan, of those that may be tried (again)."""
+    while waiting := [run.run_id for run in runs.candidates(db, study_id, owner) if may_retry(run)]:
+        if claims := runs.claim(db, study_id, owner, waiting[:limit]):
+            return claims  # else another process was quicker
+    return []
+
+
 def do_all(db: Database, study_id: int, owner: runs.Owner, **how: Any) -> int:
     """Claim, train and ingest until nothing is left; the number of attempts."""
     done = 0
-    while claims := runs.claim(db, study_id, owner, 4):
+    while claims := claim_next(db, study_id, owner, 4):
         for claim in claims:
             train(claim, **how)
             ingest(db, claim.attempt_id)

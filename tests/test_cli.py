@@ -18,11 +18,12 @@ import typer
 from command import QUICKSTART, ROOT, Run, measure
 
 from ablate import sizes
-from ablate.cli import app, complete, planning
+from ablate.cli import app, complete
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation, Probe
 from ablate.plan import Cell, Plan, plan
+from ablate.plan.forecast import Forecast
 from ablate.study import load
 from ablate.study.values import FOLLOWS
 
@@ -82,7 +83,7 @@ def files(folder: Path) -> set[Path]:
         ),
         (
             ["new", "x", "--factor", "norm=pre,post", "--base", "norm=pre"],
-            ["norm stands both in --factor and in --base"],
+            ["norm is given both by --factor and by --base"],
         ),
         (["new", "x"], ["factors"]),
         (
@@ -165,9 +166,9 @@ def test_what_decides_and_analyses_is_not_loaded_before_a_worker_is_started(
     )
     code = (
         "import os, sys; sys.argv = ['ablate', 'run', 'a.toml', '--device', 'cpu']\nfrom ablate.cli"
-        " import main\nfrom ablate.launch import launcher\ndef worker(*_): print({'torch',"
+        " import main\nfrom ablate.launch import local\ndef worker(*_): print({'torch',"
         " 'pandas', 'scipy', 'optuna'} & {*sys.modules}, flush=True);"
-        " os._exit(0)\nlauncher.WorkerProcess = worker\nmain()"
+        " os._exit(0)\nlocal.WorkerProcess = worker\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=_path(), capture_output=True, text=True
@@ -302,7 +303,6 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
     ablate: Run, tmp_path: Path
 ) -> None:
     from ablate import store, tune
-    from ablate.store.register import register
 
     (tmp_path / "tuned.toml").write_text(TUNED)
     _, out, _ = ablate("plan", "tuned.toml")
@@ -321,21 +321,19 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
     given = load("tuned.toml")
     with store.open("a.db", create=True) as db:
         for _ in range(2):  # the ladder, then the rates around its middle
-            made = tune.advance(given, db, print)
-            register(db, made)
+            made = next(tune.stages(plan(given), db)).plan
             measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     assert "Next stage: nothing to train, then those at the rates found" in out, (
         "what is found is not stored by looking"
     )
     with store.open("a.db", create=True) as db:
-        tune.advance(given, db, print)
+        next(tune.stages(plan(given), db))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     assert "topology=serial: 0.00316" in out and "topology=no-attention-skip: 0.00316" in out
     assert "Next stage: 6 runs to compare\n" in out
     with store.open("a.db", create=True) as db:
-        made = tune.advance(given, db, print)
-        register(db, made)
+        made = next(tune.stages(plan(given), db)).plan
         measure(
             db,
             made.runs,
@@ -344,7 +342,7 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
                 + 0.006 * run.config.seed * (run.cell != "topology=serial")
             ),
         )
-        tune.advance(given, db, print)
+        next(tune.stages(plan(given), db))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     assert (
         "Next stage: 8 runs to compare\n" in out
@@ -613,13 +611,13 @@ def test_bash_completion(words: list[str], offered: list[str]) -> None:
 
 
 def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ablate.launch import speed
+    from ablate.launch import forecast
 
-    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    monkeypatch.setattr(forecast, "SECONDS", 0.05)
     code, out, _ = ablate("plan", QUICKSTART, "--size", "tiny", "--device", "cpu")
     assert code == 0
     assert "tokens/s" in out and "on cpu, as timed now" in out
-    assert "give one of them" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
+    assert "--flops" in ablate("plan", QUICKSTART, "--device", "cpu", "--flops", "1e9")[2]
 
 
 @pytest.mark.parametrize(
@@ -648,7 +646,7 @@ def test_the_time_of_a_run_has_its_evaluations(
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
         cell = Cell("a", {}, "", config, sizes.count(config), 1.0, held_out)
-        assert planning.Times({"a": 100.0}, 1, "").seconds(cell, evaluation) == pytest.approx(
+        assert Forecast({"a": 100.0}).seconds(cell, evaluation) == pytest.approx(
             (5120 + passes * read / 3) / 100
         )
 
@@ -656,15 +654,14 @@ def test_the_time_of_a_run_has_its_evaluations(
 def test_plan_names_a_cell_that_falls_off_a_cliff(
     ablate: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ablate.launch import speed
+    from ablate.launch import forecast
 
-    def measured(plan: Plan, device: object, done: object) -> speed.Speeds:
+    def measured(plan: Plan, slots: object, done: object) -> Forecast:
         speeds = {"parallel": 0.3e6, "double-skip": 0.8e6}
-        return speed.Speeds(
-            {cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}, 33.0
-        )
+        by_cell = {cell.label: speeds.get(cell.levels["topology"], 1e6) for cell in plan.cells}
+        return Forecast(by_cell, 1, 33.0, "cpu")
 
-    monkeypatch.setattr(speed, "measure", measured)
+    monkeypatch.setattr(forecast, "measure", measured)
     _, out, _ = ablate("plan", QUICKSTART, "--device", "cpu")
     assert "as timed now, after about 33 s of start" in out
     slow = [line for line in out.splitlines() if line.startswith("Slow")]
@@ -779,7 +776,7 @@ def test_db_check_of_a_cut_off_file_says_what_to_do(
     assert (
         "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
     )
-    assert "puts right" not in out
+    assert "db check --repair" not in out
     assert "The journals in cut.journals hold" in out
     Path("cut.db.before-0002-from-0001").write_bytes(whole)
     assert "copy cut.db.before-0002-from-0001 back" in ablate("db", "check", "--db", "cut.db")[1]

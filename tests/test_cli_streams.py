@@ -32,7 +32,7 @@ def python(*arguments: str, path: Path = HERE, **options: Any) -> subprocess.Com
     environment = {
         **os.environ,
         "PYTHONPATH": f"{path}:{ROOT}:{HERE}",
-        "ABLATE_ENGINE": "stub_engine",
+        "ABLATE_WORKER": "stub_worker",
     }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     options = {**pipes, "preexec_fn": heeds_ctrl_c, "timeout": 60, **options}

@@ -166,11 +166,11 @@ def test_the_driver_says_what_torch_says():
     ],  # 0.8 of 64 GiB hold 12 workers of 4 GiB
 )
 def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
-    seats = devices.seats(
+    shares = devices.shares(
         [devices.Device("cpu", 64 << 30, cores)], runs, n_shapes=9, run_bytes=(3 << 30) + 1
     )
-    assert [seat.threads for seat in seats] == expected
-    assert sum(seat.threads for seat in seats) <= cores
+    assert [share.threads for share in shares] == expected
+    assert sum(share.threads for share in shares) <= cores
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
 )
 def test_a_gpu_has_workers_that_compile_while_one_trains(shapes, cores, run_bytes, workers):
     gpus = [devices.Device(f"cuda:{k}", 80 << 30, cores) for k in range(2)]
-    seats = devices.seats(gpus, n_runs=25, n_shapes=shapes, run_bytes=run_bytes)
-    assert [seat.name for seat in seats] == ["cuda:0", "cuda:1"] * workers
-    assert {(seat.memory, seat.threads) for seat in seats} == {
+    shares = devices.shares(gpus, n_runs=25, n_shapes=shapes, run_bytes=run_bytes)
+    assert [share.name for share in shares] == ["cuda:0", "cuda:1"] * workers
+    assert {(share.memory, share.threads) for share in shares} == {
         ((80 << 30) // workers, cores // workers)
     }
 
@@ -213,4 +213,4 @@ def test_a_share_of_a_gpu_holds_the_whole_batch_of_the_run_that_it_was_made_for(
     )
     run_bytes = sizes.memory_bytes(config, 1)
     gpu = devices.Device("cuda:0", int(run_bytes / share), 16)
-    assert packs.size(config, devices.seats([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)
+    assert packs.size(config, devices.shares([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)

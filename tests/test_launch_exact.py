@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 
-from ablate.launch import launcher
+from ablate.launch import ingestor, pool
 
 STEPS = 300
 
@@ -19,11 +19,11 @@ STEPS = 300
 @pytest.fixture(autouse=True)
 def impatient(tmp_path, monkeypatch):
     """The engine with blocks and checkpoints at short intervals, which must change no number."""
-    monkeypatch.setenv("ABLATE_ENGINE", "impatient_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "impatient_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 def numbers(path: Path, key: str) -> list[tuple]:

@@ -15,8 +15,9 @@ import pytest
 from launching import HERE, Launcher, content, launch, rows, small_plan, workers
 
 from ablate.errors import AblateError
-from ablate.launch import launcher
+from ablate.launch import ingestor, local, pool
 from ablate.store.ingest import ingest_all
+from ablate.study_run import Outcome
 
 POINTS = 10
 RUNS, STEPS, SERIES = 6, 6, 2
@@ -26,19 +27,19 @@ TARGETS = ("launcher", "worker", "both")
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("STUB_DELAY", "0.01")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """(database content, seconds) of a study that nobody interrupted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_ENGINE", "stub_engine")
+        patch.setenv("ABLATE_WORKER", "stub_worker")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
         patch.setenv("STUB_DELAY", "0.01")
         folder = tmp_path_factory.mktemp("undisturbed")
@@ -68,7 +69,7 @@ def test_nothing_is_lost_or_doubled(tmp_path, undisturbed, point):
     kill_something(first, TARGETS[point % 3])
 
     outcome, _ = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": RUNS}, 0)
+    assert outcome == Outcome({"complete": RUNS}, 0)
     assert content(path) == wanted
     assert rows(path, "SELECT count(*) FROM metric") == [(RUNS * STEPS * SERIES,)]
     assert rows(path, "SELECT count(*) FROM attempt WHERE status = 'complete'") == [(RUNS,)]
@@ -96,10 +97,10 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
     """The launcher dies with lines in the journals that it has not read: the next one reads them
     instead of training again.
     """
-    monkeypatch.setattr(launcher, "INGEST", 1000.0)
+    monkeypatch.setattr(ingestor, "INGEST", 1000.0)
     monkeypatch.setenv("STUB_DELAY", "0")
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
-    monkeypatch.setattr(launcher.Launcher, "_listen", lambda self: time.sleep(60))
+    monkeypatch.setattr(local.LocalExecutor, "poll", lambda self, timeout: time.sleep(60))
     first = Launcher(plan, path)
     journals = path.with_name("a.journals")
     end = time.monotonic() + 20
@@ -109,7 +110,7 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
     first.kill(signal.SIGKILL)
     first.wait()
     monkeypatch.undo()
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
 
     assert launch(plan, path)[0].counts == {"complete": RUNS}
@@ -131,11 +132,11 @@ def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypat
             raise AblateError("database cannot grow: the disk is full")
         return ingest_all(db, attempt_ids)
 
-    monkeypatch.setattr(launcher, "ingest_all", full)
+    monkeypatch.setattr(ingestor, "ingest_all", full)
     with pytest.raises(AblateError, match="disk is full"):
         launch(plan, path)
     assert not workers(os.getpid())
     assert signal.getsignal(signal.SIGINT) is handler
-    monkeypatch.setattr(launcher, "ingest_all", ingest_all)
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": RUNS}, 0)
+    monkeypatch.setattr(ingestor, "ingest_all", ingest_all)
+    assert launch(plan, path)[0] == Outcome({"complete": RUNS}, 0)
     assert content(path) == undisturbed[0]

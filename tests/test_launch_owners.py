@@ -5,6 +5,7 @@ it was.
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import socket
 import time
@@ -16,7 +17,7 @@ from launching import HERE, Launcher, launch, rows, small_plan, wait_for, worker
 
 from ablate import store
 from ablate.journal import read
-from ablate.launch import launcher
+from ablate.launch import ingestor, pool
 from ablate.store.owners import Owner, mark_dead
 
 LEASE = 0.6
@@ -25,13 +26,14 @@ LEASE = 0.6
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Owner.here
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("STUB_DELAY", "0.02")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
-    monkeypatch.setattr(launcher, "BEAT", 0.1)
+    monkeypatch.setenv("STUB_HEARTBEAT", "0.1")
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
+    monkeypatch.setattr(pool, "CHECK", 0.1)
     monkeypatch.setattr(Owner, "here", lambda db: here(db, lease=LEASE))
 
 
@@ -70,23 +72,38 @@ def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[int], Launcher]
 ) -> None:
     far, path = elsewhere(1000), tmp_path / "a.db"
-    far.kill(signal.SIGSTOP)  # its host hangs; its worker goes on
     (worker,) = workers(far.pid)
+    far.kill(signal.SIGSTOP)  # its host hangs, and its worker
+    os.kill(worker, signal.SIGSTOP)
     monkeypatch.setenv("STUB_DELAY", "0")
     near = Launcher(small_plan(tmp_path, [1e-3], steps=1000), path)
     begun = time.monotonic()
     wait_for(lambda: len(rows(path, "SELECT 1 FROM attempt")) == 2)
     assert time.monotonic() - begun > LEASE
     assert near.wait() == 0
+    os.kill(worker, signal.SIGCONT)
     far.kill(signal.SIGCONT)  # and wakes up: the run is another's
     assert far.wait() == 0
     assert not Path(f"/proc/{worker}").exists()
     tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
     assert tries == [
-        ("dead", 1, f"its launcher on elsewhere gave no sign of life for {LEASE:g} s"),
+        ("dead", 1, f"its worker on elsewhere gave no sign of life for {LEASE:g} s"),
         ("complete", 0, None),
     ]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 1000,)]
+
+
+def test_a_worker_elsewhere_that_lives_keeps_its_run_though_its_launcher_hangs(
+    tmp_path: Path, elsewhere: Callable[[int], Launcher]
+) -> None:
+    """What it wrote to its end is read, and nothing is trained twice."""
+    far, path = elsewhere(150), tmp_path / "a.db"
+    far.kill(signal.SIGSTOP)
+    assert launch(small_plan(tmp_path, [1e-3], steps=150), path)[0].counts == {"complete": 1}
+    far.kill(signal.SIGCONT)
+    assert far.wait() == 0
+    assert rows(path, "SELECT n, status FROM attempt") == [(1, "complete")]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 150,)]
 
 
 def test_a_clock_that_runs_backwards_delays_no_take_over(

@@ -8,7 +8,7 @@ from ablate import sizes
 from ablate.config import RunConfig
 from ablate.launch import packs
 from ablate.launch.devices import Device
-from ablate.store.runs import RETRIES
+from ablate.launch.scheduler import RETRIES
 
 SMALL = RunConfig(
     n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192
@@ -65,9 +65,9 @@ def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idl
 def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
     monkeypatch.setattr(packs, "capacity", lambda config, device: 10)
     tries = [(10, 0, False), (3, 0, False), (1, 2, True), (1, 2, True)]  # of 32 sequences
-    assert [packs.size(SMALL, H100, k) for k in range(4)] == tries
+    assert [packs.size(SMALL, H100, k, last=k >= RETRIES - 1) for k in range(4)] == tries
     monkeypatch.setattr(packs, "capacity", lambda config, device: 1)
-    assert [packs.size(SMALL, H100, k) for k in range(RETRIES)] == [
+    assert [packs.size(SMALL, H100, k, last=k >= RETRIES - 1) for k in range(RETRIES)] == [
         (1, 0, False),
         (1, 8, False),
         (1, 2, True),
@@ -90,8 +90,5 @@ def test_a_run_that_would_not_fit_begins_smaller(share, expected):
     """
     whole = sizes.memory_bytes(LARGE) / packs.MEMORY_SHARE
     assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), 0) == expected
-    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), RETRIES - 1) == (
-        1,
-        2,
-        True,
-    )
+    device = Device("cuda:0", int(share * whole) + 1, 8)
+    assert packs.size(LARGE, device, RETRIES - 1, last=True) == (1, 2, True)

@@ -16,7 +16,7 @@ from launching import HERE, Launcher, content, rows, small_plan, wait_for
 
 import ablate
 from ablate import report, store
-from ablate.launch import launcher
+from ablate.launch import ingestor, pool
 from ablate.store import query
 
 RUNS, STEPS, SERIES = 8, 20, 2
@@ -24,11 +24,11 @@ RUNS, STEPS, SERIES = 8, 20, 2
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 def look(path: Path) -> int:

@@ -8,37 +8,38 @@ import io
 import os
 import re
 import signal
-import threading
 import time
 from pathlib import Path
 
 import pytest
-import stub_engine
+import stub_worker
 from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
-from ablate.launch import launcher
+from ablate.launch import ingestor, pool
 from ablate.plan import plan as make
 from ablate.store import status
 from ablate.study import load
+from ablate.study_run import Outcome
 
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 def attempts(path: Path, lr: float) -> list[tuple]:
     """(status, error) of the attempts of the runs with this learning rate, in order."""
     return rows(
         path,
-        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id WHERE run.lr = ?"
+        "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id"
+        " WHERE run.fields ->> 'lr' = ?"
         " ORDER BY n",
         lr,
     )
@@ -46,11 +47,11 @@ def attempts(path: Path, lr: float) -> list[tuple]:
 
 def test_a_study_runs_through_and_again_does_nothing(tmp_path):
     plan, path = (
-        small_plan(tmp_path, [1e-3, 2e-3, stub_engine.DIVERGES], seeds=2),
+        small_plan(tmp_path, [1e-3, 2e-3, stub_worker.DIVERGES], seeds=2),
         tmp_path / "a.db",
     )
     outcome, output = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": 4, "diverged": 2}, 0)
+    assert outcome == Outcome({"complete": 4, "diverged": 2}, 0)
     for planned in plan.runs:
         for series in ("train_loss", "lr"):
             curve = rows(
@@ -61,7 +62,7 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
                 series,
             )
             assert curve == [
-                (step, stub_engine.value(planned.config, series, step)) for step in range(1, 7)
+                (step, stub_worker.value(planned.config, series, step)) for step in range(1, 7)
             ]
     assert rows(path, "SELECT count(*) FROM metric") == [(6 * 2 * 6,)]
     assert len(rows(path, "SELECT DISTINCT versions, host, device, threads FROM attempt")) == 1
@@ -75,31 +76,11 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
     assert rows(path, "SELECT count(*) FROM attempt") == before == [(6,)]
 
 
-def test_what_is_to_be_done_meanwhile_is_done_once_and_keeps_nobody(tmp_path):
-    """Neither while runs are at work nor at the end, when a Ctrl-C would have to wait for it
-    too.
-    """
-    plan, path, free = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db", threading.Event()
-    done: list[int] = []
-
-    def meanwhile() -> None:
-        free.wait(60)
-        done.append(threading.get_ident())
-
-    assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
-    assert not done
-    free.set()
-    wait_for(lambda: done)
-    assert done[0] != threading.get_ident()
-    assert launch(plan, path, meanwhile=meanwhile)[0].counts == {"complete": 2}
-    assert len(done) == 1, "no worker was started"
-
-
 def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
-    plan, path = small_plan(tmp_path, [1e-3, stub_engine.RAISES, 2e-3]), tmp_path / "a.db"
+    plan, path = small_plan(tmp_path, [1e-3, stub_worker.RAISES, 2e-3]), tmp_path / "a.db"
     outcome, output = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
-    ((how, error),) = attempts(path, stub_engine.RAISES)
+    assert outcome == Outcome({"complete": 2, "failed": 1}, 1)
+    ((how, error),) = attempts(path, stub_worker.RAISES)
     assert (
         how == "failed"
         and "Traceback" in error
@@ -108,7 +89,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub was told to fail", output)
 
     assert launch(plan, path)[0].exit_code == 1
-    assert [how for how, _ in attempts(path, stub_engine.RAISES)] == [
+    assert [how for how, _ in attempts(path, stub_worker.RAISES)] == [
         "failed",
         "failed",
     ], "run again, it has one more try"
@@ -116,62 +97,62 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
 
 
 def test_fail_fast_stops_at_the_first_failure(tmp_path):
-    plan, path = small_plan(tmp_path, [stub_engine.RAISES, 1e-3, 2e-3], seeds=2), tmp_path / "a.db"
+    plan, path = small_plan(tmp_path, [stub_worker.RAISES, 1e-3, 2e-3], seeds=2), tmp_path / "a.db"
     outcome, _ = launch(plan, path, fail_fast=True)
-    assert outcome == launcher.Outcome({"failed": 1, "planned": 5}, 1)
+    assert outcome == Outcome({"failed": 1, "planned": 5}, 1)
 
 
 def test_fail_fast_gives_a_run_whose_worker_died_its_further_tries(tmp_path):
     plan, path = (
-        small_plan(tmp_path, [stub_engine.DIES_ONCE, stub_engine.DIES, 1e-3], seeds=1),
+        small_plan(tmp_path, [stub_worker.DIES_ONCE, stub_worker.DIES, 1e-3], seeds=1),
         tmp_path / "a.db",
     )
     outcome, _ = launch(plan, path, fail_fast=True)
-    assert outcome == launcher.Outcome({"complete": 2, "failed": 1}, 1)
-    assert [how for how, _ in attempts(path, stub_engine.DIES)] == ["dead"] * 3
+    assert outcome == Outcome({"complete": 2, "failed": 1}, 1)
+    assert [how for how, _ in attempts(path, stub_worker.DIES)] == ["dead"] * 3
 
 
-@pytest.mark.parametrize("lr", [stub_engine.DIES, stub_engine.BREAKS_DEVICE])
+@pytest.mark.parametrize("lr", [stub_worker.DIES, stub_worker.BREAKS_DEVICE])
 def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     plan, path = small_plan(tmp_path, [1e-3, lr, 2e-3]), tmp_path / "a.db"
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2, "failed": 1}, 1)
+    assert launch(plan, path)[0] == Outcome({"complete": 2, "failed": 1}, 1)
     assert rows(
         path,
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON"
-        " run.id = run_id WHERE run.lr = ? AND name = 'lr'",
+        " run.id = run_id WHERE run.fields ->> 'lr' = ? AND name = 'lr'",
         lr,
-    ) == [("lr", step, stub_engine.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
+    ) == [("lr", step, stub_worker.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
         "what it wrote before it died stays, once"
     )
     tries = attempts(path, lr)
     assert [how for how, _ in tries] == ["dead"] * 3
     why = (
-        "killed by SIGKILL" if lr == stub_engine.DIES else "RuntimeError: the stub's device is lost"
+        "killed by SIGKILL" if lr == stub_worker.DIES else "RuntimeError: the stub's device is lost"
     )
     assert all(error.startswith("the worker died") and why in error for _, error in tries)
-    assert rows(path, "SELECT run.status FROM run WHERE lr = ?", lr) == [("failed",)]
+    assert rows(path, "SELECT run.status FROM run WHERE fields ->> 'lr' = ?", lr) == [("failed",)]
 
 
 def test_a_run_whose_worker_dies_once_succeeds(tmp_path):
-    plan, path = small_plan(tmp_path, [stub_engine.DIES_ONCE, 1e-3]), tmp_path / "a.db"
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
-    assert [how for how, _ in attempts(path, stub_engine.DIES_ONCE)] == ["dead", "complete"]
+    plan, path = small_plan(tmp_path, [stub_worker.DIES_ONCE, 1e-3]), tmp_path / "a.db"
+    assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
+    assert [how for how, _ in attempts(path, stub_worker.DIES_ONCE)] == ["dead", "complete"]
     assert rows(
         path,
         "SELECT count(*), count(DISTINCT step) FROM metric JOIN run ON run.id = run_id WHERE"
-        " lr = ?",
-        stub_engine.DIES_ONCE,
+        " fields ->> 'lr' = ?",
+        stub_worker.DIES_ONCE,
     ) == [(12, 6)]
 
 
 def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
-    plan, path = small_plan(tmp_path, [stub_engine.RUNS_OUT_OF_MEMORY, 1e-3]), tmp_path / "a.db"
+    plan, path = small_plan(tmp_path, [stub_worker.RUNS_OUT_OF_MEMORY, 1e-3]), tmp_path / "a.db"
     outcome, output = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": 1, "oom": 1}, 1)
+    assert outcome == Outcome({"complete": 1, "oom": 1}, 1)
     assert all(int(done) <= 2 for done in re.findall(r"stub (\d+)/2:", output)), (
         "a run that is tried again is not done twice"
     )
-    tries = attempts(path, stub_engine.RUNS_OUT_OF_MEMORY)
+    tries = attempts(path, stub_worker.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
     again = re.findall(r"stub: lr=0.51, seed 0 is tried again with (.*)", output)
     last = "1 of 8 sequences in memory at once, and blocks computed again in the backward pass"
@@ -182,10 +163,10 @@ def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
 
 
 def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
-    plan, path = small_plan(tmp_path, [stub_engine.PACK_TOO_LARGE], seeds=5), tmp_path / "a.db"
+    plan, path = small_plan(tmp_path, [stub_worker.PACK_TOO_LARGE], seeds=5), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 5)
     outcome, output = launch(plan, path)
-    assert outcome == launcher.Outcome({"complete": 5}, 0)
+    assert outcome == Outcome({"complete": 5}, 0)
     assert output.count("is tried again with 2 runs at a time") == 2
     sizes = rows(
         path,
@@ -198,7 +179,7 @@ def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
 def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, monkeypatch):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=3), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 4)
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
+    assert launch(plan, path)[0] == Outcome({"complete": 6}, 0)
     assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
 
 
@@ -206,24 +187,28 @@ def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_
     tmp_path, monkeypatch
 ):
     (tmp_path / "spoils.py").write_text(
-        "from stub_engine import *\nimport stub_engine\n"
-        "def train(configs, *a, emit, **k):\n"
-        "    stub_engine.train(configs[:1], *a, emit=emit[:1], **k)\n    emit[1]('surprise')\n"
+        "from dataclasses import replace\nfrom stub_worker import *\n"
+        "class Spoils(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        first = replace(context, emit=context.emit[:1])\n"
+        "        super().train(replace(job, runs=job.runs[:1]), first)\n"
+        "        context.emit[1]('surprise')\n"
+        "main(Spoils)\n"
     )
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
     monkeypatch.setattr(
-        launcher, "INGEST", 1000.0
+        ingestor, "INGEST", 1000.0
     )  # the journals of both are read when both are written
     with (
         monkeypatch.context() as patch,
         pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"),
     ):
-        patch.setenv("ABLATE_ENGINE", "spoils")
+        patch.setenv("ABLATE_WORKER", "spoils")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
         launch(plan, path, console=Console(file=out, width=200))
     assert "stub 1/2: lr=0.001, seed 0 complete, held-out loss 0." in out.getvalue()
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
     (_, first), (dead, why), (_, second) = rows(
         path, "SELECT status, error FROM attempt ORDER BY id"
     )
@@ -240,7 +225,7 @@ def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
     assert first.wait() == 130
     monkeypatch.setenv("STUB_DELAY", "0")
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 6}, 0)
+    assert launch(plan, path)[0] == Outcome({"complete": 6}, 0)
     again = rows(
         path,
         "SELECT pack_size, resumed_step > 0 FROM attempt WHERE status = 'complete' ORDER BY id",
@@ -277,10 +262,13 @@ def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(
 
 def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     (tmp_path / "deaf.py").write_text(
-        "import time\nfrom stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start',"
-        " step=0)\n    time.sleep(60)\n"
+        "import time\nfrom stub_worker import *\n"
+        "class Deaf(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        context.emit[0]('start', step=0)\n        time.sleep(60)\n"
+        "main(Deaf)\n"
     )
-    monkeypatch.setenv("ABLATE_ENGINE", "deaf")
+    monkeypatch.setenv("ABLATE_WORKER", "deaf")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
     first = Launcher(plan, path)
@@ -288,7 +276,7 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     (worker,) = workers(first.pid)
     first.kill(signal.SIGINT)
     wait_for(lambda: "once more to kill" in first.output.read_text())
-    time.sleep(1.5 * launcher.ECHO)
+    time.sleep(1.5 * pool.ECHO)
     first.kill(signal.SIGINT)
     assert first.wait(3) == 130
     assert not Path(f"/proc/{worker}").exists()
@@ -306,7 +294,7 @@ def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
     first = Launcher(plan, path)
     wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
     first.kill(signal.SIGTERM)
-    time.sleep(launcher.ECHO / 100)
+    time.sleep(pool.ECHO / 100)
     first.kill(signal.SIGTERM)
     assert first.wait() == 143
     assert rows(path, "SELECT kind FROM artifact") == [("checkpoint",)]
@@ -395,13 +383,16 @@ def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
 
 def test_a_worker_is_free_when_it_says_so_not_when_its_journal_ends(tmp_path, monkeypatch):
     (tmp_path / "tidy.py").write_text(
-        "import time\nfrom stub_engine import *\nimport stub_engine\n"
-        "def train(*a, **k):\n    stub_engine.train(*a, **k)\n    time.sleep(0.3)\n"
+        "import time\nfrom stub_worker import *\n"
+        "class Tidy(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        super().train(job, context)\n        time.sleep(0.3)\n"
+        "main(Tidy)\n"
     )
-    monkeypatch.setenv("ABLATE_ENGINE", "tidy")
+    monkeypatch.setenv("ABLATE_WORKER", "tidy")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
-    assert launch(plan, path)[0] == launcher.Outcome({"complete": 2}, 0)
+    assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
 
 
@@ -429,7 +420,7 @@ def test_studies_share_runs(tmp_path):
 
 def test_no_worker_starts(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("raise OSError('libcuda is not what it was')\n")
-    monkeypatch.setenv("ABLATE_ENGINE", "broken")
+    monkeypatch.setenv("ABLATE_WORKER", "broken")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
     with pytest.raises(

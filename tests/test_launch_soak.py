@@ -43,11 +43,11 @@ class Command:
     """`ablate run` in a process group of its own, with two workers of one thread each."""
 
     def __init__(
-        self, study: Path, path: Path, engine: str, start: Sequence[str] = ("-m", "ablate")
+        self, study: Path, path: Path, worker: str, start: Sequence[str] = ("-m", "ablate")
     ):
         environment = {
             "PYTHONPATH": f"{HERE.parent}:{HERE}",
-            "ABLATE_ENGINE": engine,
+            "ABLATE_WORKER": worker,
             "OMP_NUM_THREADS": "2",
         }
         with (path.parent / "log").open("ab") as log:
@@ -84,7 +84,7 @@ def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
     study.write_text(STUDY.format(lrs=LRS, seeds=SEEDS, tokens=64 * STEPS))
     begun = time.monotonic()
     assert (
-        Command(study, tmp_path / "undisturbed.db", "ablate.launch.engine").process.wait(600) == 0
+        Command(study, tmp_path / "undisturbed.db", "ablate.launch.worker").process.wait(600) == 0
     )
     wanted = timeless(content(tmp_path / "undisturbed.db"))
     assert len(wanted["run"]) == len(LRS) * SEEDS
@@ -128,7 +128,7 @@ def test_kills_of_runs_that_train_together(tmp_path: Path) -> None:
     """
     study, alone, path = tmp_path / "stub.toml", tmp_path / "alone.db", tmp_path / "packed.db"
     study.write_text(STUDY.format(lrs=LRS[:2], seeds=5, tokens=64 * 200))
-    assert Command(study, alone, "ablate.launch.engine").process.wait(600) == 0
+    assert Command(study, alone, "ablate.launch.worker").process.wait(600) == 0
     kills = killed_until_complete(study, path, random.Random(1), 20, ("-c", PACKED))
     packs = rows(
         path, "SELECT pack_size, count(*), sum(resumed_step > 0) FROM attempt GROUP BY pack_size"
@@ -162,14 +162,14 @@ def killed_until_complete(
     killed.
     """
     kills = collections.Counter[str]()
-    run = Command(study, path, "impatient_engine", start)
+    run = Command(study, path, "impatient_worker", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
             assert code in (
                 -signal.SIGKILL,
                 1,
             ), code  # 1: a run whose worker was killed three times
-            run = Command(study, path, "impatient_engine", start)
+            run = Command(study, path, "impatient_worker", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:
             target = chance.choice(TARGETS)

@@ -7,12 +7,13 @@ import os
 import pytest
 from command import Run
 from launching import rows, small_plan
+from store_plans import claim_next
 
 from ablate import store
 from ablate.journal import Journal
 from ablate.store import status
 from ablate.store.ingest import ingest
-from ablate.store.runs import Owner, claim, register
+from ablate.store.runs import Owner, register
 
 
 def test_a_run_at_work_and_then_dead(tmp_path, ablate: Run):
@@ -20,7 +21,7 @@ def test_a_run_at_work_and_then_dead(tmp_path, ablate: Run):
     with store.open(str(path), create=True) as db:
         study_id = register(db, plan)
         with Owner.here(db) as owner:
-            (claimed,) = claim(db, study_id, owner, 1)
+            (claimed,) = claim_next(db, study_id, owner, 1)
             (before,) = status.studies(db)
             assert [(run.step, run.dead, run.seconds_left) for run in before.working] == [
                 (0, False, None)
@@ -67,7 +68,7 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=100), tmp_path / "a.db"
     with store.open(str(path), create=True) as db, Owner.here(db) as owner:
         study_id = register(db, plan)
-        first, second = claim(db, study_id, owner, 2)
+        first, second = claim_next(db, study_id, owner, 2)
         db.checkpoints.mkdir()
         files = [db.checkpoints / name for name in ("old.pt", "new.pt", "gone.pt")]
         for claimed in (first, second):

@@ -12,43 +12,35 @@ import time
 from pathlib import Path
 
 import pytest
-import stub_engine
+import stub_worker
 
 from ablate import journal
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
+from ablate.kinds import Job
+from ablate.kinds.transformer import run_of
+from ablate.launch.messages import encode
 from ablate.launch.worker import NO_ROOM
 
 HERE = Path(__file__).parent
 
 
+ARGUMENTS = ["--device=cpu", "--threads=1", "--memory=1"]
+
+
 @pytest.fixture
 def worker(tmp_path):
-    """Starts workers with the stub engine; whatever still lives at the end of a test is killed."""
+    """Starts stub workers; any that still lives at the end of a test is killed."""
     started = []
 
-    def start(**environment: str) -> subprocess.Popen:
+    def start(module: str = "stub_worker", **environment: str) -> subprocess.Popen:
+        path = f"{HERE.parent}:{HERE}:{tmp_path}"
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ablate.launch.worker",
-                "--device",
-                "cpu",
-                "--threads",
-                "1",
-                "--memory",
-                "1",
-            ],
+            [sys.executable, "-m", module, *ARGUMENTS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "stderr").open("ab"),
-            env={
-                **os.environ,
-                "ABLATE_ENGINE": "stub_engine",
-                "PYTHONPATH": f"{HERE.parent}:{HERE}",
-                **environment,
-            },
+            env={**os.environ, "PYTHONPATH": path, **environment},
         )
         started.append(process)
         return process
@@ -65,20 +57,9 @@ def send(
     process: subprocess.Popen, number: int, folder: Path, *configs: RunConfig, resume: bool = False
 ) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
-    job = {
-        "job": number,
-        "runs": [
-            {"config": c.model_dump(mode="json"), "journal": str(j)}
-            for c, j in zip(configs, journals, strict=True)
-        ],
-        "evaluation": Evaluation().model_dump(mode="json"),
-        "sources": {},
-        "checkpoint": str(folder / "checkpoint"),
-        "resume": resume,
-        "micro_batch": 0,
-        "recompute": False,
-    }
-    process.stdin.write(json.dumps(job).encode() + b"\n")
+    runs = tuple(map(run_of, configs))
+    job = Job(runs, Evaluation(), checkpoint=folder / "checkpoint", resume=resume)
+    process.stdin.write(encode(number, job, journals))
     process.stdin.flush()
     return journals
 
@@ -125,14 +106,14 @@ def test_a_job_of_two_runs_is_journaled_with_its_provenance(worker, tmp_path):
         assert end["status"] == "complete"
         losses = [x for event in events(path, "metrics") for x in event["series"]["train_loss"]]
         assert losses == [
-            stub_engine.value(RunConfig(steps=5, seed=seed), "train_loss", step)
+            stub_worker.value(RunConfig(steps=5, seed=seed), "train_loss", step)
             for step in range(1, 6)
         ]
 
 
-def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path):
+def test_the_worker_stays_and_a_failing_run_costs_only_itself(worker, tmp_path):
     process = worker()
-    (failing,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RAISES))
+    (failing,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RAISES))
     (good,) = send(process, 2, tmp_path, RunConfig(steps=5))
     assert [done(process), done(process)] == [1, 2]
     (end,) = events(failing, "end")
@@ -148,7 +129,7 @@ def test_the_worker_is_warm_and_a_failing_run_costs_only_itself(worker, tmp_path
 
 def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
     process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.RUNS_OUT_OF_MEMORY))
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RUNS_OUT_OF_MEMORY))
     assert done(process) is None and process.wait(10) == 0
     (end,) = events(path, "end")
     assert (
@@ -158,7 +139,7 @@ def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
 
 def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
     process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_engine.BREAKS_DEVICE))
+    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.BREAKS_DEVICE))
     assert done(process) is None and process.wait(10) == 1
     assert (
         not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
@@ -168,22 +149,29 @@ def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worke
 def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
     """The journal has room; torch says of the disk what it likes."""
     (tmp_path / "crammed.py").write_text(
-        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n   "
-        " try: open('/dev/full', 'wb', buffering=0).write(b'x')\n    except OSError: raise"
-        " RuntimeError('unexpected pos')\n"
+        "from stub_worker import *\n"
+        "class Crammed(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        context.emit[0]('start', step=0)\n"
+        "        try: open('/dev/full', 'wb', buffering=0).write(b'x')\n"
+        "        except OSError: raise RuntimeError('unexpected pos')\n"
+        "main(Crammed)\n"
     )
-    process = worker(ABLATE_ENGINE="crammed", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
+    process = worker("crammed")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     assert done(process) is None and process.wait(10) == NO_ROOM
     assert events(path, "start") and not events(path, "end")
     assert (tmp_path / "stderr").read_text().endswith("No space left on device\n")
 
 
-def test_an_engine_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path, monkeypatch):
+def test_a_trainer_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path):
     (tmp_path / "forgetful.py").write_text(
-        "from stub_engine import *\ndef train(*a, emit, **k):\n    emit[0]('start', step=0)\n"
+        "from stub_worker import *\n"
+        "class Forgetful(Stub):\n"
+        "    def train(self, job, context): context.emit[0]('start', step=0)\n"
+        "main(Forgetful)\n"
     )
-    process = worker(ABLATE_ENGINE="forgetful", PYTHONPATH=f"{HERE.parent}:{HERE}:{tmp_path}")
+    process = worker("forgetful")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     assert done(process) == 1
     assert "before every run had ended" in events(path, "end")[0]["error"]
@@ -211,27 +199,17 @@ def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
     )
 
 
-def test_an_engine_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
+def test_a_trainer_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
     (tmp_path / "deaf.py").write_text(
-        "import time\nfrom stub_engine import *\ndef train(*a, **k): time.sleep(1000)\n"
+        "import time\nfrom stub_worker import *\n"
+        "class Deaf(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        context.emit[0]('start', step=0)\n        time.sleep(1000)\n"
+        "worker.GRACE = 0.2\nmain(Deaf)\n"
     )
-    (tmp_path / "hasty.py").write_text(
-        "from ablate.launch import worker\nworker.GRACE = 0.2\nworker.main()\n"
-    )
-    environment = {**os.environ, "ABLATE_ENGINE": "deaf", "PYTHONPATH": f"{HERE.parent}:{HERE}"}
-    command = [
-        sys.executable,
-        str(tmp_path / "hasty.py"),
-        "--device",
-        "cpu",
-        "--threads",
-        "1",
-        "--memory",
-        "1",
-    ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    process = worker("deaf")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
-    wait_for(lambda: journal.alive(path))
+    wait_for(lambda: events(path, "start"))
     process.stdin.close()
     assert process.wait(5) == 1
 
@@ -266,11 +244,34 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
 
 def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker, tmp_path):
     begun = tmp_path / "begun"
-    (tmp_path / "slow_engine.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
+    (tmp_path / "slow_worker.py").write_text(
+        "import pathlib, time\nfrom stub_worker import *\n"
+        f"def slow():\n    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(600)\n"
+        "main(slow)\n"
     )
-    process = worker(ABLATE_ENGINE="slow_engine", PYTHONPATH=f"{HERE.parent}:{tmp_path}")
+    process = worker("slow_worker")
     send(process, 1, tmp_path, RunConfig())
     wait_for(begun.exists)
     process.stdin.close()
     assert process.wait(60) == 0
+
+
+def test_heartbeats_come_while_a_run_trains_and_end_with_it(worker, tmp_path):
+    """Before `start` too, as while a run is compiled; each line is whole."""
+    (tmp_path / "slow_start.py").write_text(
+        "import time\nfrom stub_worker import *\n"
+        "class Slow(Stub):\n"
+        "    def train(self, job, context):\n"
+        "        time.sleep(0.5)\n        super().train(job, context)\n"
+        "main(Slow)\n"
+    )
+    process = worker("slow_start", STUB_HEARTBEAT="0.01", STUB_DELAY="0.005")
+    journals = send(process, 1, tmp_path, RunConfig(steps=60, seed=1), RunConfig(steps=60, seed=2))
+    assert done(process) == 1
+    time.sleep(0.1)
+    for path in journals:
+        names = [event["event"] for event in journal.read(path)[0]]
+        beats = [event["n"] for event in events(path, "heartbeat")]
+        assert beats == list(range(1, len(beats) + 1))
+        begun = names.index("start")
+        assert begun > 10 and names.count("heartbeat") > begun + 5 and names[-1] == "end"

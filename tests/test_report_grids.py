@@ -13,8 +13,8 @@ from report_study import Outcome, study
 from statsmodels.stats.multitest import multipletests
 
 from ablate.report import grids
+from ablate.report.data import ReportData, gather
 from ablate.report.document import Table, exported
-from ablate.report.material import Material, gather
 
 PARTS = {
     "topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")},
@@ -32,7 +32,7 @@ def outcome(levels: dict[str, str], seed: int) -> Outcome:
     return Outcome(loss(levels["topology"], levels["norm"], seed))
 
 
-def material(folder: Path, outcome=outcome, factors=PARTS, **options: object) -> Material:  # type: ignore[no-untyped-def]
+def material(folder: Path, outcome=outcome, factors=PARTS, **options: object) -> ReportData:  # type: ignore[no-untyped-def]
     folder.mkdir(exist_ok=True)
     return gather(study(folder, factors, outcome, **options), "topology")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ablate.report.pictures import lacking
+from ablate.report.plots import lacking
 
 
 def test_a_figure_says_where_an_arm_is_not_defined() -> None:

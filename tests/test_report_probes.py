@@ -11,9 +11,9 @@ from report_study import Outcome, study
 
 from ablate import report
 from ablate.report import probes
+from ablate.report.data import gather
 from ablate.report.document import exported
-from ablate.report.gallery import Gallery
-from ablate.report.material import gather
+from ablate.report.figure_set import FigureSet
 from ablate.store import Database
 from ablate.store import query as queries
 
@@ -79,7 +79,7 @@ def test_the_section_is_named_by_what_it_holds(
         seeds=2,
         base={"objective": objective},
     )
-    monkeypatch.setattr(Gallery, "draw", lambda gallery: None)
+    monkeypatch.setattr(FigureSet, "draw", lambda figure_set: None)
     gathered = report.gather(db, "topology")
     assert [one.title for one in report._sections(gathered, tmp_path) if one.id == "grids"] == [
         title
@@ -89,19 +89,22 @@ def test_the_section_is_named_by_what_it_holds(
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("era_accuracy", "rests on era accuracy of a linear probe, which favours no masking ratio"),
+        (
+            "era_accuracy",
+            "is based on era accuracy of a linear probe, which favours no masking ratio",
+        ),
         (
             "probe_loss@0.4",
             (
-                "rests on masked loss at ratio 0.4, of the same hidden tokens in every arm, which"
-                " favours arms"
+                "is based on masked loss at ratio 0.4, of the same hidden tokens in every arm,"
+                " which favours arms"
             ),
         ),
-        ("loss", "rests on held-out loss at the ratio of training"),
+        ("loss", "is based on held-out loss at the ratio of training"),
     ],
 )
 def test_the_answer_says_what_it_rests_on(tmp_path: Path, metric: str, words: str) -> None:
     answer = report.answer(report.gather(masked(tmp_path / "a", metric), "topology"))
     assert f"Masked models: the answer {words}" in answer
     assert ("A guess is right in 25%" in answer) is (metric == "era_accuracy")
-    assert "masked losses at the probe ratios 0.15, 0.4 and 0.8 stand beside it." in answer
+    assert "masked losses at the probe ratios 0.15, 0.4 and 0.8" in answer

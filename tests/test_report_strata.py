@@ -10,8 +10,8 @@ from report_study import Outcome, study, svg_only  # noqa: F401
 from scipy import stats
 
 from ablate import report
-from ablate.report import contexts
-from ablate.report.words import decimals, ends, signed
+from ablate.report import lengths
+from ablate.report.labels import decimals, ends, signed
 
 WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
 DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
@@ -43,7 +43,7 @@ RISES = {
 }
 
 
-def lengths(position: str, seed: int) -> list[tuple[str, float, float]]:
+def losses_at_lengths(position: str, seed: int) -> list[tuple[str, float, float]]:
     start = 1.0 + 0.3 * seed
     longer = (
         {2.0: RISES[position][seed] / 2, 4.0: RISES[position][seed]} if position in RISES else {}
@@ -56,7 +56,7 @@ def lengths(position: str, seed: int) -> list[tuple[str, float, float]]:
 
 def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
-        return Outcome(2.0, finals=lengths(levels["position"], seed))
+        return Outcome(2.0, finals=losses_at_lengths(levels["position"], seed))
 
     positions = {"position": {name: {"position": name} for name in (*RISES, "learned")}}
     db = study(
@@ -76,7 +76,7 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
     assert text.count("for t5, over 2 of 3 seeds") == 2 and "for none" not in text
     assert (
         text.count("; not defined for learned.") == 2
-        and "At n_layer=2, with 4 times the context of training" in text
+        and "At n_layer=2, with 4 times the training context" in text
     )
 
 
@@ -85,4 +85,4 @@ def test_without_the_context_of_training_no_change_is_told(tmp_path: Path) -> No
     db = study(
         tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2
     )
-    assert contexts.sentences(report.gather(db, "topology").material) == []
+    assert lengths.sentences(report.gather(db, "topology").data) == []

@@ -14,7 +14,7 @@ from report_study import NAN, Outcome, study
 import ablate
 from ablate import results
 from ablate.errors import AblateError
-from ablate.store import Database
+from ablate.store import Database, rows
 
 TOPOLOGY = {"topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")}}
 DEPTHS = {**TOPOLOGY, "n_layer": {"4": {"n_layer": 4}, "12": {"n_layer": 12}}}
@@ -192,7 +192,7 @@ def test_an_unfinished_study_has_typed_frames(tmp_path: Path) -> None:
 
 def test_nothing_can_be_written_through_a_reader(db: Database) -> None:
     with pytest.raises(Exception, match=r"readonly|read-only"):
-        results.query(db, "DELETE FROM run")
+        rows._select(db, "DELETE FROM run")
 
 
 def test_an_unknown_study_names_the_nearest(db: Database) -> None:

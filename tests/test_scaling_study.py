@@ -232,7 +232,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     first = gathered.lead[0]  # the answer to the study's question comes before any other
     assert first.startswith(
-        "parallel is not told to differ in its exponents, and differs in loss. Differences from"
+        "parallel differs in loss, but not significantly in its exponents. Differences from"
         " serial: α "
     )
     assert first in report.answer(gathered)
@@ -243,7 +243,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
         "Fitted without the largest size",
         "Differences of its exponents from serial's: α ",
         "at the points that both have",
-        "offset: the loss differs, the exponents are not told apart",
+        "offset: the loss differs, the exponents do not differ significantly",
         "By isoFLOP minima a =",
         "all parameters",
         "FLOPs of training without the head's",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_plans import do_all, execute, fresh, names, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train
 
 from ablate import store
 from ablate.journal import Journal
@@ -37,7 +37,7 @@ def test_a_journal_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
     with fresh(tmp_path / "x.db") as db:
         study_id = runs.register(db, plan_of())
         with runs.Owner.here(db) as owner:
-            (claim,) = runs.claim(db, study_id, owner, 1)
+            (claim,) = claim_next(db, study_id, owner, 1)
         execute(db.path, "DELETE FROM attempt")
         execute(db.path, "UPDATE run SET status = 'planned'")
         train(claim, status=None)

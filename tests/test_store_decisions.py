@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_plans import execute, fresh, plan_of, rows, train
+from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
@@ -65,7 +65,7 @@ def test_values_are_of_runs_that_have_their_result(db: Database) -> None:
     study_id = runs.register(db, made)
     how = ["complete", "diverged", "failed", None, "complete"]  # the sixth is never begun
     with runs.Owner.here(db) as owner:
-        for claim, status in zip(runs.claim(db, study_id, owner, 5), how, strict=True):
+        for claim, status in zip(claim_next(db, study_id, owner, 5), how, strict=True):
             train(
                 claim,
                 status=status,

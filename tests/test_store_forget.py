@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import Run
-from store_plans import do_all, execute, fresh, plan_of, rows
+from store_plans import claim_next, do_all, execute, fresh, plan_of, rows
 
 from ablate import store
 from ablate.analysis import analyse
@@ -123,7 +123,7 @@ def test_a_study_whose_run_is_running_stays(db: Database) -> None:
     study_id = runs.register(db, plan_of("toy", ["serial", "parallel"], seeds=(0, 1, 2, 3)))
     before = rows(db.path, "SELECT * FROM run"), rows(db.path, "SELECT * FROM member")
     with runs.Owner.here(db) as owner:
-        (claim,) = runs.claim(db, study_id, owner, 1)
+        (claim,) = claim_next(db, study_id, owner, 1)
         with pytest.raises(
             AblateError, match=rf"'toy' cannot be forgotten while its run {claim.run_id} is running"
         ):

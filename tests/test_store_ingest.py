@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Run
-from store_plans import execute, fresh, plan_of, rows, train
+from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
 from ablate.errors import AblateError
 from ablate.journal import Journal
@@ -41,7 +41,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 @pytest.fixture
 def claim(db: Database) -> Iterator[runs.Claim]:
     with runs.Owner.here(db) as owner:
-        yield runs.claim(db, runs.register(db, plan_of()), owner, 1)[0]
+        yield claim_next(db, runs.register(db, plan_of()), owner, 1)[0]
 
 
 def _bits(value: float | None) -> bytes:
@@ -217,7 +217,7 @@ def test_start_deletes_what_stands_beyond_its_step(db: Database, claim: runs.Cla
         execute(
             db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric"
         )  # another run: not to be touched
-        again = runs.claim(db, 1, owner, 1)[0]
+        again = claim_next(db, 1, owner, 1)[0]
         assert again.run_id == claim.run_id
         train(again, steps=(60, 70), start=50, loss=7.0)
         ingest(db, again.attempt_id)
@@ -276,7 +276,7 @@ def test_ingester_that_read_the_same_lines_gets_nothing(
 @pytest.fixture
 def pack(db: Database) -> Iterator[list[runs.Claim]]:
     with runs.Owner.here(db) as owner:
-        yield runs.claim(db, runs.register(db, plan_of()), owner, 4)
+        yield claim_next(db, runs.register(db, plan_of()), owner, 4)
 
 
 def _points(db: Database) -> dict[int, int]:
@@ -382,7 +382,7 @@ def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(
 
 MARKED_DEAD = {  # ways in which a dead attempt is taken back
     "mark_all_dead": lambda db, again, ablate: owners.mark_all_dead(db),
-    "claim": lambda db, again, ablate: runs.claim(db, 1, again, 1),
+    "claim": lambda db, again, ablate: claim_next(db, 1, again, 1),
     "db check --repair": lambda db, again, ablate: ablate(
         "db", "check", "--repair", "--db", str(db.path)
     ),
@@ -395,7 +395,7 @@ def test_a_spoilt_journal_of_the_dead_is_history(
     db: Database, ablate: Run, how: str, way: str
 ) -> None:
     with runs.Owner.here(db) as owner:
-        dead = runs.claim(db, runs.register(db, plan_of()), owner, 1)[0]
+        dead = claim_next(db, runs.register(db, plan_of()), owner, 1)[0]
     train(dead, status=None)
     damaged = _spoil(dead, how)
     with runs.Owner.here(db) as again:
@@ -415,7 +415,7 @@ def test_a_spoilt_journal_of_the_dead_is_history(
         damaged, why
     )
     with runs.Owner.here(db) as last:
-        claimed = answer if way == "claim" else runs.claim(db, 1, last, 1)
+        claimed = answer if way == "claim" else claim_next(db, 1, last, 1)
     assert [(claim.run_id, claim.n) for claim in claimed] == [(dead.run_id, 2)], (
         "the run is done again"
     )

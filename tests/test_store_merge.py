@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-from store_plans import do_all, execute, fresh, names, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train
 
 from ablate import store
 from ablate.errors import AblateError
@@ -118,7 +118,7 @@ def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> 
             number, status, loss = how
             for (study_id,) in rows(db.path, "SELECT id FROM study"):
                 with runs.Owner.here(db) as owner:
-                    for claim in runs.claim(db, study_id, owner, number):
+                    for claim in claim_next(db, study_id, owner, number):
                         finals = [("loss", 0.0, loss), ("loss_at_length", 2.0, loss)][
                             : int(loss) - 1
                         ]
@@ -248,7 +248,7 @@ def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> 
     for db, status, loss in ((a, "stopped", 5.0), (b, "complete", 2.0)):
         study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
         with runs.Owner.here(db) as owner:
-            (claim,) = runs.claim(db, study_id, owner, 1)
+            (claim,) = claim_next(db, study_id, owner, 1)
             train(claim, steps=range(1, 9) if db is a else (1, 2), status=status, loss=loss)
             ingest(db, claim.attempt_id)
     merge(a, b)
@@ -258,7 +258,7 @@ def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> 
         (2, 2.5),
     ]
     with runs.Owner.here(a) as owner:
-        assert runs.claim(a, 1, owner, 1) == []
+        assert claim_next(a, 1, owner, 1) == []
 
 
 def test_accepted_attempt_of_the_winner_stays_accepted(two: tuple[Database, Database]) -> None:
@@ -314,7 +314,7 @@ def test_what_only_the_loser_measured_is_still_to_be_measured(
     runs.register(a, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
     assert rows(a.path, "SELECT count(*) FROM final WHERE name = 'loss_at_length'") == [(0,)]
     with runs.Owner.here(a) as owner:
-        assert len(runs.claim(a, 1, owner, 9)) == 1
+        assert len(claim_next(a, 1, owner, 9)) == 1
 
 
 def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:
@@ -370,7 +370,7 @@ def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> 
     a, b = two
     study_id = runs.register(b, plan_of())
     with runs.Owner.here(b) as owner:
-        runs.claim(b, study_id, owner, 1)
+        claim_next(b, study_id, owner, 1)
         with pytest.raises(AblateError, match="is being written by 1 run"):
             merge(a, b)
     assert rows(a.path, "SELECT count(*) FROM study") == [(0,)]
@@ -414,6 +414,7 @@ def test_rows_that_refer_to_nothing(db: Database) -> None:
         "rows of attempt",
         "rows of final",
         "rows of member",
+        "rows of run_field",
         "6 points belong to a run",
         stays="belongs to no run",
     )
@@ -449,7 +450,7 @@ def test_states_that_contradict(db: Database) -> None:
 def test_the_dead_and_their_locks(db: Database) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     owner = runs.Owner.here(db)
-    claim = runs.claim(db, study_id, owner, 1)[0]
+    claim = claim_next(db, study_id, owner, 1)[0]
     train(claim, status=None)
     assert check(db) == []
     assert owner._lock
@@ -461,7 +462,7 @@ def test_the_dead_and_their_locks(db: Database) -> None:
 def test_orphan_journals_are_taken_in(db: Database) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2, 3)))
     with runs.Owner.here(db) as owner:
-        whole, cut, done = runs.claim(db, study_id, owner, 3)
+        whole, cut, done = claim_next(db, study_id, owner, 3)
     train(whole)
     train(cut, status=None)
     train(done)
@@ -469,7 +470,7 @@ def test_orphan_journals_are_taken_in(db: Database) -> None:
     execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
     with runs.Owner.here(db) as owner:
         (again,) = [
-            claim for claim in runs.claim(db, study_id, owner, 3) if claim.run_id == done.run_id
+            claim for claim in claim_next(db, study_id, owner, 3) if claim.run_id == done.run_id
         ]
         train(again, loss=9.0)
         ingest(db, again.attempt_id)

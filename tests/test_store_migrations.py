@@ -90,7 +90,11 @@ def test_migrations_make_the_tables_that_the_code_names(tmp_path: Path) -> None:
         context = MigrationContext.configure(
             connection, opts={"version_table": schema.VERSION_TABLE}
         )
-        differences = compare_metadata(context, schema.metadata)
+        differences = [
+            one
+            for one in compare_metadata(context, schema.metadata)
+            if one[0] != "remove_column" or one[2] != "run_field"  # a column for each field in use
+        ]
     assert not differences, f"a migration is missing: {differences}"
     assert {
         name for (name,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'view'")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import execute, fresh, names, plan_of, rows, train
+from store_plans import claim_next, execute, fresh, names, plan_of, rows, train
 from together import CONTEXT, together
 
 from ablate import store
@@ -49,7 +49,7 @@ def test_eight_processes_create_at_once(tmp_path: Path) -> None:
 def _claim_all(path: str, study_id: int) -> list[int]:
     with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
         claimed = []
-        while claims := runs.claim(db, study_id, owner, 1):
+        while claims := claim_next(db, study_id, owner, 1):
             claimed += [claim.run_id for claim in claims]
             train(claims[0])
             ingest(db, claims[0].attempt_id)
@@ -103,7 +103,7 @@ def _ingest_until_end(path: str, attempt_id: int) -> int:
 def _claimed(path: Path) -> runs.Claim:
     with fresh(path) as db:
         study_id = runs.register(db, plan_of())
-        claim = runs.claim(db, study_id, runs.Owner("h", 1, "x"), 1)[0]
+        claim = claim_next(db, study_id, runs.Owner("h", 1, "x"), 1)[0]
     # a second write of the same point would be an update: no row may ever be written twice
     execute(
         path,
@@ -165,7 +165,7 @@ def _write_for(path: str, seconds: float) -> tuple[int, int]:
     acknowledged.
     """
     with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
-        claim = runs.claim(db, 1, owner, 1)[0]
+        claim = claim_next(db, 1, owner, 1)[0]
         end = time.monotonic() + seconds
         with Journal(claim.journal) as journal:
             step = 0

@@ -190,8 +190,8 @@ def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
 
 @pytest.mark.usefixtures("shared")
 def test_device_seconds_count_a_run_once_that_cells_and_roles_share(db: Database) -> None:
-    from ablate.report.material import gather
-    from ablate.report.record import cost
+    from ablate.report.appendix import cost
+    from ablate.report.data import gather
 
     rows = [tuple(row.values()) for row in ask(db, "gpu-seconds", "wiring")]
     assert rows == [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import do_all, fresh, plan_of, rows, train
+from store_plans import claim_next, do_all, fresh, plan_of, rows, train
 
 from ablate import sizes
 from ablate.errors import AblateError
@@ -20,6 +20,7 @@ from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.kinds import Run
 from ablate.kinds.transformer import config_of
+from ablate.launch.scheduler import RETRIES
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest
 
@@ -206,12 +207,12 @@ def test_metric_at_a_ratio(db: Database, owner: runs.Owner) -> None:
 def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) -> None:
     plan = plan_of(seeds=(0, 1, 2))
     study_id = runs.register(db, plan)
-    claims = [claim for _ in range(4) for claim in runs.claim(db, study_id, owner, 2)]
+    claims = [claim for _ in range(4) for claim in claim_next(db, study_id, owner, 2)]
     assert [claim.config for claim in claims] == [planned.config for planned in plan.runs]
     assert len({claim.journal for claim in claims}) == 6 and {claim.n for claim in claims} == {1}
-    assert runs.claim(db, study_id, owner, 9) == []
+    assert claim_next(db, study_id, owner, 9) == []
     with runs.Owner.here(db) as other:
-        assert runs.claim(db, study_id, other, 9) == []
+        assert claim_next(db, study_id, other, 9) == []
     assert runs.counts(db, study_id) == {"running": 6}
 
 
@@ -221,19 +222,26 @@ def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner
     runs.register(
         db, plan_of(evaluation=changed)
     )  # by another process, from a file that was edited
-    (claim,) = runs.claim(db, study_id, owner, 1)
+    (claim,) = claim_next(db, study_id, owner, 1)
     assert claim.evaluation == changed
     assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
 
 
-def test_claims_that_are_alike(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
-    claims = runs.claim(db, study_id, owner, 8, alike=lambda run: run.fields["topology"])
-    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
-        ("serial", 0),
-        ("serial", 1),
-        ("serial", 2),
-    ]
+def test_of_two_that_claim_the_same_runs_each_gets_what_the_other_has_not(
+    db: Database, owner: runs.Owner
+) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0, 1)))
+    first, second, third, fourth = (run.run_id for run in runs.candidates(db, study_id, owner))
+    mine = runs.claim(db, study_id, owner, [third, first])
+    assert [claim.run_id for claim in mine] == [third, first], "in the order that is asked for"
+    with runs.Owner.here(db) as other:
+        theirs = runs.claim(db, study_id, other, [first, second, third])
+        assert [claim.run_id for claim in theirs] == [second]
+    left = {run.run_id for run in runs.candidates(db, study_id, owner)}
+    assert left == {fourth, second}, "the other's too, as that has ended"
+    train(mine[0])
+    ingest(db, mine[0].attempt_id)
+    assert runs.claim(db, study_id, owner, [third]) == [], "a run with its result is not done again"
 
 
 @pytest.mark.parametrize("status", ["running", "complete"])
@@ -241,7 +249,7 @@ def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(
     db: Database, owner: runs.Owner, status: str
 ) -> None:
     study_id = runs.register(db, plan_of())
-    (claim,) = runs.claim(db, study_id, owner, 1)
+    (claim,) = claim_next(db, study_id, owner, 1)
     if status == "complete":
         train(claim)
         ingest(db, claim.attempt_id)
@@ -253,7 +261,7 @@ def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(
         )
 
 
-@pytest.mark.parametrize(("status", "tries"), [("failed", 1), ("oom", runs.RETRIES)])
+@pytest.mark.parametrize(("status", "tries"), [("failed", 1), ("oom", RETRIES)])
 def test_failing_run_is_tried_again_up_to_a_limit(
     db: Database, owner: runs.Owner, status: str, tries: int
 ) -> None:
@@ -282,18 +290,17 @@ def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
 
 def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    (claim,) = runs.claim(db, study_id, owner, 1)
+    assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [False]
+    (claim,) = claim_next(db, study_id, owner, 1)
     with Journal(claim.journal) as journal:
         journal.append("start", step=0)
         journal.append("checkpoint", step=2, path="a.checkpoints/x.pt")
         journal.append("end", status="stopped", step=2)
     ingest(db, claim.attempt_id)
     assert runs.counts(db, study_id) == {"stopped": 1}
-    (again,) = runs.claim(db, study_id, owner, 1)
+    assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [True]
+    (again,) = claim_next(db, study_id, owner, 1)
     assert again.n == 2 and again.run_id == claim.run_id
-    assert rows(db.path, "SELECT run_id, path FROM artifact") == [
-        (claim.run_id, "a.checkpoints/x.pt")
-    ]
 
 
 def test_complete_run_is_done_again_for_finals_that_it_lacks(
@@ -304,12 +311,12 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
     runs.register(
         db, plan_of(seeds=(0,), evaluation=Evaluation(points=9))
     )  # asks for no other final
-    assert runs.claim(db, study_id, owner, 9) == []
+    assert claim_next(db, study_id, owner, 9) == []
 
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
     asked = [("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)]
     assert do_all(db, study_id, owner, finals=asked) == 2
-    assert runs.claim(db, study_id, owner, 9) == []
+    assert claim_next(db, study_id, owner, 9) == []
     assert rows(db.path, "SELECT run_id, status FROM attempt ORDER BY 1, n") == [
         (1, "superseded"),
         (1, "complete"),
@@ -318,7 +325,7 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
     ]
 
     runs.register(db, plan_of(seeds=(0,)))  # the first evaluation again: all is there
-    assert runs.claim(db, study_id, owner, 9) == []
+    assert claim_next(db, study_id, owner, 9) == []
 
 
 def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: runs.Owner) -> None:
@@ -327,7 +334,7 @@ def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: 
         do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2
     )  # position = learned has no loss at 4×
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
-    assert runs.claim(db, study_id, owner, 9) == []
+    assert claim_next(db, study_id, owner, 9) == []
 
 
 def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
@@ -340,7 +347,7 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
         Probe(),
     ):  # and back: the finals there are of the other measure
         runs.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
-        claims = runs.claim(db, study_id, owner, 9)
+        claims = claim_next(db, study_id, owner, 9)
         assert len(claims) == 2
         for claim in claims:
             train(claim, finals=finals[:1])
@@ -357,7 +364,7 @@ def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(
     do_all(db, study_id, owner)
     before = _dump(db)
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(tokens=512)))
-    claim, _ = runs.claim(db, study_id, owner, 2)
+    claim, _ = claim_next(db, study_id, owner, 2)
     train(claim, loss=1.0)
     ingest(db, claim.attempt_id)
     assert rows(db.path, "SELECT status, baseline_status FROM pairs") == [("running", "complete")]
@@ -408,7 +415,7 @@ def test_run_that_fails_when_done_again_keeps_its_result(
     do_all(db, study_id, owner)
     finals = _dump(db)["final"]
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(downstream=("novel_accuracy",))))
-    claims = runs.claim(db, study_id, owner, 9)
+    claims = claim_next(db, study_id, owner, 9)
     for claim in claims:
         with Journal(claim.journal) as journal:
             if begun:
@@ -434,14 +441,14 @@ def test_dead_owners_runs_are_taken_over_with_what_they_wrote(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     gone = runs.Owner.here(db)
-    finished, cut = runs.claim(db, study_id, gone, 2)
+    finished, cut = claim_next(db, study_id, gone, 2)
     train(finished)
     train(cut, steps=(1, 2), status=None)
-    assert runs.claim(db, study_id, owner, 9) == []  # alive: its lock is held
+    assert claim_next(db, study_id, owner, 9) == []  # alive: its lock is held
     assert runs.dead(db, study_id) == set()
     gone.close()
     assert runs.dead(db, study_id) == {finished.run_id, cut.run_id}
-    (again,) = runs.claim(
+    (again,) = claim_next(
         db, study_id, owner, 9
     )  # the other one had ended, only nobody had read it
     assert (again.run_id, again.n) == (cut.run_id, 2)
@@ -458,12 +465,12 @@ def test_dead_owners_runs_are_taken_over_with_what_they_wrote(
 def test_run_whose_worker_still_writes_is_not_taken_over(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     gone = runs.Owner.here(db)
-    (claim,) = runs.claim(db, study_id, gone, 1)
+    (claim,) = claim_next(db, study_id, gone, 1)
     with Journal(claim.journal) as journal:
         journal.append("start", step=0)
         gone.close()
-        assert runs.claim(db, study_id, owner, 1) == []
-    assert len(runs.claim(db, study_id, owner, 1)) == 1
+        assert claim_next(db, study_id, owner, 1) == []
+    assert len(claim_next(db, study_id, owner, 1)) == 1
 
 
 def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
@@ -471,66 +478,88 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
-    (claim,) = runs.claim(db, study_id, far, 1)
+    (claim,) = claim_next(db, study_id, far, 1)
+    worker = Journal(claim.journal)
     owner.lease = 0.2
-    assert runs.claim(db, study_id, owner, 1) == []  # seen for the first time
+    assert claim_next(db, study_id, owner, 1) == []  # seen for the first time
     time.sleep(0.15)
-    assert runs.heartbeat(db, far) == {claim.attempt_id}
+    worker.append("heartbeat", n=1)
     time.sleep(0.15)
-    assert runs.claim(db, study_id, owner, 1) == []  # it moved
+    assert claim_next(db, study_id, owner, 1) == []  # it moved
     time.sleep(0.25)
-    (taken,) = runs.claim(db, study_id, owner, 1)
+    (taken,) = claim_next(db, study_id, owner, 1)
     assert taken.run_id == claim.run_id
-    assert runs.heartbeat(db, far) == set()  # how the far one learns that it lost the run
+    assert runs.owned(db, far) == set()  # how the far one learns that it lost the run
+    worker.close()
     train(claim)
     assert ingest(db, claim.attempt_id) == []  # and what it still writes does not count
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
 
 
-def test_sign_of_life_between_look_and_burial_saves(
+def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owner) -> None:
+    """An owner on another host that ingests what its worker writes."""
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = runs.Owner("elsewhere", 1, "abc")
+    (claim,) = claim_next(db, study_id, far, 1)
+    owner.lease = 0.2
+    with Journal(claim.journal) as journal:
+        for n in range(1, 5):
+            journal.append("heartbeat", n=n)
+            if n > 2:  # before, its launcher has not ingested it yet
+                ingest(db, claim.attempt_id)
+                assert rows(db.path, "SELECT heartbeat FROM attempt") == [(n,)]
+            assert claim_next(db, study_id, owner, 1) == []
+            time.sleep(0.15)
+    time.sleep(0.1)  # its launcher lives, but its worker hangs
+    (taken,) = claim_next(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id and runs.owned(db, far) == set()
+
+
+def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.Owner) -> None:
+    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    (claim,) = claim_next(db, study_id, runs.Owner("elsewhere", 1, "abc"), 1)
+    train(claim, status=None)
+    with Journal(claim.journal) as journal:
+        journal.append("heartbeat", n=9)
+    owner.lease = 0.0
+    assert claim_next(db, study_id, owner, 1) == []
+    (taken,) = claim_next(db, study_id, owner, 1)
+    assert taken.run_id == claim.run_id
+    assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]  # and it is ingested
+
+
+def test_sign_of_life_before_a_stale_attempt_is_marked_dead_saves_it(
     db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     far = runs.Owner("elsewhere", 1, "abc")
-    runs.claim(db, study_id, far, 1)
+    (claim,) = claim_next(db, study_id, far, 1)
     owner.lease = 0.0
-    assert runs.claim(db, study_id, owner, 1) == []
-    monkeypatch.setattr(
-        owners, "_last_words", lambda db, attempt_id, reason: str(runs.heartbeat(db, far))
-    )
-    assert runs.claim(db, study_id, owner, 1) == []
+    assert claim_next(db, study_id, owner, 1) == []
+    drain = owners._drain
+
+    def beats(db: Database, row: Any, reason: str) -> tuple[bool, str]:
+        with Journal(claim.journal) as worker:
+            worker.append("heartbeat", n=1)
+        return drain(db, row, reason)
+
+    monkeypatch.setattr(owners, "_drain", beats)
+    assert claim_next(db, study_id, owner, 1) == []
+    assert runs.owned(db, far) == {claim.attempt_id}
 
 
 def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    (claim,) = runs.claim(db, study_id, owner, 1)
+    (claim,) = claim_next(db, study_id, owner, 1)
     train(claim, status=None)
     assert runs.finish(db, claim.attempt_id, "dead", "killed by signal 11")
     assert rows(db.path, "SELECT status, error FROM attempt") == [("dead", "killed by signal 11")]
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
     assert runs.counts(db, study_id) == {"failed": 1}
     for n in (2, 3):
-        (again,) = runs.claim(db, study_id, owner, 1)
+        (again,) = claim_next(db, study_id, owner, 1)
         assert again.n == n and runs.finish(db, again.attempt_id, "dead")
-    assert runs.claim(db, study_id, owner, 1) == []
-
-
-def test_limit_may_depend_on_the_first_run_and_on_how_many_are_like_it(
-    db: Database, owner: runs.Owner
-) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
-    asked = []
-
-    def half(first: Run, alike: int) -> int:
-        asked.append((first.fields["topology"], alike))
-        return 2
-
-    claims = runs.claim(db, study_id, owner, half, alike=lambda run: run.fields["topology"])
-    assert [(claim.config.topology, claim.config.seed) for claim in claims] == [
-        ("serial", 0),
-        ("serial", 1),
-    ]
-    assert asked == [("serial", 3)]
+    assert claim_next(db, study_id, owner, 1) == []
 
 
 def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(
@@ -538,10 +567,10 @@ def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     gone = runs.Owner.here(db)
-    (claim,) = runs.claim(db, study_id, gone, 1)
+    (claim,) = claim_next(db, study_id, gone, 1)
     claim.journal.write_text('{"event":"start","step":0}\n{"event":"met\n')
     with pytest.raises(AblateError, match="is damaged"):
         ingest(db, claim.attempt_id)
     gone.close()
-    assert runs.claim(db, study_id, owner, 1)[0].n == 2
+    assert claim_next(db, study_id, owner, 1)[0].n == 2
     assert "is damaged" in rows(db.path, "SELECT error FROM attempt WHERE n = 1")[0][0]

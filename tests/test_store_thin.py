@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_plans import fresh, names, plan_of, rows
+from store_plans import claim_next, fresh, names, plan_of, rows
 
 from ablate import store
 from ablate.journal import Journal
@@ -37,7 +37,7 @@ EVERY = (
 def db(tmp_path: Path) -> Database:
     """Four runs: two complete, one diverged, one under way."""
     with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
-        for number, claim in enumerate(runs.claim(db, runs.register(db, plan_of()), owner, 4)):
+        for number, claim in enumerate(claim_next(db, runs.register(db, plan_of()), owner, 4)):
             with Journal(claim.journal) as journal:
                 journal.append(
                     "start",

@@ -5,6 +5,7 @@ light.
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ ORDER = [
         "launch",
         "stats",
         "tune",
+        "study_run",
         "results",
         "scaling",
         "analysis",
@@ -131,3 +133,32 @@ def test_every_module_says_what_it_is_for() -> None:
     for _, path in modules():
         if path.stat().st_size:
             assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|PRAGMA|CREATE|DROP|ALTER|WITH|BEGIN|REPLACE)\b")
+
+
+def test_only_the_store_speaks_sql() -> None:
+    """Outside `ablate/store` no driver, no SQLAlchemy and no statement that is executed.
+
+    SQL that a page prints for its reader is text; a statement of the user goes to `query.run`.
+    """
+    for module, path in modules():
+        if module == "store":
+            continue
+        for name in imported(path):
+            root = name.split(".")[0]
+            assert root not in ("sqlite3", "sqlalchemy", "alembic"), f"{path} imports {name}"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func).split(".")[-1]
+            assert called != "exec_driver_sql", f"{path}:{node.lineno}"
+            statements = [
+                part.value
+                for argument in node.args
+                for part in ast.walk(argument)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            ]
+            if called in ("execute", "executemany", "run", "read_sql", "read_sql_query", "text"):
+                assert not any(map(SQL.match, statements)), f"{path}:{node.lineno}"

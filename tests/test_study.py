@@ -189,6 +189,21 @@ def test_add_one_in_starts_from_the_model_without_any_part(tmp_path: Path) -> No
     ]
 
 
+Wrong = tuple[str, str, int, list[str]]
+
+
+def _seeds(keys: str, words: list[str], line: int = 3) -> Wrong:
+    return "seeds = 2", f"seeds = {{ {keys} }}", line, words
+
+
+def _size(keys: str, words: list[str], line: int = 15) -> Wrong:
+    return "n_layer = [2, 4]", f"size = {{ {keys} }}", line, words
+
+
+def _below(text: str, line: int, words: list[str]) -> Wrong:
+    return "# depth", f"\n{text}", line, words
+
+
 WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", "sedes = 2", 3, ["'sedes'", "'seeds'"]),
     ("seeds = 2", "seeds = 0", 3, ["seeds = 0"]),
@@ -197,48 +212,13 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ("seeds = 2", 'seeds = "2"', 3, ["seeds"]),
     ("seeds = 2", "seeds = true", 3, ["seeds"]),
     ("seeds = 2\n", "", 0, ["seeds is missing"]),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0.01 }",
-        3,
-        ["seeds.max is missing", "most seeds"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolutoin = 0.01, max = 30 }",
-        3,
-        ["key of seeds 'resolutoin'", "'resolution'"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 1, resolution = 0.01, max = 30 }",
-        3,
-        ["seeds.pilot = 1", "2"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0.01, max = 4 }",
-        3,
-        ["seeds.max = 4", "between pilot = 5"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 0, max = 30 }",
-        3,
-        ["seeds.resolution = 0", "above 0"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 5, resolution = 'fine', max = 30 }",
-        3,
-        ["seeds.resolution = 'fine'", "number"],
-    ),
-    (
-        "seeds = 2",
-        "seeds = { pilot = 2, resolution = 1, max = 9000 }",
-        10,
-        ["4 cells × 9,000 seeds"],
-    ),
+    _seeds("pilot = 5, resolution = 0.01", ["seeds.max is missing", "most seeds"]),
+    _seeds("pilot = 5, resolutoin = 0.01, max = 30", ["key of seeds 'resolutoin'", "'resolution'"]),
+    _seeds("pilot = 1, resolution = 0.01, max = 30", ["seeds.pilot = 1", "2"]),
+    _seeds("pilot = 5, resolution = 0.01, max = 4", ["seeds.max = 4", "between pilot = 5"]),
+    _seeds("pilot = 5, resolution = 0, max = 30", ["seeds.resolution = 0", "above 0"]),
+    _seeds("pilot = 5, resolution = 'fine', max = 30", ["seeds.resolution = 'fine'", "number"]),
+    _seeds("pilot = 2, resolution = 1, max = 9000", ["4 cells × 9,000 seeds"], line=10),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -272,10 +252,10 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     ('"parallel"', '"paralel"', 13, ["topology level 'paralel'", "'parallel'"]),
     ('"parallel"', "9", 13, ["topology level '9'"]),
     ('"parallel"', "true", 13, ["topology level true"]),
-    ('"parallel"', '"serial"', 13, ["'serial' stands twice"]),
+    ('"parallel"', '"serial"', 13, ["'serial' is listed twice"]),
     ('    "parallel",\n', "", 11, ["two levels"]),
-    ("n_layer = [2, 4]", 'n_layer = [2, "2"]', 15, ["'2' stands twice"]),
-    ("n_layer = [2, 4]", "n_layer = [2, 2.0]", 15, ["'2.0' stands twice"]),
+    ("n_layer = [2, 4]", 'n_layer = [2, "2"]', 15, ["'2' is listed twice"]),
+    ("n_layer = [2, 4]", "n_layer = [2, 2.0]", 15, ["'2.0' is listed twice"]),
     ("n_layer = [2, 4]", "n_layers = [2, 4]", 15, ["'n_layers'", "'n_layer'"]),
     ("n_layer = [2, 4]", "n_layer = 4", 15, ["[base]"]),
     ("n_layer = [2, 4]", "n_layer = true", 15, ["n_layer = true"]),
@@ -287,23 +267,13 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         ["unknown bias level true", "Choices: all, none"],
     ),
     ("n_layer = [2, 4]", "corpus = [true, false]", 15, ["corpus = true"]),
-    ("# depth", "\n[fit]\nhold_out = true", 17, ["fit.hold_out = true"]),
-    ("# depth", "\n[[exclude]]\nn_layer = true", 17, ["level of n_layer in [[exclude]] 'true'"]),
+    _below("[fit]\nhold_out = true", 17, ["fit.hold_out = true"]),
+    _below("[[exclude]]\nn_layer = true", 17, ["level of n_layer in [[exclude]] 'true'"]),
     ("n_layer = [2, 4]", "n_layer = [2, 2000]", 15, ["n_layer = 2000", "1024"]),
     ("n_layer = [2, 4]", "heads = [2, 4]", 15, ["'heads'"]),
     ("n_layer = [2, 4]", "size = { params = [1e5, 1e6], aspect = 32 }", 15, ["without d_head"]),
-    (
-        "n_layer = [2, 4]",
-        "size = { params = [1e5, 1e6], aspect = 32, d_heads = 8 }",
-        15,
-        ["'d_heads'", "'d_head'"],
-    ),
-    (
-        "n_layer = [2, 4]",
-        "size = { params = [1e5, 1e6], aspect = 32, d_head = 8 }",
-        6,
-        ["d_model", "by size"],
-    ),
+    _size("params = [1e5, 1e6], aspect = 32, d_heads = 8", ["'d_heads'", "'d_head'"]),
+    _size("params = [1e5, 1e6], aspect = 32, d_head = 8", ["d_model", "by size"], line=6),
     (
         "n_layer = [2, 4]",
         "[factors.norm]\na = { bias = 'all' }\nb = { bias = 'none' }",
@@ -335,30 +305,22 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         15,
         ["column"],
     ),
-    ("# depth", "\n[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
-    ("# depth", "\n[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
-    (
-        "# depth",
-        "\n[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7",
-        20,
-        ["topology level '7'"],
-    ),
-    ("# depth", "\n[[exclude]]", 16, ["everything"]),
-    ("# depth", "\n[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
-    ("# depth", "\n[eval]\nlengths = [0]", 17, ["lengths"]),
-    ("# depth", "\n[eval]\ntokens = 'many'", 17, ["number"]),
-    ("# depth", "\n[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
-    ("# depth", "\n[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
-    ("# depth", "\n[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
-    ("# depth", "\n[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
-    ("# depth", "\n[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
-    ("# depth", "\n[match]\nby = 'd_mlp'", 16, ['params = "body"']),
-    ("# depth", "\n[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
-    (
-        "# depth",
-        "\nd_mlp = [8, 16]\n[match]\nparams = 'body'",
-        16,
-        ["d_mlp varies d_mlp", "match by steps"],
+    _below("[[exclude]]\nn_layr = 4", 17, ["'n_layr'", "'n_layer'"]),
+    _below("[[exclude]]\nn_layer = 5", 17, ["level of n_layer", "'5'"]),
+    _below("[[exclude]]\nn_layer = 4\n\n[[exclude]]\ntopology = 7", 20, ["topology level '7'"]),
+    _below("[[exclude]]", 16, ["everything"]),
+    _below("[eval]\nlenghts = [1]", 17, ["'lenghts'", "'lengths'"]),
+    _below("[eval]\nlengths = [0]", 17, ["lengths"]),
+    _below("[eval]\ntokens = 'many'", 17, ["number"]),
+    _below("[eval]\ndownstream = ['era']", 17, ["'era'", "era_accuracy"]),
+    _below("[eval]\nprobe = { ratio = [1.5] }", 17, ["probe"]),
+    _below("[eval]\nprobe = { mix = [1, 1, 0] }", 17, ["mix", "sum to 1"]),
+    _below("[eval]\nprobe = { ratio = [0.1234567] }", 17, ["0.1234567", "six digits"]),
+    _below("[match]\nparams = 'boddy'", 17, ["params = 'boddy'"]),
+    _below("[match]\nby = 'd_mlp'", 16, ['params = "body"']),
+    _below("[match]\nparams = 'body'\nby = 'steps'", 18, ["steps change no parameters"]),
+    _below(
+        "d_mlp = [8, 16]\n[match]\nparams = 'body'", 16, ["d_mlp varies d_mlp", "match by steps"]
     ),
     *(
         ("# depth", f"\n[tune]\n{keys}", line, words)
@@ -395,21 +357,15 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
             ("lr = [1e-4, 1e-2]\npoints = 5\nper = 3", 19, ["tune.per = 3"]),
         ]
     ),
-    (
-        "# depth",
-        "\n[fit]\ngroup = 'topolgy'",
-        17,
-        ["factor in [fit] group 'topolgy'", "'topology'"],
-    ),
-    (
-        "# depth",
-        "\n[fit]\ngroup = 'topology'\nhold_out = 'biggest'",
+    _below("[fit]\ngroup = 'topolgy'", 17, ["factor in [fit] group 'topolgy'", "'topology'"]),
+    _below(
+        "[fit]\ngroup = 'topology'\nhold_out = 'biggest'",
         18,
         ["fit.hold_out = 'biggest'", "largest size"],
     ),
-    ("# depth", "\n[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
-    ("# depth", "\n[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
-    ("# depth", "\n[optimizer]\nlr = 3", 16, ["'optimizer'"]),
+    _below("[report]\ndelta = -1", 17, ["report.delta = -1", "above 0"]),
+    _below("[report]\ndelt = 1", 17, ["'delt'", "'delta'"]),
+    _below("[optimizer]\nlr = 3", 16, ["'optimizer'"]),
     ("[factors]", "[factors", 0, ["line 10"]),
 ]
 

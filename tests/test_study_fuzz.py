@@ -157,7 +157,7 @@ EXPLOSIONS = {
         "2 groups × 100 rates × 1,000 seeds tune; more than",
     ),
     "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: points = "),
-    "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "stands twice"),
+    "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "is listed twice"),
     "more nested lists": (PLAIN + "lr = " + "[" * 90_000, "not valid TOML"),
     "a number of 30,000 digits": (
         PLAIN + "lr = [1, 0x" + "f" * 30_000 + "]",

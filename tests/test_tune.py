@@ -7,13 +7,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import signal
 import sqlite3
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import bowl_engine
+import bowl_worker
 import matplotlib as mpl
 import pytest
 from command import Run
@@ -23,14 +24,16 @@ from launching import HERE, Launcher, content, launch, rows, wait_for
 from report_study import save_svg
 from scipy import stats as scipy_stats
 
-from ablate import analysis, figures, report, results, store, tune
-from ablate.launch import launcher
+from ablate import analysis, figures, report, results, store, study_run, tune
+from ablate import plan as planning
+from ablate.launch import ingestor, pool
 from ablate.plan import plan
 from ablate.plan.price import price
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import decisions
 from ablate.store.register import register
 from ablate.study import Study, Tune, load
+from ablate.study_run import Outcome
 from ablate.tune import search, sensitivity
 
 mpl.use("agg")
@@ -60,11 +63,11 @@ LADDER = Tune(1e-4, 1e-2, 5, 1, ())  # 0.0001, 0.000316, 0.001, 0.00316, 0.01
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_ENGINE", "bowl_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "bowl_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.02)
-    monkeypatch.setattr(launcher, "POLL", 0.02)
+    monkeypatch.setattr(ingestor, "INGEST", 0.02)
+    monkeypatch.setattr(pool, "POLL", 0.02)
 
 
 def study(folder: Path, *changes: tuple[str, str], text: str = TEXT) -> Study:
@@ -286,7 +289,7 @@ SERIAL, OTHER = "topology=serial, n_layer=1", "topology=no-attention-skip, n_lay
 def test_a_study_tunes_each_group_and_then_compares(tmp_path: Path) -> None:
     given, path = study(tmp_path), tmp_path / "a.db"
     outcome, output = launch(given, path)
-    assert outcome == launcher.Outcome({"complete": 14 + 12}, 0)
+    assert outcome == Outcome({"complete": 14 + 12}, 0)
     assert decided(path) == {(SERIAL, "lr"): 1.78e-3, (OTHER, "lr"): 1e-3}
     assert tuned(path, SERIAL) == [1e-4, 3.16e-4, 1e-3, 1.78e-3, 3.16e-3, 5.62e-3, 1e-2]
     assert tuned(path, OTHER) == [1e-4, 3.16e-4, 5.62e-4, 1e-3, 1.78e-3, 3.16e-3, 1e-2]
@@ -332,7 +335,7 @@ def test_the_evidence_of_a_decision_is_its_curve(tmp_path: Path) -> None:
     assert curve[3.16e-2] is None
     (seed,) = evidence["seeds"]
     config = plan(given).cells[1].config.model_copy(update={"seed": seed})
-    assert curve[1e-2] == bowl_engine.loss(config.model_copy(update={"lr": 1e-2}))
+    assert curve[1e-2] == bowl_worker.loss(config.model_copy(update={"lr": 1e-2}))
     assert evidence["at_edge"] is False and evidence["cells"] == [
         "topology=parallel, n_layer=1",
         "topology=parallel, n_layer=2",
@@ -351,17 +354,17 @@ def test_a_rate_is_as_good_as_the_mean_over_its_seeds_and_bad_where_one_diverges
     for lr, value in zip(evidence["rates"], evidence["values"], strict=True):
         runs = [config.model_copy(update={"lr": lr, "seed": seed}) for seed in evidence["seeds"]]
         assert len(runs) == 2 and value == pytest.approx(
-            statistics.fmean(map(bowl_engine.loss, runs))
+            statistics.fmean(map(bowl_worker.loss, runs))
         )
     with store.open(str(path), create=True) as db:
         with db.begin() as connection:  # one of the two runs at the best rate diverges after all
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE lr = 1.78e-3 AND topology = 'serial' AND"
-                " seed = ?",
+                "UPDATE run SET status = 'diverged' WHERE fields ->> 'lr' = 1.78e-3"
+                " AND fields ->> 'topology' = 'serial' AND seed = ?",
                 (runs[0].seed,),
             )
-        new = {decision.cell: decision for decision in tune.learn(given, db).new}
+        new = {decision.cell: decision for decision in tune.learn(plan(given), db).new}
     assert new[SERIAL].value == 3.16e-3 and None in new[SERIAL].evidence["values"]
 
 
@@ -391,7 +394,7 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     fails.write_text(word)
     given = study(tmp_path)
     outcome, output = launch(given, path)
-    assert outcome == launcher.Outcome({"complete": complete, "failed": failed}, 1)
+    assert outcome == Outcome({"complete": complete, "failed": failed}, 1)
     assert decided(path) == {(OTHER, "lr"): 1e-3}
     sentence = (
         f"he learning rate tuned on {SERIAL} is not chosen, and what is to be trained with it is"
@@ -404,7 +407,7 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
         assert f"6 of 6 runs are complete. T{sentence}." in report.answer(report.gather(db, "bowl"))
 
     fails.unlink()
-    assert launch(given, path)[0] == launcher.Outcome({"complete": 14 + 12}, 0)
+    assert launch(given, path)[0] == Outcome({"complete": 14 + 12}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(26 + failed,)]
     assert "not chosen" not in plain(ablate("status", "--db", str(path)))
 
@@ -424,7 +427,7 @@ def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(
             " not planned: `ablate run`" in said
         )
     monkeypatch.setattr(
-        tune, "run_study", lambda *given, **more: launcher.Outcome({"complete": 6}, 130)
+        study_run, "run_study", lambda *given, **more: Outcome({"complete": 6}, 130)
     )
     code, output, _ = ablate("run", str(given.path), "--device", "cpu", "--db", str(path))
     assert code == 130 and f"Next: ablate run {given.path}" in output
@@ -458,11 +461,12 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
                 " '%serial'"
             )
             connection.exec_driver_sql(
-                "UPDATE final SET value = 9 WHERE run_id IN (SELECT id FROM run WHERE lr = 0.001)"
+                "UPDATE final SET value = 9 WHERE run_id IN"
+                " (SELECT id FROM run WHERE fields ->> 'lr' = 0.001)"
             )
         assert {
             run.config.lr
-            for run in tune.learn(study(tmp_path), db).plan.runs
+            for run in tune.learn(plan(study(tmp_path)), db).plan.runs
             if run.role == "compare"
         } == {0.005, 1e-3}
         changes = [
@@ -473,10 +477,10 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
             EVAL,
         ]
         for change in changes:
-            made = tune.learn(study(tmp_path, change), db).plan
+            made = tune.learn(plan(study(tmp_path, change)), db).plan
             assert len(made.undecided) == 2, change
         more_cells = tune.learn(
-            study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4")), db
+            plan(study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4"))), db
         ).plan
         assert more_cells.undecided == ()
     launch(
@@ -495,15 +499,15 @@ def test_a_rate_that_holds_says_which_cells_share_it_now(tmp_path: Path) -> None
         evidence = {decision.cell: decision.evidence for decision in decisions.read(db, "bowl")}
         assert evidence[SERIAL]["cells"] == [f"topology=serial, n_layer={n}" for n in (1, 2, 3)]
         assert evidence[SERIAL]["values"][3] is not None
-        learnt = tune.learn(each, db)
+        learnt = tune.learn(plan(each), db)
         assert [decision.evidence["cells"] for decision in learnt.new] == [[SERIAL], [OTHER]]
         assert {decision.cell: decision.value for decision in learnt.new} == {
             SERIAL: 1.78e-3,
             OTHER: 1e-3,
         }
         assert len(learnt.plan.undecided) == 2, "only the second layers' rates are open"
-        tune.advance(each, db, lambda text: None)
-        assert tune.learn(each, db).new == ()
+        next(tune.stages(plan(each), db))
+        assert tune.learn(plan(each), db).new == ()
 
 
 def test_studies_share_what_was_tuned(tmp_path: Path) -> None:
@@ -515,6 +519,35 @@ def test_studies_share_what_was_tuned(tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM decision") == [(4,)]
 
 
+def test_a_plan_is_built_once_and_derived_once_for_each_set_of_decisions(
+    tmp_path: Path, monkeypatch, ablate: Run
+) -> None:
+    """From the command to its end; cells, which take the time, are never resolved twice."""
+    built, derived = [], []
+    for found, name in ((built, "build"), (derived, "_derive")):
+        real = getattr(planning, name)
+        monkeypatch.setattr(
+            planning, name, lambda *of, found=found, real=real: found.append(of) or real(*of)
+        )
+    given, path = study(tmp_path), tmp_path / "a.db"
+    command = ["run", str(given.path), "--device", "cpu", "--db", str(path)]
+    assert ablate(*command)[0] == 0
+    # the ladder and the refinements that follow; the decisions and the runs compared
+    assert len(built) == 1 and 1 < len(derived) <= 5
+    seen = [(of[2], of[3]) for of in derived]
+    assert all(one != other for k, one in enumerate(seen) for other in seen[:k])
+    built.clear(), derived.clear()
+    assert ablate(*command)[0] == 0
+    assert (len(built), len(derived)) == (1, 2), "without and with the decisions"
+
+    untuned = study(tmp_path, text=TEXT[: TEXT.index("[tune]")])
+    built.clear(), derived.clear()
+    assert (
+        ablate("run", str(untuned.path), "--device", "cpu", "--db", str(tmp_path / "b.db"))[0] == 0
+    )
+    assert (len(built), len(derived)) == (1, 1)
+
+
 # -- stopped at any point --------------------------------------------------------------------------
 
 KILLED = TEXT.replace("seeds = 3", "seeds = { pilot = 3, resolution = 0.006, max = 9 }")
@@ -524,7 +557,7 @@ KILLED = TEXT.replace("seeds = 3", "seeds = { pilot = 3, resolution = 0.006, max
 def undisturbed(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_ENGINE", "bowl_engine")
+        patch.setenv("ABLATE_WORKER", "bowl_worker")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
         outcome, _ = launch(study(folder, text=KILLED), folder / "a.db")
     return outcome, content(folder / "a.db"), decided(folder / "a.db")
@@ -532,7 +565,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
 
 STAGES = {
     "ladder": "SELECT 1 FROM run WHERE status = 'complete'",
-    "refinement": "SELECT 1 FROM runs WHERE role = 'tune' AND lr IN (1.78e-3, 5.62e-3)",
+    "refinement": "SELECT 1 FROM run WHERE fields ->> 'lr' IN (1.78e-3, 5.62e-3) AND seed > 2",
     "first decision": "SELECT 1 FROM decision",
     "pilot": "SELECT 1 FROM runs WHERE role = 'compare' AND status = 'complete'",
     "seeds": "SELECT 1 FROM decision WHERE name = 'seeds'",
@@ -601,7 +634,7 @@ def by_hand(given: Study, n_layer: int, resolution: float, level: str = "no-atte
     cells = {(cell.config.topology, cell.config.n_layer): cell.config for cell in plan(given).cells}
     arms = [cells[name, n_layer] for name in (level, "serial")]
     values = [
-        [bowl_engine.loss(arm.model_copy(update={"seed": seed})) for seed in range(4)]
+        [bowl_worker.loss(arm.model_copy(update={"seed": seed})) for seed in range(4)]
         for arm in arms
     ]
     spread = statistics.stdev(a - b for a, b in zip(*values, strict=True))
@@ -667,10 +700,10 @@ def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped
         with db.begin() as connection:
             connection.exec_driver_sql("DELETE FROM decision")
             connection.exec_driver_sql(
-                "UPDATE run SET status = 'diverged' WHERE topology = 'no-attention-skip' AND"
-                " seed = 1"
+                "UPDATE run SET status = 'diverged' WHERE"
+                " fields ->> 'topology' = 'no-attention-skip' AND seed = 1"
             )
-        made = tune.advance(given, db, lambda text: None)
+        made = next(tune.stages(plan(given), db)).plan
     assert set(decided(path).values()) == {4}, "three whole pairs are enough, and one is lost"
     assert {run.config.seed for run in made.runs} == {0, 1, 2, 3}
 
@@ -686,7 +719,7 @@ def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_it_is_
     monkeypatch.setenv("FAILS", str(fails))
     fails.write_text("no-attention-skip:1:2")
     outcome, output = launch(given, path)
-    assert outcome == launcher.Outcome({"complete": 15, "failed": 1}, 1)
+    assert outcome == Outcome({"complete": 15, "failed": 1}, 1)
     assert decided(path) == {("topology=serial, n_layer=2", "seeds"): 4}
     sentence = (
         "ow many seeds n_layer=1 gets is not decided: 1 of its 8 pilot runs failed; `ablate run`"
@@ -700,7 +733,7 @@ def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_it_is_
         )
 
     fails.unlink()
-    assert launch(given, path)[0] == launcher.Outcome({"complete": 16}, 0)
+    assert launch(given, path)[0] == Outcome({"complete": 16}, 0)
     assert set(decided(path).values()) == {4} and len(decided(path)) == 2
     assert "not decided" not in plain(ablate("status", "--db", str(path)))
 
@@ -734,9 +767,7 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setattr(figures, "save", save_svg)
     given, path = study(tmp_path, text=TWICE), tmp_path / "a.db"
     outcome, _ = launch(given, path)
-    assert outcome == launcher.Outcome({"complete": 7 + 6}, 0), (
-        "cells of one configuration share their runs"
-    )
+    assert outcome == Outcome({"complete": 7 + 6}, 0), "cells of one configuration share their runs"
     assert {value for (_, name), value in decided(path).items() if name == "lr"} == {1.78e-3}
     assert rows(path, "SELECT count(*), count(DISTINCT run) FROM runs WHERE role = 'compare'") == [
         (18, 6)
@@ -786,7 +817,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
         + "[report]\ndelta = 0.1\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_ENGINE", "bowl_engine")
+        patch.setenv("ABLATE_WORKER", "bowl_worker")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
         patch.setattr(figures, "save", save_svg)
         launch(study(folder, text=text), folder / "a.db")
@@ -804,10 +835,7 @@ def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
     )
     tuning = 7 + 7 + 8 + 10
     assert f"Tuning took {tuning} runs and {tuning * 0.1:.2g} s of device time" in text
-    assert (
-        "At every rate that was tried diverged topology=no-mlp-skip: the lowest of them is taken."
-        in text
-    )
+    assert "Topology=no-mlp-skip diverged at every rate" in text
     assert "| topology=parallel | 0.0178 | 8 from 0.0001 to 0.0316 | 1 |" in text
     assert (folder / "figures" / "tuning-0.svg").read_text().count("chosen 0.0") == 3
     assert (folder / "figures" / "tuning-0.svg").read_text().count("no-mlp-skip: diverged at") == 10
@@ -821,7 +849,7 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(
     first = plan(given).cells[0].config.model_copy(update={"n_layer": 4, "seed": seed})
 
     def loss(topology: str, lr: float) -> float:
-        return bowl_engine.loss(first.model_copy(update={"topology": topology, "lr": lr}))
+        return bowl_worker.loss(first.model_copy(update={"topology": topology, "lr": lr}))
 
     base = loss(
         "serial", 3.16e-3
@@ -829,13 +857,10 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(
     shared = loss("parallel", 3.16e-3) - base
     own = loss("parallel", 1.78e-2) - loss("serial", 1.78e-3)
     text = reported[2]
+    assert "With the best common learning rate of serial (0.00316) no-mlp-skip diverged." in text
     assert (
-        "With one learning rate for all, 0.00316, the best of serial among the rates that all"
-        " share, no-mlp-skip diverged." in text
-    )
-    assert (
-        f"parallel differs from serial by +{shared:.2f} nats per token, and by +{own:.2f} with"
-        " rates of their own" in text
+        f"parallel − serial is +{shared:.2f} nats per token; with each arm's own rate it is"
+        f" +{own:.2f}" in text
     )
     row = next(
         line for line in text.splitlines() if line.startswith("| parallel | 0.00316 | 0.0178 |")
@@ -848,10 +873,7 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(
     assert float(row.split("|")[8].split()[0]) == pytest.approx(effect["mean"], abs=0.01), (
         "on seeds that chose nothing"
     )
-    assert (
-        "on the 9 that are compared, at the same rates of their own, the difference is"
-        f" +{effect['mean']:.2f}, and" in text
-    )
+    assert re.search(rf"9 compared seeds.* \+{effect['mean']:.2f}", text)
 
 
 def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) -> None:
@@ -862,7 +884,7 @@ def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) 
         .config.model_copy(update={"n_layer": 4, "seed": seed, "topology": "parallel"})
     )
     losses = [
-        min(bowl_engine.loss(config.model_copy(update={"lr": lr})), math.log(256))
+        min(bowl_worker.loss(config.model_copy(update={"lr": lr})), math.log(256))
         for lr in ladder(LADDER)
     ]
     expected = statistics.fmean(losses) - min(losses)
@@ -877,13 +899,10 @@ def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) 
     assert (
         "| topology=no-mlp-skip | 9 of 9 | 100% | 70% to 100% |" in text
     )  # Wilson: 9 / (9 + 1.96²) = 0.70
+    assert re.search(r"pilot of 3 seeds decided on\s+9 .*±0\.006 nats per token", answer)
+    assert "topology=no-mlp-skip lost too many pairs of the pilot" in answer
     assert (
-        "The pilot of 3 seeds decided on 9 seeds, for 95% intervals within ±0.006 nats per token;"
-        " the resolution asks for" in answer
-    )
-    assert "topology=no-mlp-skip lost too many pairs of the pilot to be counted in." in answer
-    assert (
-        "no-attention-skip is not told apart from serial" in answer
+        "no-attention-skip does not differ significantly from serial" in answer
         or "no-attention-skip is better than serial" in answer
     )
     assert "The two are equivalent within ±0.1 nats per token (two one-sided tests, p" in answer

@@ -23,14 +23,14 @@ def report(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Where reports are written.")
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder to write reports to.")
     ] = Path("results"),
     db: Db = None,
 ) -> None:
-    """Answer a study's question: the answer here, and a page with tables and figures."""
+    """Print the answer to a study's question; write a page with tables and figures."""
     from ablate import report as reports
     from ablate import store
-    from ablate.report.pictures import slug
+    from ablate.report.plots import slug
     from ablate.store.names import studies
 
     show = console()
@@ -55,7 +55,7 @@ def analyse(
     ],
     db: Db = None,
 ) -> None:
-    """Work out a study's effects anew, from what the database holds, and store them."""
+    """Recompute a study's effects from what the database holds, and store them."""
     from ablate import analysis, store
 
     require(db)

@@ -133,7 +133,7 @@ def _field(value: Any) -> str:
 
 
 def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
-    """Two values and how much larger the second is; "–" for what was not measured."""
+    """Two values and their difference, second − first; "–" for what was not measured."""
     known = (
         first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
     )
@@ -147,7 +147,7 @@ def _number(value: float | None) -> str:
 def _drawn(
     series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> Iterator[tuple[str, ...]]:
-    """Two lines a series, drawn on one scale of tokens and of values."""
+    """Two lines for each series, on one scale of tokens and of values."""
     for name in series:
         pair = [each[name] for each in curves]
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
@@ -166,9 +166,10 @@ def _drawn(
 
 
 def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
-    """The curve from 0 to `end` tokens in `WIDTH` characters, of each its newest value: a bar from
-    `low` to `high`, "×" where it is not finite, nothing before the first point and behind the last
-    one.
+    """Draw a curve from 0 to `end` tokens in `WIDTH` characters.
+
+    Each character is the newest value of its span: a bar between `low` and `high`, "×" if it is not
+    finite, blank before the first point; nothing follows the last one.
     """
     newest: dict[int, float] = {}
     for tokens, value in curve.items():
@@ -189,7 +190,7 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
 def _points(
     series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> RenderableType:
-    """The values of the first loss that both have at the same tokens."""
+    """Values of the first loss that both runs have at the same tokens."""
     for name in series:
         first, second = (each[name] for each in curves)
         common = sorted(first.keys() & second.keys())
@@ -210,7 +211,7 @@ def _points(
 
 
 def _plot(runs: Sequence[RunDetails], path: Path) -> None:
-    """Both curves of the first loss that both have, saved as a figure of a report is."""
+    """Save a figure of the first loss that both runs have."""
     import matplotlib.pyplot as plt
     import pandas as pd
 

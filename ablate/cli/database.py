@@ -1,4 +1,4 @@
-"""`ablate db`: where the database is, and how it is kept."""
+"""`ablate db`: locate, upgrade, check, merge, thin and forget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 def existing(db: str | None) -> Database | None:
-    """The database, opened for reading, or None where there is no file yet."""
+    """Return the database, opened for reading; None if there is no file yet."""
     if not exists(locate(db)):
         return None
     from ablate import store
@@ -45,7 +45,7 @@ def existing_noise(plan: Plan, db: str | None) -> Noise | None:
 
 @app.command(cls=Command)
 def path(db: Db = None) -> None:
-    """Print the database's path, whether it is there yet or not."""
+    """Print the path of the database, whether it exists or not."""
     from ablate import store
 
     print(store.locate(db))
@@ -53,7 +53,7 @@ def path(db: Db = None) -> None:
 
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
-    """Bring an older database to this version; a copy of the old one is kept beside it."""
+    """Upgrade an older database to this version; a backup is kept beside it."""
     from ablate import store
 
     require(db)
@@ -66,13 +66,12 @@ def upgrade(db: Db = None) -> None:
 @app.command(cls=Command)
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what can be; no measured number is deleted.")
+        bool,
+        typer.Option("--repair", help="Repair what can be; no measured number is deleted."),
     ] = False,
     db: Db = None,
 ) -> None:
-    """Look for damage, contradictions and stray journals. Exit code 1 where something is left that
-    is wrong.
-    """
+    """Look for damage, contradictions and stray journals. Exit code 1 if problems are left."""
     from ablate import store
     from ablate.store.check import check as find
     from ablate.store.check import cure
@@ -91,20 +90,18 @@ def check(
     if not findings:
         print(f"{path} is in order")
     elif not repair:
-        print("`ablate db check --repair` puts right what can be")
+        print("`ablate db check --repair` repairs what can be repaired")
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
 
 
 @app.command(cls=Command)
 def merge(
     other: Annotated[
-        str, typer.Argument(metavar="OTHER", help="The database whose results are taken over.")
+        str, typer.Argument(metavar="OTHER", help="The database whose results are added.")
     ],
     db: Db = None,
 ) -> None:
-    """Take over another database's results; what both hold is kept once, and effects are worked out
-    anew.
-    """
+    """Merge another database into this one; duplicates are kept once, effects recomputed."""
     from ablate import store
     from ablate.analysis import analyse
     from ablate.store.merge import merge as join
@@ -125,14 +122,12 @@ def thin(
     keep: Annotated[
         int,
         typer.Option(
-            "--keep", metavar="N", min=2, help="Points that stay of each training series of a run."
+            "--keep", metavar="N", min=2, help="Points to keep of each training series of a run."
         ),
     ] = 50,
     db: Db = None,
 ) -> None:
-    """Make the file small: training curves lose points, evaluations and finals stay whole. Journals
-    are not touched.
-    """
+    """Shrink the file: drop points of training curves; keep evaluations, finals and journals."""
     from ablate import store
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
@@ -168,13 +163,11 @@ def forget(
         ),
     ],
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without, what would go is named.")
+        bool, typer.Option("--yes", help="Delete; without it, only list what would be deleted.")
     ] = False,
     db: Db = None,
 ) -> None:
-    """Take a study out for ever: its results, and the runs that no other study has, with their
-    journals and checkpoints.
-    """
+    """Delete a study: its results, and the runs that no other study has, with their files."""
     from ablate import store
     from ablate.store import forget as forgetting
 
@@ -193,7 +186,7 @@ def forget(
 
 
 def require(db: str | None) -> None:
-    """Refuse a database that does not exist, before it would be made."""
+    """Raise `AblateError` if the database does not exist."""
     from ablate.errors import AblateError
 
     if not exists(locate(db)):

@@ -20,8 +20,8 @@ WHAT = {
     "runs": "one row a run, as `ablate.load` gives them",
     "curves": "every stored point of every series",
     "finals": "every final number of every run",
-    "pairs": "each run beside its baseline's of the same seed",
-    "effects": "one row a contrast, worked out now",
+    "pairs": "each run with its baseline's run of the same seed",
+    "effects": "one row a contrast, computed now",
 }
 SUFFIXES = ("csv", "json", "parquet")
 
@@ -36,7 +36,7 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=f"Where to; its ending says how: {', '.join(SUFFIXES)}."
+            metavar="FILE", help=f"File to write; its ending is the format: {', '.join(SUFFIXES)}."
         ),
     ],
     what: Annotated[
@@ -50,9 +50,7 @@ def export(
     ] = "runs",
     db: Db = None,
 ) -> None:
-    """Write a study's runs, curves, finals, pairs or effects to a file; every number comes back
-    exactly.
-    """
+    """Write a study's runs, curves, finals, pairs or effects to a file, numbers in full."""
     from ablate import store
     from ablate.errors import unknown
 
@@ -82,9 +80,7 @@ def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
 
 
 def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
-    """Write beside the file, then put it in its place: what stood there is whole until the new one
-    is.
-    """
+    """Write beside the file, then rename: an existing file stays whole until the new one is."""
     from ablate import formats
 
     part = out.with_name(f"{out.name}.part")
@@ -112,7 +108,7 @@ def _parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _values(column: pd.Series) -> list[Any]:
-    """Python's own values, None where there is none; a float that is NaN stays NaN."""
+    """Python's own values; None for a missing one, but NaN stays NaN in a column of floats."""
     import pandas as pd
 
     numbers = pd.api.types.is_float_dtype(column.dtype)

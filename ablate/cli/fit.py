@@ -88,7 +88,7 @@ def fit(
         from ablate.scaling.read import read
 
         if not loss:
-            raise AblateError("--csv wants --loss COLUMN, and one or more of --n, --d and --flops")
+            raise AblateError("--csv needs --loss COLUMN, and one or more of --n, --d and --flops")
         losses = read(
             csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest
         )
@@ -135,11 +135,11 @@ def _of_study(
 
 def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
     """The figures of the report's scaling section, as .svg, .pdf and .png."""
-    from ablate.report.gallery import Gallery
-    from ablate.report.scaled import Scaled, pictures
-    from ablate.report.words import MetricWords
+    from ablate.report.figure_set import FigureSet
+    from ablate.report.labels import MetricLabels
+    from ablate.report.scaled import Scaled, plots
 
     with writing(folder):
-        gallery = Gallery(folder)
-        pictures(gallery, Scaled(losses, found, ""), MetricWords(label, "", "min"))
-        gallery.draw()
+        figure_set = FigureSet(folder)
+        plots(figure_set, Scaled(losses, found, ""), MetricLabels(label, "", "min"))
+        figure_set.draw()

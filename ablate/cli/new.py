@@ -101,7 +101,7 @@ def new(
         raw["seeds"] = seeds
     varied, started = _vary(raw, factor), _begin(raw, base)
     if both := sorted(varied & started):
-        raise AblateError(f"{both[0]} stands both in --factor and in --base; keep one of them")
+        raise AblateError(f"{both[0]} is given both by --factor and by --base; keep one of them")
     if not raw["factors"]:
         raise AblateError(
             f"nothing varies: ablate new {name} --factor topology=serial,parallel, the baseline"

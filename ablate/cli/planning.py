@@ -1,9 +1,8 @@
-"""Commands that come before a run: new, factors, plan."""
+"""Commands that come before a run: plan, factors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,12 +18,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ablate.components import Factor
-    from ablate.evaluation import Evaluation
-    from ablate.plan import Cell, Plan
+    from ablate.plan import Plan
+    from ablate.plan.forecast import Forecast
     from ablate.plan.price import Price
-    from ablate.study import Study
-
-SLOW = 0.75  # of the baseline's speed; a cell below it is named
 
 StudyName = Annotated[
     str,
@@ -45,9 +41,15 @@ Size = Annotated[
 ]
 
 
-def open_study(study: str, size: str | None) -> tuple[Study, Plan]:
-    """The study in a file, shrunk where that is asked for, and its plan: what means nothing is
-    refused here.
+def open_study(study: str, size: str | None) -> Plan:
+    """Return the plan of the study in a file, without decisions.
+
+    Args:
+        study: The file, or its name in studies/.
+        size: "tiny" to shrink the study.
+
+    Raises:
+        AblateError: The size is unknown, or the study has no meaning.
     """
     from ablate.errors import unknown
     from ablate.plan import plan
@@ -56,8 +58,7 @@ def open_study(study: str, size: str | None) -> tuple[Study, Plan]:
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
-    given = tiny(load(study)) if size else load(study)
-    return given, plan(given)
+    return plan(tiny(load(study)) if size else load(study))
 
 
 def plan(
@@ -76,7 +77,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="N",
-            help="Reckon times with this speed instead, in FLOP/s: 5e12.",
+            help="Estimate times from this speed instead, in FLOP/s: 5e12.",
             show_default=False,
         ),
     ] = None,
@@ -84,116 +85,95 @@ def plan(
 ) -> None:
     """Show what a study would train, what that would cost, and the smallest effect it could see."""
     from ablate.errors import AblateError
+    from ablate.plan.forecast import at_speed
     from ablate.plan.price import price
 
     if device and flops:
-        raise AblateError(
-            "--device times the models, --flops reckons with a given speed; give one of them"
-        )
-    speed = _given_speed(flops) if flops else None
-    made, done = _stage(open_study(study, size)[0], db)
-    times = _timed(made, device) if device else _reckoned(made, speed) if speed else None
+        raise AblateError("give one of --device, which times the models, and --flops")
+    speed = _speed(flops) if flops else None
+    planned, done = _with_decisions(open_study(study, size), db)
+    forecast = None
+    if device:
+        forecast = _measure(planned, device)
+    elif speed:
+        forecast = at_speed(planned, speed)
+    how = _how(forecast, speed)
     out = console()
-    out.print(f"{made.study.name}: {made.study.question}\n", style="bold", markup=False)
-    out.print(_cells(made, times))
-    cost = price(made)
+    out.print(f"{planned.study.name}: {planned.study.question}\n", style="bold", markup=False)
+    out.print(_cells(planned, forecast))
+    cost = price(planned)
     for line in (
-        *_comparisons(made),
-        *_stages(made, done),
-        *_costs(made, cost, times),
-        *_slow(made, times),
-        *_sight(made, cost, db),
-        *_curves(made),
-        *_confounds(made),
-        *made.notes,
+        *_comparisons(planned),
+        *_stages(planned, done),
+        *_costs(planned, cost, forecast, how),
+        *_slow(planned, forecast),
+        *_resolution(planned, cost, db),
+        *_curves(planned),
+        *_confounds(planned),
+        *planned.notes,
     ):
         out.print(line, markup=False)
-    finished = not made.later and done >= {run.config.key for run in made.runs}
+    finished = not planned.later and done >= {run.config.key for run in planned.runs}
     following = (
-        f"report {quote(made.study.name)}"
+        f"report {quote(planned.study.name)}"
         if finished
         else f"run {quote(study)}" + (f" --size {size}" if size else "")
     )
     out.print(f"\nNext: ablate {following}", markup=False)
 
 
-def _stage(study: Study, db: str | None) -> tuple[Plan, frozenset[str]]:
-    """The plan with what the database holds of decisions, and the keys of its runs that have their
-    result.
-    """
+def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
+    """The plan with the decisions in the database, and the keys of its runs that have a result."""
     from ablate.cli.database import existing
-    from ablate.plan import plan
 
     if (database := existing(db)) is None:
-        return plan(study), frozenset()
+        return plan, frozenset()
     from ablate import tune
     from ablate.store import decisions
 
     with database:
-        made = tune.learn(study, database).plan
-        return made, frozenset(
-            decisions.values(database, [run.config.key for run in made.runs], study.metric)
-        )
+        decided = tune.learn(plan, database).plan
+        keys = [run.config.key for run in decided.runs]
+        return decided, frozenset(decisions.values(database, keys, decided.study.metric))
 
 
-@dataclass(frozen=True)
-class Times:
-    """How long training and evaluation take."""
-
-    speed: dict[str, float]  # tokens a second in training, by the cell's label
-    side_by_side: int  # runs or packs that train at once
-    how: str  # "on cuda:0, timed"
-
-    def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
-        """Of one run of a cell. A token that is evaluated takes a third of one that is learnt from:
-        no backward pass.
-        """
-        read = min(evaluation.tokens, cell.held_out) * evaluation.passes(cell.config)
-        return (cell.config.tokens + read / 3) / self.speed[cell.label]
+def _how(forecast: Forecast | None, speed: float | None) -> str:
+    """What a forecast rests on."""
+    if forecast is None or speed:
+        return f"at {speed:.3g} FLOP/s" if speed else ""
+    of = "workers on" if forecast.device == "cpu" else "devices such as"
+    many = f"{forecast.side_by_side} {of} " if forecast.side_by_side > 1 else ""
+    start = f", after about {duration(forecast.start)} of start" if forecast.start else ""
+    compiler = " without a compiler, which `ablate run` uses for long runs"
+    bound = compiler if forecast.upper_bound else ""
+    return f"on {many}{forecast.device}, as timed now{bound}{start}"
 
 
-def _given_speed(text: str) -> float:
+def _speed(text: str) -> float:
     from ablate.errors import AblateError
     from ablate.study.values import number
 
     speed = float(number("--flops", text))
     if speed <= 0:
-        raise AblateError(f"--flops = {text}: a speed lies above 0")
+        raise AblateError(f"--flops = {text}: give a speed above 0")
     return speed
 
 
-def _reckoned(plan: Plan, speed: float) -> Times:
-    from ablate import sizes
-
-    speeds = {
-        cell.label: speed * cell.config.tokens / sizes.train_flops(cell.config)
-        for cell in plan.cells
-    }
-    return Times(speeds, 1, f"at {speed:.3g} FLOP/s")
-
-
-def _timed(plan: Plan, kind: str) -> Times:
-    """Trains every shape for a moment; the one thing in this command that loads torch."""
+def _measure(plan: Plan, kind: str) -> Forecast:
+    """Train every shape for a moment; nothing else in this command imports torch."""
     from rich.console import Console
 
-    from ablate.launch import devices, packs, speed
+    from ablate.launch import devices, packs
 
-    found = packs.seats(plan, devices.find(kind))
-    side_by_side = (
-        len(found) if found[0].name == "cpu" else len({seat.name for seat in found})
-    )  # workers of a GPU take turns
-    doing = f"timing {len(plan.cells)} models on {found[0].name}"
+    slots = packs.worker_slots(plan, devices.find(kind))
+    from ablate.launch import forecast
+
+    doing = f"timing {len(plan.cells)} models on {slots[0].name}"
     with Console(stderr=True).status(doing) as status:
-        speeds = speed.measure(plan, found[0], lambda done: status.update(f"{doing}: {done} done"))
-    of = "workers on" if found[0].name == "cpu" else "devices such as"
-    many = f"{side_by_side} {of} " if side_by_side > 1 else ""
-    start = f", after about {duration(speeds.start)} of start" if speeds.start else ""
-    return Times(
-        speeds.tokens_per_second, side_by_side, f"on {many}{found[0].name}, as timed now{start}"
-    )
+        return forecast.measure(plan, slots, lambda done: status.update(f"{doing}: {done} done"))
 
 
-def _cells(plan: Plan, times: Times | None) -> Table:
+def _cells(plan: Plan, forecast: Forecast | None) -> Table:
     headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
     rows = []
     for cell in plan.cells:
@@ -209,13 +189,13 @@ def _cells(plan: Plan, times: Times | None) -> Table:
             known(cell.cost.flops, "{:.2e}".format),
         ]
         row += [known(cell.cost.bytes, memory)]
-        if times:
+        if forecast:
             row += [
-                count(times.speed[cell.label]),
-                duration(times.seconds(cell, plan.study.evaluation)),
+                count(forecast.tokens_per_second[cell.label]),
+                duration(forecast.seconds(cell, plan.study.evaluation)),
             ]
         rows.append(row)
-    headings += ["tokens/s", "time a run"] if times else []
+    headings += ["tokens/s", "time a run"] if forecast else []
     return table(
         headings,
         rows,
@@ -225,7 +205,7 @@ def _cells(plan: Plan, times: Times | None) -> Table:
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
-    """Strata, baselines, families, and what was matched."""
+    """Strata, baselines, families, and the matched quantity."""
     from ablate.plan.match import mismatch
 
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
@@ -254,18 +234,18 @@ def _comparisons(plan: Plan) -> Iterator[str]:
 
 
 def too_long(plan: Plan) -> Iterator[str]:
-    """What max_epochs leaves out, by strata where there are some."""
+    """Yield a line on the cells that max_epochs leaves out, by strata if there are any."""
     if plan.too_long:
-        places = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
+        left_out = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
         yield (
             "Left out, as they would read their text more than max_epochs ="
             f" {plan.study.max_epochs:g} times: {len(plan.too_long)} of"
-            f" {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(places)}"
+            f" {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(left_out)}"
         )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
-    """What is found out on the way, what of it is known, and which runs come next."""
+    """What is decided during the study, what of it is decided, and which runs come next."""
     tune, two_stage = plan.study.tune, plan.study.two_stage
     if tune:
         number = (
@@ -300,53 +280,38 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         yield f"Done: {len(done)} of {len({run.config.key for run in plan.runs})} runs"
 
 
-def _costs(plan: Plan, price: Price, times: Times | None) -> Iterator[str]:
+def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Iterator[str]:
     planned = (*plan.runs, *plan.later)
-    cells = {run.config.key: run.cell for run in planned}.values()
     compared = sum(run.role == "compare" for run in planned)
     shared = len(planned) - price.runs
-    each_takes = (
-        {cell.label: times.seconds(cell, plan.study.evaluation) for cell in plan.cells}
-        if times
-        else {}
-    )
-    total = sum(each_takes[cell] for cell in cells) / times.side_by_side if times else 0.0
     each = (
         f"{len(plan.cells)} cells × {price.pairs} seed{'' if price.pairs == 1 else 's'} = "
         if compared == len(plan.cells) * price.pairs
         else ""
     )
+    tuning = f" and {price.tuning} that tune" if price.tuning else ""
+    same = f" ({price.runs} to train, as {shared} are the same as others)" if shared else ""
+    flops = known(price.flops, "{:.2e}".format)
+    size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
+    left_out = f" ({price.unknown} of unknown cost left out)" if price.unknown else ""
+    time = ". How long: --device auto times the models here"
+    if forecast:
+        at_most = "at most " if forecast.upper_bound else ""
+        time = f", {at_most}{duration(forecast.total(plan))} {how}"
     yield (
-        f"In all: {each}{compared} runs"
-        + (f" and {price.tuning} that tune" if price.tuning else "")
-        + (f" ({price.runs} to train, as {shared} are the same as others)" if shared else "")
-        + f", {known(price.tokens, count)} tokens, {known(price.flops, '{:.2e}'.format)} FLOPs, at"
-        f" most {known(price.memory, memory)} a run"
-        + (f" ({price.unknown} of unknown cost left out)" if price.unknown else "")
-        + (
-            f", {duration(total)} {times.how}"
-            if times
-            else ". How long: --device auto times the models here"
-        )
+        f"In all: {each}{compared} runs{tuning}{same}, {size}, at most"
+        f" {known(price.memory, memory)} a run{left_out}{time}"
     )
 
 
-def _slow(plan: Plan, times: Times | None) -> Iterator[str]:
-    """Levels that fall off a cliff."""
-    if times is None:
-        return
-    speed = times.speed
-    shares = {
-        contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline])
-        for contrast in plan.contrasts
-    }
-    for cell, (baseline, share) in shares.items():
-        if share < SLOW:
-            yield f"Slow: {cell} trains at {share:.2f} of the tokens a second of {baseline}"
+def _slow(plan: Plan, forecast: Forecast | None) -> Iterator[str]:
+    for cell, baseline, share in forecast.slow(plan) if forecast else ():
+        compiler = " without a compiler" if forecast and forecast.upper_bound else ""
+        yield f"Slow: {cell} trains at {share:.2f} of the tokens a second of {baseline}{compiler}"
 
 
-def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
-    """The smallest effect that the seeds can resolve."""
+def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
+    """The smallest effect that the seeds can detect."""
     from ablate import metrics, stats
 
     if price.pairs < 2:
@@ -378,7 +343,7 @@ def _sight(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
 
 
 def _curves(plan: Plan) -> list[str]:
-    """Whether the grid suffices for the scaling curves of [fit]."""
+    """Whether the grid is enough for the scaling curves of [fit]."""
     if plan.study.fit is None:
         return []
     from ablate.scaling.planned import foretell
@@ -401,7 +366,7 @@ def factors(
         ),
     ] = None,
 ) -> None:
-    """List what can vary, or the levels of one factor with their sources."""
+    """List the factors, or the levels of one factor with their sources."""
     from ablate.components import factor
 
     if name is None:
@@ -455,13 +420,13 @@ def _one(row: Factor) -> None:
         columns = dict(
             zip(("level", "or", "meaning", "source"), zip(*lines, strict=True), strict=True)
         )
-        told = {heading: cells for heading, cells in columns.items() if any(cells)}
-        out.print(table(list(told), zip(*told.values(), strict=True)))
+        shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+        out.print(table(list(shown), zip(*shown.values(), strict=True)))
     out.print(f"Default: {_default(row.name)}", markup=False)
 
 
 def _default(name: str) -> str:
-    """The default of a field as a person would say it."""
+    """The default of a field, in words."""
     from ablate.config import field_info
 
     ruled = {

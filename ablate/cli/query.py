@@ -1,6 +1,4 @@
-"""`ablate query` and `ablate browse`: the database asked in SQL, or by the name of a query, here or
-in a browser.
-"""
+"""`ablate query` and `ablate browse`: named queries and SQL, here or in a browser."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def query(
         list[str] | None,
         typer.Argument(
             metavar="VALUE",
-            help="What the query is about, such as a study.",
+            help="Values of the query's parameters, such as a study.",
             show_default=False,
             autocompletion=complete.stored,
         ),
@@ -58,7 +56,7 @@ def query(
     ] = False,
     db: Db = None,
 ) -> None:
-    """Ask the database, by a named query or in SQL; it can only be read.
+    """Query the database by name or in SQL, read-only.
 
     ablate query best-lr topology
     """
@@ -91,8 +89,9 @@ def query(
 
 
 def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The SQL of a named query, or the SQL itself, and the values of its parameters: numbers where
-    they read as such.
+    """The SQL of a named query, or the SQL itself, and the values of its parameters.
+
+    A value that reads as a number is one.
     """
     from ablate.errors import AblateError
     from ablate.store import questions
@@ -107,17 +106,15 @@ def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         name, equals, value = word.partition("=")
         if not equals:
             raise AblateError(
-                f"{word!r} stands behind SQL, whose parameters are given as NAME=VALUE; put the"
-                " whole SELECT in quotes"
+                f"{word!r}: the parameters of SQL are given as NAME=VALUE; put the whole SELECT in"
+                " quotes"
             )
         values[name] = _literal(value)
     return asked, values
 
 
 def _literal(text: str) -> int | float | str:
-    """A number as SQL would write it, else the text: SQLite takes every number for less than any
-    text.
-    """
+    """A number if the text is an SQL number, else the text: SQLite compares the two by type."""
     number = re.fullmatch(r"[+-]?(?:\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text)
     return text if not number else float(text) if "." in text or number[2] else int(text)
 
@@ -134,7 +131,7 @@ def _list(format: str) -> None:
         ]
         console().print(table(["named query", "values", "what it answers"], rows))
         console().print(
-            "Ask one: ablate query means STUDY. Their SQL: ablate query --list --format md",
+            "Run one: ablate query means STUDY. Their SQL: ablate query --list --format md",
             markup=False,
         )
     else:
@@ -169,14 +166,12 @@ def browse(
             metavar="PORT",
             min=1,
             max=65535,
-            help="Where it listens, on this machine alone.",
+            help="Port to listen on, on this machine only.",
         ),
     ] = 8001,
     db: Db = None,
 ) -> None:
-    """Look through the database in a browser: Datasette, with the named queries; it can only be
-    read. Ctrl-C ends it.
-    """
+    """Browse the database and the named queries in Datasette, read-only. Ctrl-C ends it."""
     import json
     import os
     from importlib.util import find_spec
@@ -210,9 +205,7 @@ def browse(
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """What Datasette is told about the database: the named queries, and what is no table for
-    people.
-    """
+    """Datasette's metadata: the named queries, and the table to hide."""
     from ablate.store.questions import QUESTIONS
     from ablate.store.schema import VERSION_TABLE
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ablate.launch.local import LocalExecutor
+    from ablate.plan import Plan
     from ablate.store import Database
     from ablate.store.status import Working
-    from ablate.study import Study
 
 WATCH_SECONDS = 2.0
 
@@ -53,59 +54,56 @@ def run(
     ] = False,
     db: Db = None,
 ) -> None:
-    """Train what is missing of a study, and work out its effects. Ctrl-C stops it; run it again to
+    """Train what is missing of a study and compute its effects. Ctrl-C stops it; run it again to
     go on.
     """
-    from ablate import store, tune
+    from ablate import store
     from ablate.launch import devices
+    from ablate.launch.local import LocalExecutor
+    from ablate.launch.packs import worker_slots
     from ablate.store.status import UNFINISHED
+    from ablate.study_run import run_study
 
-    given, made = open_study(study, size)
-    places = devices.find(
-        device, gpus(gpu_numbers)
-    )  # refuses a device that is not there before a database is made
+    plan = open_study(study, size)
+    # Refuses a device that does not exist before a database is made.
+    found = devices.find(device, gpus(gpu_numbers))
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
-        for note in (*database.notes, *too_long(made)):
+        for note in (*database.notes, *too_long(plan)):
             out.print(note, markup=False)
-        rest = partial(_load_the_rest, given)
-        outcome = tune.run_study(
-            given, database, places=places, fail_fast=fail_fast, console=out, meanwhile=rest
-        )
+        executor = LocalExecutor(worker_slots(plan, found))
+        threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
+        outcome = run_study(plan, database, executor, fail_fast=fail_fast, console=out)
         from ablate.analysis import analyse
 
-        analyse(database, given.name)
+        analyse(database, plan.study.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
-    out.print(
-        f"Next: ablate {f'run {quote(study)}' if unfinished else f'report {quote(given.name)}'}",
-        markup=False,
-    )
+    following = f"run {quote(study)}" if unfinished else f"report {quote(plan.study.name)}"
+    out.print(f"Next: ablate {following}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
-def _load_the_rest(study: Study) -> None:
-    """Import what decides and analyses: a second of work, many from a cold disk, and none of it is
-    wanted before runs end.
+def _preload(executor: LocalExecutor, plan: Plan) -> None:
+    """Import what decides and analyses, while the first worker starts.
 
-    What fails here fails again, aloud, where it is used. Nothing that is imported here imports what
-    uses it, so an import there waits for the one here, and never both for each other.
+    It takes a second, many from a cold disk, and is needed only when runs have ended. An import
+    that fails here fails again, visibly, where it is used.
     """
+    executor.started.wait()
     import ablate.analysis  # noqa: F401
 
-    if study.tune:
+    if plan.study.tune:
         import optuna  # noqa: F401
 
 
 def gpus(numbers: str) -> list[int]:
-    """The numbers in "0,2"."""
+    """Return the numbers of a list such as "0,2"."""
     from ablate.errors import AblateError
 
     try:
         return [int(number) for number in numbers.split(",") if numbers]
     except ValueError:
-        raise AblateError(
-            f"devices = {numbers!r}: numbers of GPUs are wanted, such as 0,2"
-        ) from None
+        raise AblateError(f"devices = {numbers!r}: give numbers of GPUs, such as 0,2") from None
 
 
 def status(

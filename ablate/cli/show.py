@@ -55,7 +55,9 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
         if row["n_params"]
         else "size unknown"
     )
-    yield f"{sizes}; {row['tokens']:,} tokens, {row['flops'] or 0:.3g} FLOPs"
+    tokens = "unknown" if row["tokens"] is None else f"{row['tokens']:,}"
+    flops = "unknown" if row["flops"] is None else f"{row['flops']:.3g}"
+    yield f"{sizes}; {tokens} tokens, {flops} FLOPs"
     yield _fields(run)
     if run.attempts:
         yield _attempts(run.attempts)
@@ -69,16 +71,21 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
 
 
 def _fields(run: RunDetails) -> RenderableType:
-    """The fields that differ from their default."""
-    from ablate.config import RunConfig
+    """The fields that differ from their default, and the seed."""
+    from ablate.errors import AblateError
+    from ablate.kinds import kind
 
-    known = RunConfig.model_fields
-    fields = {**run.fields, "seed": run.row["seed"]}
+    try:
+        known = kind(run.row["kind"]).fields
+    except AblateError:  # a kind of another version or package
+        known = {}
     rows = [
         (name, str(value))
-        for name, value in fields.items()
+        for name, value in run.fields.items()
         if name not in known or value != json.loads(json.dumps(known[name].default))
     ]
+    if run.row["seed"]:
+        rows.append(("seed", str(run.row["seed"])))
     return table(["field", "value (others: `ablate factors`)"], rows)
 
 

@@ -36,7 +36,7 @@ def effects(
 
     effects: `ablate.effects(study)`. pairs: `ablate.results.pairs(study)`, columns family, cell,
     seed, difference; each pair is a faint point. A thick line is the 95% t-interval; a filled mark
-    is told from zero after Holm's correction, a hollow one is not.
+    is significant after Holm's correction, a hollow one is not.
     """
     with style.theme():
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))

@@ -1,4 +1,4 @@
-"""The devices a study can run on, found without importing torch in this process."""
+"""The devices that a study can run on, found without importing torch into this process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from pathlib import Path
 from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
-WORKER_BYTES = (
-    1 << 30
-)  # of a worker before its run: Python, torch, the text; or what CUDA needs for itself
+# of a worker beside its run: Python, torch and the text, or what CUDA needs for itself
+WORKER_BYTES = 1 << 30
 MEMORY_SHARE = 0.8  # of a device's memory that runs may be estimated to take
-COMPILING = 4  # workers of a GPU that make their next job ready, beside the one that trains
+COMPILING = 4  # workers of a GPU that prepare their next job, beside the one that trains
 
 _ASK = """
 import json, torch
@@ -34,19 +33,30 @@ print(json.dumps({"cuda": cuda, "mps": mps, "torch": torch.__version__}))
 
 @dataclass(frozen=True)
 class Device:
-    """Where a worker trains: a device, or its share of one."""
+    """A device that a worker trains on, or a worker's share of one.
 
-    name: str  # as torch calls it: "cpu", "cuda:1", "mps"
-    memory: int  # bytes in all
-    threads: int  # CPU threads of its worker
+    Attributes:
+        name: Torch's name: "cpu", "cuda:1", "mps".
+        memory: Bytes.
+        threads: CPU threads of its worker.
+    """
+
+    name: str
+    memory: int
+    threads: int
 
 
 def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
-    """The devices of a kind (`auto`: the GPUs, or the CPU where there is none); of the GPUs those
-    with `numbers`, or all.
+    """Return the devices of a kind.
 
-    CUDA devices are those that CUDA_VISIBLE_DEVICES leaves, numbered from 0. `AblateError` for an
-    unknown kind or number, or where there is none.
+    CUDA devices are those that CUDA_VISIBLE_DEVICES leaves, numbered from 0.
+
+    Args:
+        kind: One of `KINDS`; "auto" for the GPUs, or the CPU if there is none.
+        numbers: GPUs to take; all without.
+
+    Raises:
+        AblateError: The kind or a number is unknown, or there is no such device.
     """
     found = _of_kind(kind)
     if not numbers:
@@ -58,13 +68,13 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
     }
     for number in numbers:
         if number not in by_number:
-            have = (
+            choices = (
                 f"choose among {', '.join(map(str, by_number))}"
                 if by_number
                 else f"this study would run on {found[0].name}"
             )
             raise AblateError(
-                f"devices = {','.join(map(str, numbers))}: there is no GPU {number}; {have}"
+                f"devices = {','.join(map(str, numbers))}: there is no GPU {number}; {choices}"
             )
     return [by_number[number] for number in dict.fromkeys(numbers)]
 
@@ -76,11 +86,11 @@ def _of_kind(kind: str) -> list[Device]:
     if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
         return [cpu]
     nvidia = _nvidia() if kind != "mps" else []
-    asked = {"cuda": nvidia} if nvidia else _ask_torch()
+    present = {"cuda": nvidia} if nvidia else _ask_torch()
     for name in ("cuda", "mps"):
-        if kind in (name, "auto") and asked.get(name):
-            threads = max(1, cpu.threads // len(asked[name]))
-            return [Device(device, memory, threads) for device, memory in asked[name]]
+        if kind in (name, "auto") and present.get(name):
+            threads = max(1, cpu.threads // len(present[name]))
+            return [Device(device, memory, threads) for device, memory in present[name]]
     if kind == "auto":
         return [cpu]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -90,19 +100,24 @@ def _of_kind(kind: str) -> list[Device]:
         else ""
     )
     raise AblateError(
-        f"device = {kind!r}: torch {asked['torch']} finds no such device{hidden}; choose"
+        f"device = {kind!r}: torch {present['torch']} finds no such device{hidden}; choose"
         " --device cpu"
     )
 
 
-def seats(found: list[Device], n_runs: int, n_shapes: int, run_bytes: int) -> list[Device]:
-    """A device, or a part of one, for each worker of a study of `n_runs`, the largest of which
-    takes `run_bytes`.
+def shares(found: Sequence[Device], n_runs: int, n_shapes: int, run_bytes: int) -> list[Device]:
+    """Return a device, or its share of one, for each worker of a study.
 
-    On a CPU small runs gain little by a second thread, and where something else keeps a core busy
-    they lose by it (a quickstart run on 2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2):
-    so as many run side by side as there are cores and memory. On a GPU one run trains at a time
-    (see `ablate.launch.turns`) while the next shapes are compiled.
+    On a CPU small runs gain little by a second thread, and lose by it where something else keeps a
+    core busy (a quickstart run on 2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2), so
+    that as many runs train side by side as there are cores and memory. On a GPU one run trains at a
+    time (see `ablate.launch.device_lock`) while other workers compile the next shapes.
+
+    Args:
+        found: The devices.
+        n_runs: Runs of the study.
+        n_shapes: Shapes of its runs, each of which is compiled.
+        run_bytes: Memory of the largest run.
     """
     useful = {"cpu": n_runs, "cuda": min(COMPILING + 1, -(-n_shapes // len(found))), "mps": 1}[
         found[0].name.partition(":")[0]
@@ -112,15 +127,14 @@ def seats(found: list[Device], n_runs: int, n_shapes: int, run_bytes: int) -> li
         fitting = int(MEMORY_SHARE * device.memory) // (WORKER_BYTES + run_bytes)
         n = max(1, min(device.threads, useful, fitting))
         parts.append([replace(device, memory=device.memory // n, threads=device.threads // n)] * n)
-    return [
-        part for row in zip_longest(*parts) for part in row if part
-    ]  # the first of each device come first
+    rows = zip_longest(*parts)  # the first share of each device comes first
+    return [part for row in rows for part in row if part]
 
 
 def cpu_threads() -> int:
-    """OMP_NUM_THREADS, or the physical cores this process may use."""
-    if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given):
-        return int(given)
+    """Return OMP_NUM_THREADS, or the number of physical cores that this process may use."""
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(threads):
+        return int(threads)
     if sys.platform == "darwin":
         return int(
             subprocess.run(
@@ -131,13 +145,13 @@ def cpu_threads() -> int:
 
 
 def _cores(processors: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Physical cores behind the logical processors: those with the same siblings share one."""
+    """Physical cores behind logical processors: those with the same siblings share a core."""
     siblings = [root / f"cpu{k}/topology/thread_siblings_list" for k in processors]
     return len({path.read_text() if path.exists() else path for path in siblings})
 
 
 def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Processors that a container's quota pays for, rounded up."""
+    """Processors of a container's quota, rounded up."""
     quota, period = file.read_text().split() if file.exists() else ("max", "1")
     return sys.maxsize if quota == "max" else -(-int(quota) // int(period))
 
@@ -149,16 +163,15 @@ def _accelerator_possible() -> bool:
 
 
 def _nvidia() -> list[tuple[str, int]]:
-    """Torch's name and the bytes of every GPU that NVIDIA's driver shows this process; none where
-    it, or this torch, has none.
+    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver or CUDA torch.
 
-    The driver numbers them as torch does, and heeds CUDA_VISIBLE_DEVICES. Torch itself would take
-    seconds to be imported.
+    The driver numbers GPUs as torch does and heeds CUDA_VISIBLE_DEVICES. Importing torch would take
+    seconds.
     """
     torch = importlib.util.find_spec("torch")
     if not torch or not any(
-        Path(place, "lib/libtorch_cuda.so").exists()
-        for place in torch.submodule_search_locations or ()
+        Path(folder, "lib/libtorch_cuda.so").exists()
+        for folder in torch.submodule_search_locations or ()
     ):
         return []
     try:
@@ -180,7 +193,7 @@ def _nvidia() -> list[tuple[str, int]]:
 
 @functools.cache
 def _ask_torch() -> dict:
-    """What a process of its own says of torch's devices; takes seconds."""
+    """Torch's devices, as another process reports them; takes seconds."""
     answer = subprocess.run([sys.executable, "-P", "-c", _ASK], capture_output=True, text=True)
     if answer.returncode:
         raise AblateError(

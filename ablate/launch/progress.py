@@ -90,6 +90,9 @@ class Tally:
         self.running[key] = run
 
     def see(self, key: str, event: Mapping[str, Any]) -> None:
+        """Take an event of a run's journal in."""
+        if event["event"] == "heartbeat":  # comes before the run trains, too
+            return
         self.since = self.clock() if self.since is None else self.since
         self.running[key].see(event)
 

@@ -1,9 +1,7 @@
-"""Ctrl-C and SIGTERM while a study runs: counted here, and felt at once by a selector."""
+"""Ctrl-C, SIGTERM and SIGHUP while a study runs: counted, so that the loop can end in order."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -11,27 +9,23 @@ from typing import Any, Self
 
 
 class Signals:
-    """A context manager within which SIGINT, SIGTERM and SIGHUP end nothing. Readable (`fileno`)
-    when one has come.
+    """A context manager within which SIGINT, SIGTERM and SIGHUP end nothing.
+
+    Attributes:
+        received: Numbers of the signals that came, in order.
     """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self._before: dict[int, Any] = {}
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
 
     def __enter__(self) -> Self:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # elsewhere Python lets nobody handle signals
-            self._before = {
-                number: signal.signal(number, self._receive)
-                for number in (signal.SIGINT, signal.SIGTERM)
-            }
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which `nohup` asks for
-                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._receive)
+        # Python lets only the main thread handle signals.
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGINT, signal.SIGTERM]
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which `nohup` sets
+                numbers.append(signal.SIGHUP)
+            self._before = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
     def __exit__(
@@ -42,21 +36,6 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._read)
-        os.close(self._write)
-
-    def fileno(self) -> int:
-        return self._read
-
-    def drain(self) -> None:
-        """Make it unreadable until the next signal."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 64):
-                pass
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
-        with contextlib.suppress(
-            BlockingIOError
-        ):  # full of signals that nobody has read yet: one more says nothing new
-            os.write(self._write, b"!")

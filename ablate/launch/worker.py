@@ -1,22 +1,21 @@
-"""A warm worker: trains the jobs that come in on stdin, one JSON line each, and journals every
-attempt.
+"""A worker: trains the jobs that arrive on stdin, one JSON line each, and writes their journals.
 
-    python -m ablate.launch.worker --device cuda:0 --threads 2 --memory 85899345920 --turns 3
+    python -m ablate.launch.worker --device=cuda:0 --threads=2 --memory=85899345920 --device-lock=3
 
-A job is `{"job": id, "runs": [{"config", "journal"}], "evaluation", "sources", "checkpoint",
-"resume", "micro_batch", "recompute"}`. On stdout `{"ready": device}` says that the device is set
-up, `{"done": id}` that the worker is free for the next job. A run that fails is recorded and the
-worker goes on; after running out of memory, or when the device no longer answers, it ends, and the
-launcher starts another. When stdin closes, because the launcher wants it to or because it died, the
+`ablate.launch.messages` has the format of a job. With the first job the worker
+imports torch and sets its device up. On stdout `{"ready": device}` says that it has, `{"done":
+handle}` that it is free for the next job. A run that fails is recorded
+and the worker goes on; after it ran out of memory, or when the device no longer answers, it ends,
+and the launcher starts another. When stdin closes, because the launcher closes it or died, the
 worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import faulthandler
-import importlib
 import json
 import os
 import platform
@@ -27,155 +26,216 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import ablate
-from ablate.config import RunConfig
-from ablate.evaluation import Evaluation
 from ablate.journal import Journal
-from ablate.launch.turns import turn
+from ablate.kinds import Context, Job
+from ablate.launch.device_lock import device_lock
+from ablate.launch.messages import decode
 
-# seconds in which a job must checkpoint once it is told to stop; the launcher kills after 10
+HEARTBEAT = 5.0  # seconds between two heartbeats
+# Seconds in which a job must checkpoint once it is to stop; the launcher kills after 10.
 GRACE = 8.0
-# exit code: a full disk or quota, or a read-only one. That is not the run's fault, and other runs
-# would fare no better
+# Exit code: the disk is full, beyond its quota or read-only. That is no fault of the run, and other
+# runs would fare no better.
 NO_ROOM = 74
-ENGINE = os.environ.get(
-    "ABLATE_ENGINE", "ablate.launch.engine"
-)  # another module with the same functions, for tests
 
-Job = dict[str, Any]
+
+class Trainer(Protocol):
+    """What a worker trains with: `ablate.launch.trainer.TorchTrainer`, or another one in tests."""
+
+    def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
+        """Set a device up; return what an attempt records of it.
+
+        Args:
+            device: Torch's name of it.
+            threads: CPU threads to use.
+            memory: Bytes that this process may take of it.
+        """
+        ...
+
+    def train(self, job: Job, context: Context) -> None:
+        """Train a job; see `ablate.kinds.Kind.train`."""
+        ...
+
+    def status(self, error: Exception) -> str:
+        """Return how an attempt that an error ended is recorded: "oom" or "failed"."""
+        ...
+
+    def usable(self, device: str) -> bool:
+        """Return whether the device still computes."""
+        ...
+
+    def peak_bytes(self, device: str) -> int:
+        """Return the most memory held so far: allocated on a GPU, resident otherwise."""
+        ...
 
 
 class Inbox:
-    """The jobs of stdin, read by a thread, so that a closing pipe is seen in the midst of training
-    too.
-    """
+    """The jobs of stdin, read by a thread: a pipe that closes is seen during training too."""
 
     def __init__(self, file: BinaryIO):
-        self._jobs: queue.SimpleQueue[Job | None] = (
-            queue.SimpleQueue()
-        )  # its put may be called by a signal handler
+        # A SimpleQueue, because a signal handler may call its `put`.
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._stop = threading.Event()
-        self.ready = False  # the worker is set up, and may be at work
+        self.ready = False  # the worker is set up, and may train
         threading.Thread(target=self._read, args=(file,), daemon=True).start()
 
     def _read(self, file: BinaryIO) -> None:
         for line in file:
-            self._jobs.put(json.loads(line))
+            self._lines.put(line)
         self.close()
         time.sleep(GRACE)
         os._exit(1)
 
     def close(self) -> None:
-        """No more jobs, and the one at work is to stop. While the worker is still being set up,
-        that ends it at once.
-        """
+        """Take no more jobs and stop the present one. Ends a process that is not set up yet."""
         if not self.ready:
             os._exit(0)
         self._stop.set()
-        self._jobs.put(None)
+        self._lines.put(None)
 
     def closed(self) -> bool:
+        """Return whether the present job is to stop."""
         return self._stop.is_set()
 
-    def next(self) -> Job | None:
-        """The next job; waits for it. None when there will be none."""
-        job = self._jobs.get()
-        return None if self.closed() else job
+    def next(self) -> bytes | None:
+        """Wait for the next job and return its line; None if there will be none."""
+        line = self._lines.get()
+        return None if self.closed() else line
 
 
 class Attempt:
-    """One run of a job: takes the engine's events into its journal, with what the worker knows of
-    itself.
+    """One run of a job: writes its events and heartbeats into its journal.
+
+    Attributes:
+        provenance: What the worker adds to the event `start`.
+        ended: Whether its journal has its end.
+
+    Args:
+        journal: The journal, open for writing.
     """
 
-    def __init__(self, journal: Journal, provenance: dict[str, Any]):
+    def __init__(self, journal: Journal):
         self._journal = journal
-        self._provenance = provenance
-        self._step = 0
+        self.provenance: dict[str, Any] = {}
+        self._step = self._beats = 0
+        self._lock = threading.Lock()  # heartbeats come from another thread
         self.ended = False
 
     def emit(self, event: str, **values: Any) -> None:
+        """Write an event; see `ablate.journal`."""
         if event == "start":
-            values = {**self._provenance, **values, "time": time.time()}
+            values = {**self.provenance, **values, "time": time.time()}
         elif event == "metrics":
             self._step = values["steps"][-1]
         elif event == "end":
             values = {"step": self._step, **values, "time": time.time()}
-        self._journal.append(event, **values)
-        self.ended = event == "end"
+        with self._lock:
+            self._journal.append(event, **values)
+            self.ended = event == "end"
+
+    def beat(self) -> None:
+        """Write a heartbeat, unless the run has ended."""
+        with self._lock:
+            if not self.ended:
+                self._beats += 1
+                self._journal.append("heartbeat", n=self._beats)
 
 
-class Worker:
-    """One device and the engine that trains on it."""
+@contextlib.contextmanager
+def opened(journals: Sequence[Path]) -> Iterator[list[Attempt]]:
+    """Open the journals of a job, and write heartbeats into them.
 
-    def __init__(self, device: str, threads: int, memory: int, turns: int | None):
-        self._device, self._turns = device, turns
-        with ThreadPoolExecutor(1) as beside:
-            source = beside.submit(checkout)  # waits for processes, while torch is imported
-            self._engine = importlib.import_module(ENGINE)
-            device_facts = self._engine.setup(device, threads, memory)
-        versions = {
-            "ablate": ablate.__version__,
-            "python": platform.python_version(),
-            **device_facts.pop("versions"),
-        }
-        self._facts = {
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "device": device,
-            **device_facts,
-            "versions": versions,
-            **source.result(),
-        }
+    A thread writes these, so that they come while the worker imports, compiles or evaluates too.
+    """
+    done = threading.Event()
 
-    def work(self, job: Job, inbox: Inbox) -> bool:
-        """Train a job. Whether this process is fit for another one after it."""
-        with ExitStack() as stack:
-            facts = {**self._facts, "pack_size": len(job["runs"])}
-            journals = [stack.enter_context(Journal(Path(run["journal"]))) for run in job["runs"]]
-            attempts = [Attempt(journal, facts) for journal in journals]
-            try:
-                self._engine.train(
-                    [RunConfig(**run["config"]) for run in job["runs"]],
-                    Evaluation(**job["evaluation"]),
-                    job["sources"],
-                    device=self._device,
-                    emit=[attempt.emit for attempt in attempts],
-                    checkpoint=Path(job["checkpoint"]),
-                    stop=inbox.closed,
-                    resume=job["resume"],
-                    micro_batch=job["micro_batch"],
-                    recompute=job["recompute"],
-                    turn=None if self._turns is None else turn(self._turns, inbox.closed),
-                )
-                assert all(attempt.ended for attempt in attempts), (
-                    "the engine returned before every run had ended"
-                )
-            except Exception as error:
-                if no_room(error):
-                    raise
-                status, peak = self._engine.status(error), self._engine.peak_bytes(self._device)
-                if status != "oom" and not self._engine.usable(self._device):
-                    raise  # the run may be sound: it is tried again by another process
-                for attempt in attempts:
-                    if not attempt.ended:
-                        attempt.emit(
-                            "end", status=status, error=traceback.format_exc(), peak_bytes=peak
-                        )
-                return status != "oom"
-        return True
+    def beat() -> None:
+        while not done.wait(HEARTBEAT):
+            for attempt in attempts:
+                # On a full disk the next event fails as well, and there that is recorded.
+                with contextlib.suppress(OSError):
+                    attempt.beat()
+
+    with ExitStack() as stack:
+        attempts = [Attempt(stack.enter_context(Journal(path))) for path in journals]
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield attempts
+        finally:
+            done.set()
+            thread.join()
+
+
+def train_job(
+    trainer: Trainer,
+    device: str,
+    job: Job,
+    attempts: Sequence[Attempt],
+    stop: Callable[[], bool],
+    lock: AbstractContextManager[None],
+) -> bool:
+    """Train a job to the end of its journals; return whether the process can train another.
+
+    Args:
+        trainer: What trains.
+        device: Torch's name of the device.
+        job: What to train.
+        attempts: One for each of its runs, see `opened`.
+        stop: Asked between steps; once true, the job checkpoints and ends.
+        lock: The device lock.
+
+    Raises:
+        Exception: The disk is full, or the device no longer computes. Runs that have not ended are
+            not to blame; their journals do not end.
+    """
+    try:
+        trainer.train(job, Context(device, [attempt.emit for attempt in attempts], stop, lock))
+        assert all(attempt.ended for attempt in attempts), (
+            "the trainer returned before every run had ended"
+        )
+    except Exception as error:
+        if no_room(error):
+            raise
+        status, peak = trainer.status(error), trainer.peak_bytes(device)
+        if status != "oom" and not trainer.usable(device):
+            raise  # the run may be sound: another process tries it again
+        for attempt in attempts:
+            if not attempt.ended:
+                trace = traceback.format_exc()
+                attempt.emit("end", status=status, error=trace, peak_bytes=peak)
+        return status != "oom"
+    return True
+
+
+def provenance(device: str, facts: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
+    """Return what an attempt records of its worker.
+
+    Args:
+        device: Torch's name of the device.
+        facts: What `Trainer.setup` returned.
+        source: What `checkout` returned.
+    """
+    own = {"ablate": ablate.__version__, "python": platform.python_version()}
+    return {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "device": device,
+        **facts,
+        "versions": {**own, **facts["versions"]},
+        **source,
+    }
 
 
 def no_room(error: BaseException | None) -> str:
-    """What the system says of a disk that takes no more, where that is behind an error; "" where it
-    is not.
-    """
+    """Return the system's message if a full or read-only disk caused an error, else ""."""
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     return next(
         (
@@ -188,15 +248,16 @@ def no_room(error: BaseException | None) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and what was being handled when it came."""
+    """An error and its causes."""
     while error:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def checkout() -> dict[str, Any]:
-    """Git commit of the package's source, and whether the source was changed since; empty outside a
-    checkout.
+    """Return the git commit of the package's source, and whether it was changed since.
+
+    Empty outside a checkout.
     """
     package = Path(ablate.__file__).parent
 
@@ -207,9 +268,8 @@ def checkout() -> dict[str, Any]:
         ).stdout.strip()
 
     try:
-        git(
-            "ls-files", "--error-unmatch", "__init__.py"
-        )  # a package installed below some other repository is not of it
+        # A package that is installed below some other repository does not belong to it.
+        git("ls-files", "--error-unmatch", "__init__.py")
         return {
             "commit": git("rev-parse", "HEAD"),
             "dirty": bool(git("status", "--porcelain", "--", ".")),
@@ -218,34 +278,62 @@ def checkout() -> dict[str, Any]:
         return {}
 
 
-def main() -> None:
+def torch_trainer() -> Trainer:
+    """Return the trainer of real workers. Imports torch."""
+    from ablate.launch.trainer import TorchTrainer
+
+    return TorchTrainer()
+
+
+def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
+    """Run a worker with the arguments of this process.
+
+    Args:
+        trainer_of: Makes what it trains with, at the first job.
+    """
     parser = argparse.ArgumentParser(prog="python -m ablate.launch.worker")
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--memory", type=int, required=True)
-    parser.add_argument("--turns", type=int)
+    parser.add_argument("--device-lock", type=int, metavar="FD")
     arguments = parser.parse_args()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    jobs, answers = (
-        os.fdopen(os.dup(0), "rb"),
-        os.fdopen(os.dup(1), "w"),
-    )  # out of reach of libraries and children:
+    # Out of reach of libraries and children, whose output goes to stderr.
+    jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what they print goes to stderr
+    os.dup2(2, 1)
     inbox = Inbox(jobs)
     signal.signal(signal.SIGTERM, lambda *_: inbox.close())
 
     def answer(**values: object) -> None:
         print(json.dumps(values), file=answers, flush=True)
 
-    worker = Worker(arguments.device, arguments.threads, arguments.memory, arguments.turns)
-    inbox.ready = True
-    answer(ready=arguments.device)
+    def set_up() -> tuple[Trainer, dict[str, Any]]:
+        with ThreadPoolExecutor(1) as pool:
+            source = pool.submit(checkout)  # waits for processes, while torch is imported
+            trainer = trainer_of()
+            facts = trainer.setup(device, arguments.threads, arguments.memory)
+        inbox.ready = True
+        answer(ready=device)
+        return trainer, provenance(device, facts, source.result())
+
+    device, fd = arguments.device, arguments.device_lock
+    trainer: Trainer | None = None
+    origin: dict[str, Any] = {}
     try:
-        while (job := inbox.next()) and worker.work(job, inbox):
-            answer(done=job["job"])
+        while line := inbox.next():
+            handle, job, journals = decode(line)
+            with opened(journals) as attempts:
+                if trainer is None:  # not before its first job, whose heartbeats have begun
+                    trainer, origin = set_up()
+                for attempt in attempts:
+                    attempt.provenance = {**origin, "pack_size": len(attempts)}
+                lock = nullcontext() if fd is None else device_lock(fd, inbox.closed)
+                if not train_job(trainer, device, job, attempts, inbox.closed, lock):
+                    break
+            answer(done=handle)
     except Exception as error:
         if not (why := no_room(error)):
             raise
@@ -253,8 +341,8 @@ def main() -> None:
         print(why, file=sys.stderr, flush=True)
         os._exit(NO_ROOM)
     sys.stdout.flush()
-    # journals and checkpoints are closed; Python would take a second to take CUDA's graphs down one
-    # by one
+    # Journals and checkpoints are closed. Python would take a second to free CUDA's graphs one by
+    # one.
     os._exit(0)
 
 

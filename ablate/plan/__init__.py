@@ -1,13 +1,11 @@
-"""(`Study`, decisions) → the ordered runs, strata, contrasts and prices of a study. A pure
-function.
-"""
+"""A study and its decisions → ordered runs, strata, contrasts and prices: pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
-from ablate.plan.cells import build
+from ablate.plan.cells import Built, build
 from ablate.plan.check import check
 from ablate.plan.compare import confounds, contrasts
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
@@ -15,33 +13,66 @@ from ablate.plan.notes import notes
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
-__all__ = ["Cell", "Confound", "Contrast", "Decision", "Group", "Plan", "PlannedRun", "plan"]
+__all__ = [
+    "Cell",
+    "Confound",
+    "Contrast",
+    "Decision",
+    "Group",
+    "Plan",
+    "PlannedRun",
+    "Tried",
+    "decide",
+    "plan",
+]
+
+Tried = Mapping[str, Sequence[float]]
 
 
 def plan(
     study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, Sequence[float]] = {}
 ) -> Plan:
-    """Everything that `study` means, resolved, with what was decided so far.
+    """Return the plan of a study: its cells, resolved, their comparisons and their runs.
 
-    tried: a group's representative → the learning rates that were tried there, or are to be tried
-    next; where a group is not named these are the ladder's. Raises `AblateError`, naming the cell,
-    where the study means nothing.
+    Args:
+        study: The study as its file states it.
+        decisions: What was decided while it ran.
+        tried: Representative of a group → the learning rates tried there, or to be tried next; a
+            group that is not named has those of the ladder.
+
+    Raises:
+        AblateError: The study has no meaning; the message names the cell.
     """
-    built = build(study)
-    _known(built.cells, decisions)
+    return _derive(study, build(study), decisions, tried)
+
+
+def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
+    """Return a plan of the same study with these decisions. No cell is resolved again.
+
+    Args:
+        base: A plan of the study, with whatever decisions.
+        decisions: All decisions in force.
+        tried: As for `plan`.
+    """
+    built = Built(base.cells, base.too_long, base.excluded, base.sources)
+    return _derive(base.study, built, decisions, tried)
+
+
+def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tried) -> Plan:
+    _refuse_unknown(built.cells, decisions)
     rates = {decision.cell: decision.value for decision in decisions if decision.name == "lr"}
     tuning = Tuning(study, groups(study, built.cells), rates, tried)
     cells = tuning.cells(built.cells)
     compared = contrasts(study, cells)
     check(study, cells, built.too_long, compared)
-    waiting = {label for group in tuning.undecided for label in group.cells}
-    runs = list(_compare(study, cells, decisions))
+    undecided = {label for group in tuning.undecided for label in group.cells}
+    runs = list(_compared_runs(study, cells, decisions))
     return Plan(
         study=study,
         cells=cells,
         contrasts=compared,
-        runs=(*tuning.runs(cells), *(run for run in runs if run.cell not in waiting)),
-        later=(*tuning.later(cells), *(run for run in runs if run.cell in waiting)),
+        runs=(*tuning.runs(cells), *(run for run in runs if run.cell not in undecided)),
+        later=(*tuning.later(cells), *(run for run in runs if run.cell in undecided)),
         groups=tuning.groups,
         undecided=tuning.undecided,
         sources=built.sources,
@@ -52,7 +83,7 @@ def plan(
     )
 
 
-def _known(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:
+def _refuse_unknown(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:
     labels = {cell.label for cell in cells}
     for decision in decisions:
         if decision.cell not in labels:
@@ -62,18 +93,18 @@ def _known(cells: Sequence[Cell], decisions: Sequence[Decision]) -> None:
             )
 
 
-def _compare(
+def _compared_runs(
     study: Study, cells: Sequence[Cell], decisions: Sequence[Decision]
 ) -> Iterator[PlannedRun]:
-    """The runs that are compared: seed after seed, so that pairs are complete early."""
+    """Yield the runs that are compared, seed after seed, so that pairs are complete early."""
     stratum = {cell.label: cell.stratum for cell in cells}
-    wanted = {
+    decided = {
         stratum[decision.cell]: int(decision.value)
         for decision in decisions
         if decision.name == "seeds"
     }
-    more = range(len(study.seeds), max(wanted.values(), default=0))
-    for place, seed in enumerate((*study.seeds, *more)):
+    more = range(len(study.seeds), max(decided.values(), default=0))
+    for number, seed in enumerate((*study.seeds, *more)):
         for cell in cells:
-            if place < wanted.get(cell.stratum, len(study.seeds)):
+            if number < decided.get(cell.stratum, len(study.seeds)):
                 yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))

@@ -1,6 +1,4 @@
-"""What [tune] asks for before anything is known: groups of cells, a ladder of learning rates, seeds
-that are not compared.
-"""
+"""What [tune] plans: groups of cells, a ladder of learning rates, seeds that are not compared."""
 
 from __future__ import annotations
 
@@ -12,37 +10,37 @@ from ablate.plan.model import Cell, Group, PlannedRun
 from ablate.study import Study, Tune
 
 LAST_SEED = (1 << 31) - 1
-WIDEST = 4  # steps beyond each end of the ladder to which an optimum at its edge may lead
+WIDEST = 4  # steps beyond each end of the ladder that a search may go
 
 
-def rate(tune: Tune, place: float) -> float:
-    """The learning rate at a place of the ladder, to three digits: 0 is the lowest, points − 1 the
-    highest.
+def rate(tune: Tune, rung: float) -> float:
+    """Return the learning rate of a rung of the ladder, to three digits.
 
-    Halves lie between two neighbours, places below 0 and from `points` on beyond the ends.
+    Args:
+        tune: The study's [tune].
+        rung: 0 for the lowest rate, points − 1 for the highest; halves lie between two rungs,
+            numbers below 0 and from `points` on beyond the ends.
     """
-    return float(f"{tune.low * (tune.high / tune.low) ** (place / (tune.points - 1)):.3g}")
+    return float(f"{tune.low * (tune.high / tune.low) ** (rung / (tune.points - 1)):.3g}")
 
 
 def ladder(tune: Tune) -> tuple[float, ...]:
-    """The learning rates that every group begins with."""
-    return tuple(rate(tune, place) for place in range(tune.points))
+    """Return the learning rates that every group begins with."""
+    return tuple(rate(tune, rung) for rung in range(tune.points))
 
 
 def seeds(study: Study) -> tuple[int, ...]:
-    """The seeds that tune: the last ones there are but for those of the file. A pilot adds seeds
-    from 0 on, far below.
+    """Return the seeds of the tuning runs: the last ones below 2³¹ that the file does not name.
+
+    A pilot adds seeds from 0 on, so that no run both tunes and is compared.
     """
     assert study.tune
-    return tuple(
-        islice(
-            (seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds), study.tune.seeds
-        )
-    )
+    unnamed = (seed for seed in range(LAST_SEED, -1, -1) if seed not in study.seeds)
+    return tuple(islice(unnamed, study.tune.seeds))
 
 
 def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
-    """The cells that share the levels of [tune] per; none without [tune]."""
+    """Return the groups of cells that share the levels of [tune] per; none without [tune]."""
     if not study.tune:
         return ()
     if len(study.tune.per) == len(study.factors):
@@ -59,21 +57,27 @@ def groups(study: Study, cells: Sequence[Cell]) -> tuple[Group, ...]:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The learning rates of a study, as far as they are decided."""
+    """The learning rates of a study, as far as they are decided.
+
+    Attributes:
+        study: The study.
+        groups: Its groups of cells, each with one learning rate.
+        rates: Representative of a group → its decided rate.
+        tried: Representative → rates tried and to be tried; the ladder where it is not named.
+    """
 
     study: Study
     groups: tuple[Group, ...]
-    rates: Mapping[str, float]  # representative → its chosen rate
-    tried: Mapping[
-        str, Sequence[float]
-    ]  # representative → rates tried and to be tried; the ladder where it is not named
+    rates: Mapping[str, float]
+    tried: Mapping[str, Sequence[float]]
 
     @property
     def undecided(self) -> tuple[Group, ...]:
+        """The groups without a decided rate."""
         return tuple(group for group in self.groups if group.representative not in self.rates)
 
     def cells(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
-        """`cells` with the rate of their group; a supposed one where that is not decided."""
+        """Return `cells` with the rate of their group, or the ladder's middle if undecided."""
         if not self.study.tune:
             return tuple(cells)
         middle = rate(self.study.tune, (self.study.tune.points - 1) // 2)
@@ -88,21 +92,22 @@ class Tuning:
         )
 
     def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
-        """The runs of every group's representative that tune."""
+        """Return the tuning runs of every group's representative."""
         return self._runs(
             cells, lambda group: self.tried.get(group.representative) or ladder(self._table)
         )
 
     def later(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
-        """Two runs around the best rate, supposed to be the middle one, for each group that has not
-        come so far.
+        """Return two runs around the ladder's middle for each group that is not yet refined.
+
+        They have the price of the refinement; where it will lie is not known.
         """
         return self._runs(cells, self._refinement)
 
     def _refinement(self, group: Group) -> tuple[float, ...]:
         tune = self._table
-        steps = {rate(tune, place) for place in range(-WIDEST, tune.points + WIDEST)}
-        if group.representative in self.rates or not steps.issuperset(
+        rungs = {rate(tune, rung) for rung in range(-WIDEST, tune.points + WIDEST)}
+        if group.representative in self.rates or not rungs.issuperset(
             self.tried.get(group.representative, ())
         ):
             return ()

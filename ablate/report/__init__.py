@@ -17,24 +17,24 @@ import jinja2
 from ablate import __version__
 from ablate.report import (
     answers,
-    basis,
-    contexts,
+    appendix,
+    fairness,
     fitted,
     grids,
-    joint,
-    pictures,
+    interactions,
+    lengths,
+    plots,
     probes,
-    record,
     scaled,
     tables,
     tuned,
 )
-from ablate.report import material as materials
+from ablate.report import data as reads
+from ablate.report.data import ReportData
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
-from ablate.report.gallery import Gallery
-from ablate.report.material import Material
+from ablate.report.figure_set import FigureSet
+from ablate.report.labels import sentence
 from ablate.report.method import paragraphs
-from ablate.report.words import sentence
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -46,16 +46,16 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Gathered:
-    """What is known of a study, and the scaling curves of one that grows a model or its budget."""
+    """A study's frames, and its scaling curves if it varies a size or a budget."""
 
-    material: Material
+    data: ReportData
     scaled: scaled.Scaled | None
 
     @property
     def lead(self) -> list[str]:
-        """What the reader asks first."""
+        """The first sentences of the answer."""
         curves = scaled.lead(self.scaled) if self.scaled else []
-        return [*curves, *answers.lead(self.material), *contexts.sentences(self.material)]
+        return [*curves, *answers.lead(self.data), *lengths.sentences(self.data)]
 
 
 @dataclass(frozen=True)
@@ -71,35 +71,37 @@ class Written:
 
 
 def gather(db: Database, study: str) -> Gathered:
-    """Read a study, as far as it is, and fit its curves. Raises `AblateError` for one that the
-    database does not know.
+    """Read a study, complete or not, and fit its curves.
+
+    Raises:
+        AblateError: the database does not know the study.
     """
-    material = materials.gather(db, study)
-    return Gathered(material, scaled.gather(material))
+    data = reads.gather(db, study)
+    return Gathered(data, scaled.gather(data))
 
 
 def write(gathered: Gathered, out: Path) -> Path:
-    """Write a report into the folder `out` and return the path of its page.
+    """Write a report and return the path of its page.
 
-    `out` gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
+    Args:
+        gathered: from `gather`.
+        out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
     """
-    material = gathered.material
+    data = gathered.data
     out.mkdir(parents=True, exist_ok=True)
     effects, *sections = _sections(gathered, out / "figures")
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
     content = {
-        "study": material.study,
+        "study": data.study,
         "effects": effects,
-        "state": basis.state(material),
+        "state": fairness.state(data),
         "lead": gathered.lead,
-        "brief": answers.brief(material),
-        "legend": answers.legend(material),
-        "families": (
-            answers.families(material) + joint.families(material) + answers.changes(material)
-        ),
-        "fairness": basis.fairness(material),
+        "brief": answers.brief(data),
+        "legend": answers.legend(data),
+        "families": (answers.families(data) + interactions.families(data) + answers.changes(data)),
+        "fairness": fairness.fairness(data),
         "sections": sections,
     }
     _save(out / "report.md", _templates(False).get_template("report.md.j2").render(content))
@@ -108,45 +110,40 @@ def write(gathered: Gathered, out: Path) -> Path:
 
 
 def answer(gathered: Gathered) -> str:
-    """The answer as plain text: the question, how far the study is, a sentence a contrast, what the
-    comparison rests on.
+    """Return the answer as plain text: question, state, a sentence a contrast, and fairness.
 
-    Of a study with many contrasts a sentence a family.
+    A study with many contrasts gets a sentence a family.
     """
-    material = gathered.material
-    lines = [material.study.question, basis.state(material), *gathered.lead]
-    short = answers.brief(material)
-    lines += [answers.legend(material)] if short else []
-    for family in answers.families(material):
-        lines += ["", f"{family.heading}:", *_told(family, short)]
-    for family in joint.families(material) + answers.changes(material):
+    data = gathered.data
+    lines = [data.study.question, fairness.state(data), *gathered.lead]
+    short = answers.brief(data)
+    lines += [answers.legend(data)] if short else []
+    for family in answers.families(data):
+        lines += ["", f"{family.heading}:", *_lines(family, short)]
+    for family in interactions.families(data) + answers.changes(data):
         lines += [
             "",
             family.heading,
-            *_told(family, short),
+            *_lines(family, short),
             *([f"  {family.summary}"] if family.summary and not short else []),
         ]
-    return "\n".join([*lines, "", *basis.fairness(material)])
+    return "\n".join([*lines, "", *fairness.fairness(data)])
 
 
-def _told(family: answers.Family, short: bool) -> list[str]:
+def _lines(family: answers.Family, short: bool) -> list[str]:
     return (
         [f"  {family.brief}"] if short else [f"  {one.level} {one.text}" for one in family.answers]
     )
 
 
 def index(db: Database, studies: Sequence[str], out: Path) -> Path:
-    """Write the reports on several studies into folders of `out`, and index.html over them; the
-    path of that page.
-    """
+    """Write a report for each study into a folder of `out`, and index.html; return its path."""
     written = []
     for name in studies:
         gathered = gather(db, name)
-        page = write(gathered, out / pictures.slug(name))
-        said = basis.state(gathered.material), gathered.lead, answers.verdict(gathered.material)
-        written.append(
-            Written(name, gathered.material.study.question, *said, page.relative_to(out))
-        )
+        page = write(gathered, out / plots.slug(name))
+        said = fairness.state(gathered.data), gathered.lead, answers.verdict(gathered.data)
+        written.append(Written(name, gathered.data.study.question, *said, page.relative_to(out)))
     _save(
         out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written)
     )
@@ -154,92 +151,88 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 
 
 def _sections(gathered: Gathered, folder: Path) -> list[Section]:
-    """The effects, which stand beside the answer, and what follows; what a study has nothing for is
-    left out.
-    """
-    material = gathered.material
-    gallery = Gallery(folder)
+    """Return the effects, shown beside the answer, and all other sections with content."""
+    data = gathered.data
+    figure_set = FigureSet(folder)
     effects = Section(
         "effects",
         "Effects",
-        pictures=pictures.effects(gallery, material),
-        tables=_full(
-            tables.effects(material), joint.interactions(material), tables.changes(material)
-        ),
+        figures=plots.effects(figure_set, data),
+        tables=_full(tables.effects(data), interactions.interactions(data), tables.changes(data)),
     )
     sections = [
         Section(
             "cells",
             "What was compared",
-            paragraphs=grids.notes(material),
-            pictures=pictures.heat(gallery, material),
+            paragraphs=grids.notes(data),
+            figures=plots.heat(figure_set, data),
             tables=_full(
-                tables.levels(material),
-                tables.cells(material),
-                grids.factors(material),
-                grids.main_effects(material),
+                tables.levels(data),
+                tables.cells(data),
+                grids.factors(data),
+                grids.main_effects(data),
             ),
         ),
-        _scaling(gallery, material, gathered.scaled),
-        Section("curves", "Learning curves", pictures=pictures.curves(gallery, material)),
-        Section("over", "Over an ordered factor", pictures=pictures.ordered(gallery, material)),
-        _grids(gallery, material),
-        Section("time", "Loss against time", pictures=pictures.pareto(gallery, material)),
-        Section("stream", "Inside the model", pictures=pictures.blocks(gallery, material)),
+        _scaling(figure_set, data, gathered.scaled),
+        Section("curves", "Learning curves", figures=plots.curves(figure_set, data)),
+        Section("over", "Over an ordered factor", figures=plots.ordered(figure_set, data)),
+        _grids(figure_set, data),
+        Section("time", "Loss against time", figures=plots.pareto(figure_set, data)),
+        Section("stream", "Inside the model", figures=plots.blocks(figure_set, data)),
         Section(
             "tuning",
             "Learning rates",
-            paragraphs=tuned.paragraphs(material),
-            pictures=pictures.tuning(gallery, material),
-            tables=_full(tuned.rates(material), tuned.changed(material)),
+            paragraphs=tuned.paragraphs(data),
+            figures=plots.tuning(figure_set, data),
+            tables=_full(tuned.rates(data), tuned.changed(data)),
         ),
-        Section("cost", "What the study cost", tables=_full(record.cost(material))),
-        Section("setting", "How it was run", tables=_full(record.setting(material))),
+        Section("cost", "What the study cost", tables=_full(appendix.cost(data))),
+        Section("setting", "How it was run", tables=_full(appendix.setting(data))),
         Section(
             "troubles",
             "Failed, diverged and excluded runs",
-            paragraphs=record.excluded(material),
-            tables=_full(record.unstable(material), record.troubles(material)),
+            paragraphs=appendix.excluded(data),
+            tables=_full(appendix.unstable(data), appendix.troubles(data)),
         ),
-        Section("method", "Method", paragraphs=paragraphs(material)),
-        Section("runs", "All runs", tables=_full(record.runs(material))),
+        Section("method", "Method", paragraphs=paragraphs(data)),
+        Section("runs", "All runs", tables=_full(appendix.runs(data))),
     ]
-    gallery.draw()
+    figure_set.draw()
     return [
         effects,
         *(
             section
             for section in sections
-            if section.pictures or section.tables or section.paragraphs
+            if section.figures or section.tables or section.paragraphs
         ),
     ]
 
 
-def _scaling(gallery: Gallery, material: Material, found: scaled.Scaled | None) -> Section:
+def _scaling(figure_set: FigureSet, data: ReportData, found: scaled.Scaled | None) -> Section:
     if found is None:
         return Section("scaling", "Scaling")
     return Section(
         "scaling",
         "Scaling",
         paragraphs=scaled.paragraphs(found),
-        pictures=scaled.pictures(gallery, found, material.words),
-        tables=_full(*fitted.tables(found, material)),
+        figures=scaled.plots(figure_set, found, data.labels),
+        tables=_full(*fitted.tables(found, data)),
     )
 
 
-def _grids(gallery: Gallery, material: Material) -> Section:
+def _grids(figure_set: FigureSet, data: ReportData) -> Section:
     """What was measured along the context, and of masked models at the probe ratios: named by what
     there is of it.
     """
-    shown, masked = pictures.grids(gallery, material), probes.sentences(material)
-    context = [picture for picture in shown if not picture.name.startswith("probe-")]
+    shown, masked = plots.grids(figure_set, data), probes.sentences(data)
+    context = [figure for figure in shown if not figure.name.startswith("probe-")]
     title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))
     return Section(
         "grids",
         sentence(title),
         paragraphs=masked,
-        pictures=shown,
-        tables=_full(probes.grid(material)),
+        figures=shown,
+        tables=_full(probes.grid(data)),
     )
 
 

@@ -15,46 +15,46 @@ import pandas as pd
 
 from ablate import analysis
 from ablate.report.caveats import caveats, nothing
-from ablate.report.material import Material
-from ablate.report.words import (
-    MetricWords,
+from ablate.report.data import ReportData
+from ablate.report.labels import (
+    MetricLabels,
     decimals,
+    detectable,
     ends,
     number,
     p_value,
     plural,
     sentence,
-    sight,
     signed,
 )
 from ablate.units import listed
 
-VERDICTS = {  # of a contrast → in words
+VERDICTS = {  # of a contrast → words
     "better": "better",
     "worse": "worse",
-    "unresolved": "not told apart",
+    "unresolved": "not significantly different",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
-MANY = 10  # contrasts from which on families are told in brief, and each contrast further below
+MANY = (
+    10  # contrasts from which on families are summarised, and each contrast follows further below
+)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one contrast says. The sentence begins with the level's name: "parallel is worse than
-    serial: …".
-    """
+    """What one contrast says. The sentence begins with the level's name."""
 
     level: str
     text: str  # what follows the level's name
     verdict: str  # "better" | "worse" | "unresolved" | "unknown" | "changed"
     numbers: str = ""  # "+0.178, +0.122 to +0.233": the difference and its 95% interval
-    sees: float = math.nan  # the smallest effect that the study can see there
+    detectable: float = math.nan  # the smallest effect detected with 80% power
 
 
 @dataclass(frozen=True)
 class Family:
-    """The contrasts that are corrected together, and what they say between them."""
+    """The contrasts that are corrected together, and a summary of them."""
 
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
@@ -63,94 +63,91 @@ class Family:
     brief: str = ""
 
 
-def lead(material: Material) -> list[str]:
-    """Which arm has the best mean in each stratum: what the reader asks first, and no test."""
-    if len(material.strata) > FEW:
-        return list(_winners(material))
-    return [text for stratum in material.strata for text in _best(material, stratum)]
+def lead(data: ReportData) -> list[str]:
+    """Return which arm has the best mean in each stratum, without a test."""
+    if len(data.strata) > FEW:
+        return list(_winners(data))
+    return [text for stratum in data.strata for text in _best(data, stratum)]
 
 
-def brief(material: Material) -> bool:
-    """Whether the study has so many contrasts that a sentence on each would bury the answer."""
-    return len(material.effects) >= MANY
+def brief(data: ReportData) -> bool:
+    """Return whether the study has so many contrasts that each family gets one sentence."""
+    return len(data.effects) >= MANY
 
 
-def legend(material: Material) -> str:
-    """What a brief answer goes by, what its numbers are where it has any, and where the rest
-    stands.
-    """
-    told = (
-        material.effects["resolved"].any()
-        or material.changes["resolved"].any()
-        or material.interactions["resolved"].any()
+def legend(data: ReportData) -> str:
+    """Return what a brief answer is based on and what its numbers are."""
+    any_significant = (
+        data.effects["resolved"].any()
+        or data.changes["resolved"].any()
+        or data.interactions["resolved"].any()
     )
     return (
         (
-            f"In brackets: the difference in {material.words.axis} with its 95% interval. "
-            if told
+            f"In brackets: the difference in {data.labels.axis} with its 95% interval. "
+            if any_significant
             else ""
         )
-        + "Arms are told apart after Holm's correction over a family. The report's section Effects"
+        + "Significance is after Holm's correction over a family. The report's section Effects"
         " has a sentence on each contrast."
     )
 
 
-def verdict(material: Material) -> list[str]:
-    """What the contrasts say between them: a line a family, or one line where there are many
-    families.
-    """
-    found = families(material)
+def verdict(data: ReportData) -> list[str]:
+    """Return a line a family on its contrasts, or one line where there are many families."""
+    found = families(data)
     if len(found) <= FEW:
         return [f"{sentence(family.heading)}: {family.brief}" for family in found]
-    told = [answer for family in found for answer in family.answers]
-    counts = Counter(answer.verdict for answer in told)
+    all_answers = [answer for family in found for answer in family.answers]
+    counts = Counter(answer.verdict for answer in all_answers)
     said = [
         f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
         for name, text in VERDICTS.items()
         if counts[name]
     ]
-    see = sight(material.words, [answer.sees for answer in told if answer.verdict == "unresolved"])
+    see = detectable(
+        data.labels, [answer.detectable for answer in all_answers if answer.verdict == "unresolved"]
+    )
     return [
-        f"Of {plural(len(told), 'contrast')} with a baseline"
+        f"Of {plural(len(all_answers), 'contrast')} with a baseline"
         f" {listed(said)}{f': {see}' if see else ''}."
     ]
 
 
-def _winners(material: Material) -> Iterator[str]:
+def _winners(data: ReportData) -> Iterator[str]:
     """Of many strata, where each arm has the best mean, and in how many of them a contrast tells it
     from the next.
     """
-    words, means = (
-        material.words,
-        material.good.groupby(["stratum", "arm"], observed=True)["metric"].mean(),
+    labels, means = (
+        data.labels,
+        data.good.groupby(["stratum", "arm"], observed=True)["metric"].mean(),
     )
     best: dict[str, list[str]] = {}
     unsure = 0
-    for stratum in material.strata:
+    for stratum in data.strata:
         if stratum in means.index and len(means[stratum]) > 1:
-            arm, following = means[stratum].sort_values(ascending=words.goal == "min").index[:2]
+            arm, following = means[stratum].sort_values(ascending=labels.goal == "min").index[:2]
             best.setdefault(str(arm), []).append(stratum)
-            unsure += bool(_unsure(material, stratum, arm, following))
+            unsure += bool(_unsure(data, stratum, arm, following))
     if best:
         ranked = sorted(best.items(), key=lambda item: -len(item[1]))
         named = [
-            f"{_called(material, arm)} in {len(strata)} of {len(material.strata)} strata"
-            f" ({_some(strata)})"
+            f"{_called(data, arm)} in {len(strata)} of {len(data.strata)} strata ({_some(strata)})"
             for arm, strata in ranked
         ]
         doubt = (
-            f", though in {unsure} of these no contrast tells it from the next" if unsure else ""
+            f", but in {unsure} of these no contrast with the next is significant" if unsure else ""
         )
         yield (
-            f"The {'lowest' if words.goal == 'min' else 'highest'} mean {words.phrase} is that of"
+            f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is that of"
             f" {listed(named)}{doubt}."
         )
-        yield from _lost(material, material.compared)
+        yield from _lost(data, data.compared)
 
 
-def _called(material: Material, arm: Any) -> str:
+def _called(data: ReportData, arm: Any) -> str:
     """An arm by its level; with the factor's name where that is a number."""
-    factors = material.effects["factor"].unique()
+    factors = data.effects["factor"].unique()
     return (
         f"{factors[0]}={arm}"
         if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm))
@@ -162,16 +159,12 @@ def _some(strata: Sequence[str]) -> str:
     return "; ".join(strata[:FEW]) + (f"; {len(strata) - FEW} more" if len(strata) > FEW else "")
 
 
-def _best(material: Material, stratum: str) -> Iterator[str]:
-    """The two best means of a stratum, whether they are told apart, the seeds each is of where some
-    are missing; the losses.
-    """
-    words = material.words
-    compared = material.compared[material.compared["stratum"] == stratum]
-    good = material.good[material.good["stratum"] == stratum].groupby("arm", observed=True)[
-        "metric"
-    ]
-    means = good.mean().sort_values(ascending=words.goal == "min")
+def _best(data: ReportData, stratum: str) -> Iterator[str]:
+    """Yield the two best means of a stratum with their significance, and the lost seeds."""
+    labels = data.labels
+    compared = data.compared[data.compared["stratum"] == stratum]
+    good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
+    means = good.mean().sort_values(ascending=labels.goal == "min")
     if len(means) < 2:
         return
     seeds, (first, following) = compared.groupby("arm", observed=True).size(), means.index[:2]
@@ -179,21 +172,21 @@ def _best(material: Material, stratum: str) -> Iterator[str]:
         float(means.iloc[0]), float(means.iloc[1]), decimals(float(good.std().median()))
     )
     best, second = (
-        f"{_called(material, name)} ({number(float(means[name]), digits)}{unit}"
+        f"{_called(data, name)} ({number(float(means[name]), digits)}{unit}"
         + (
             f", over {good.size()[name]} of {seeds[name]} seeds)"
             if good.size()[name] < seeds[name]
             else ")"
         )
-        for name, unit in zip(means.index, (words.after, ""), strict=False)
+        for name, unit in zip(means.index, (labels.after, ""), strict=False)
     )
     where, side = (
         f"At {stratum} the" if stratum else "The",
-        "lowest" if words.goal == "min" else "highest",
+        "lowest" if labels.goal == "min" else "highest",
     )
-    doubt = equal + _unsure(material, stratum, first, following)
-    yield f"{where} {side} mean {words.phrase} is that of {best}, followed by {second}{doubt}."
-    yield from _lost(material, compared)
+    doubt = equal + _unsure(data, stratum, first, following)
+    yield f"{where} {side} mean {labels.phrase} is that of {best}, followed by {second}{doubt}."
+    yield from _lost(data, compared)
 
 
 def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
@@ -207,59 +200,55 @@ def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
     return (digits, ", equal to the digits shown") if enough is None else (enough, "")
 
 
-def _unsure(material: Material, stratum: str, first: Any, second: Any) -> str:
+def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
     """What to say of the two best arms of a stratum where no contrast tells them apart; "" where
     one does.
     """
-    arms = material.arms[material.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
+    arms = data.arms[data.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
     pair = {arms[first], arms[second]}
-    between = material.effects[
-        [{row.cell, row.baseline} == pair for row in material.effects.itertuples()]
-    ]
+    between = data.effects[[{row.cell, row.baseline} == pair for row in data.effects.itertuples()]]
     if between.empty:
         return "; the two are compared with the baseline, not with each other"
-    return "" if between["resolved"].any() else "; the two are not told apart"
+    return "" if between["resolved"].any() else "; the difference is not significant"
 
 
-def _lost(material: Material, compared: pd.DataFrame) -> Iterator[str]:
+def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
     """A warning that names the arms whose means leave seeds out."""
     lost = compared[
-        compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(material.good["run"])
+        compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(data.good["run"])
     ]
     runs = compared.groupby("arm", observed=True).size()
     named = [
-        f"{_called(material, name)} lost {len(part)} of {plural(runs[name], 'run')}"
+        f"{_called(data, name)} lost {len(part)} of {plural(runs[name], 'run')}"
         for name, part in lost.groupby("arm", observed=True)
     ]
     if named:
         yield (
-            "A mean is over the runs that completed, and flatters an arm that loses some:"
-            f" {listed(named)}."
+            f"Means are over completed runs, which favours arms that lost some: {listed(named)}."
         )
 
 
-def families(material: Material) -> list[Family]:
-    """The answers of a study, family by family; where each has one level only, all together."""
-    parts = [part.to_dict("records") for _, part in material.effects.groupby("family", sort=False)]
+def families(data: ReportData) -> list[Family]:
+    """Return the answers of a study, family by family.
+
+    Where each family has one level only, they are one.
+    """
+    parts = [part.to_dict("records") for _, part in data.effects.groupby("family", sort=False)]
     if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
-        answers = tuple(
-            _answer(material, rows[0], "", _full_name(material, rows[0])) for rows in parts
-        )
-        factors = material.effects["factor"].unique()
+        answers = tuple(_answer(data, rows[0], "", _full_name(data, rows[0])) for rows in parts)
+        factors = data.effects["factor"].unique()
         heading = (
             f"{factors[0]}, at each of {len(parts)} strata"
             if len(factors) == 1
             else "each factor by itself, against the baseline"
         )
-        return [Family(heading, *_summaries(material.words, "the baseline", answers))]
+        return [Family(heading, *_summaries(data.labels, "the baseline", answers))]
     found = []
     for rows in parts:
         first, several = rows[0], len({row["factor"] for row in rows}) > 1
         over = _over(len(rows), "part" if several else "level")
         answers = tuple(
-            _answer(
-                material, row, over, f"{row['factor']}={row['level']}" if several else row["level"]
-            )
+            _answer(data, row, over, f"{row['factor']}={row['level']}" if several else row["level"])
             for row in rows
         )
         where = f" at {first['stratum']}" if first["stratum"] else ""
@@ -270,29 +259,25 @@ def families(material: Material) -> list[Family]:
         )
         found.append(
             Family(
-                f"{what}{where}, against {baseline}", *_summaries(material.words, baseline, answers)
+                f"{what}{where}, against {baseline}", *_summaries(data.labels, baseline, answers)
             )
         )
     return found
 
 
-def _full_name(material: Material, row: Mapping[Any, Any]) -> str:
-    """The level with all that tells it from the other rows of a study whose families have one level
-    each.
-    """
-    several = material.effects["factor"].nunique() > 1
+def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
+    """Return the level with what distinguishes it, where each family has one level."""
+    several = data.effects["factor"].nunique() > 1
     return (f"{row['factor']}={row['level']}" if several else row["level"]) + (
         f" at {row['stratum']}" if row["stratum"] else ""
     )
 
 
-def changes(material: Material) -> list[Family]:
-    """Whose effect is another in the strata behind the first. What is not told from no change is
-    named together.
-    """
-    words, found = material.words, []
-    single = bool(len(material.changes)) and material.changes.groupby("family").size().max() == 1
-    for _, part in material.changes.groupby("factor" if single else "family", sort=False):
+def changes(data: ReportData) -> list[Family]:
+    """Return how effects change from the first stratum to the others."""
+    labels, found = data.labels, []
+    single = bool(len(data.changes)) and data.changes.groupby("family").size().max() == 1
+    for _, part in data.changes.groupby("factor" if single else "family", sort=False):
         rows, several = part.to_dict("records"), part["factor"].nunique() > 1
         names = [
             (f"{row['factor']}={row['level']}" if several else row["level"])
@@ -301,7 +286,7 @@ def changes(material: Material) -> list[Family]:
         ]
         over = _over(1 if single else len(rows), "part" if several else "level")
         answers = tuple(
-            _change(words, row, over, name)
+            _change(labels, row, over, name)
             for row, name in zip(rows, names, strict=True)
             if row["resolved"]
         )
@@ -317,40 +302,41 @@ def changes(material: Material) -> list[Family]:
         )
         if answers or rest:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
-            unchanged = _unchanged(words, rest)
-            told = f"The effect changes of {listed(moved)}. " if moved else ""
-            found.append(Family(heading, unchanged, answers, told + unchanged))
+            unchanged = _unchanged(labels, rest)
+            changed = f"The effect changes for {listed(moved)}. " if moved else ""
+            found.append(Family(heading, unchanged, answers, changed + unchanged))
     return found
 
 
-def _unchanged(words: MetricWords, resolvable: Mapping[str, float]) -> str:
-    """A sentence on the arms, name → what could be seen, whose effect is not told to change."""
-    see = sight(words, resolvable.values())
+def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:
+    """Return a sentence on the arms, name → detectable effect, that do not change significantly."""
+    see = detectable(labels, resolvable.values())
     return (
-        f"No change is told from zero for {listed(resolvable)}{f'; {see}' if see else ''}."
+        f"The effect of {listed(resolvable, 'or')} does not change significantly"
+        f"{f'; {see}' if see else ''}."
         if resolvable
         else ""
     )
 
 
-def _change(words: MetricWords, row: Mapping[Any, Any], over: str, name: str) -> Answer:
+def _change(labels: MetricLabels, row: Mapping[Any, Any], over: str, name: str) -> Answer:
     digits = decimals((row["hi"] - row["lo"]) / 2)
     text = (
-        f"has another effect: its difference in {words.phrase} moves by"
-        f" {signed(row['mean'], digits)}{words.after} (95% interval"
+        f"has a different effect: its difference in {labels.phrase} changes by"
+        f" {signed(row['mean'], digits)}{labels.after} (95% interval"
         f" {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
     )
     return Answer(name, text, "changed", numbers(row))
 
 
-def _answer(material: Material, row: Mapping[Any, Any], over: str, name: str) -> Answer:
-    pairs = material.pairs[
-        (material.pairs["family"] == row["family"]) & (material.pairs["cell"] == row["cell"])
+def _answer(data: ReportData, row: Mapping[Any, Any], over: str, name: str) -> Answer:
+    pairs = data.pairs[
+        (data.pairs["family"] == row["family"]) & (data.pairs["cell"] == row["cell"])
     ]
-    verdict, claim = _claim(material.words, row, pairs, over)
+    verdict, claim = _claim(data.labels, row, pairs, over)
     return Answer(
         name,
-        " ".join([claim, *caveats(material, row, pairs, verdict)]),
+        " ".join([claim, *caveats(data, row, pairs, verdict)]),
         verdict,
         numbers(row),
         row["resolvable"],
@@ -358,25 +344,26 @@ def _answer(material: Material, row: Mapping[Any, Any], over: str, name: str) ->
 
 
 def numbers(row: Mapping[Any, Any]) -> str:
+    """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
     digits = decimals((row["hi"] - row["lo"]) / 2)
     return f"{signed(row['mean'], digits)}, {ends(row['lo'], row['hi'], digits)}"
 
 
 def _claim(
-    words: MetricWords, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str
+    labels: MetricLabels, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str
 ) -> tuple[str, str]:
     """The verdict, and the sentence with effect, interval, pairs and correction."""
     base, n, mean = row["baseline_level"], row["n"], row["mean"]
     if n == 0:
         return "unknown", f"cannot be compared with {base}: {nothing(row, pairs)}."
     digits = decimals((row["hi"] - row["lo"]) / 2)
-    unit = words.after
+    unit = labels.after
     if n == 1:
         return (
             "unknown",
             (
-                f"has one pair with {base}: {words.phrase} differs by {signed(mean, 4)}{unit}; one"
-                " pair says nothing about the noise."
+                f"has one pair with {base}: {labels.phrase} differs by {signed(mean, 4)}{unit}; one"
+                " pair does not show the noise."
             ),
         )
     if math.isnan(row["lo"]):
@@ -389,14 +376,14 @@ def _claim(
         )
     if row["resolved"]:
         verdict, verb = (
-            "better" if words.better(mean) else "worse",
+            "better" if labels.better(mean) else "worse",
             "raises" if mean > 0 else "lowers",
         )
         low, high = sorted((abs(row["lo"]), abs(row["hi"])))
         return (
             verdict,
             (
-                f"is {verdict} than {base}: it {verb} {words.phrase} by"
+                f"is {verdict} than {base}: it {verb} {labels.phrase} by"
                 f" {number(abs(mean), digits)}{unit} (95% interval"
                 f" {ends(low, high, digits, number)}; {_evidence(row, over)})."
             ),
@@ -404,20 +391,18 @@ def _claim(
     if row["sd"] == 0:
         return (
             "unresolved",
-            f"equals {base} exactly in all {plural(n, 'pair')}: {words.phrase} does not differ.",
+            f"equals {base} exactly in all {plural(n, 'pair')}: {labels.phrase} does not differ.",
         )
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
-        almost = (
-            f" The interval excludes zero by itself, but the correction over {over} takes that"
-            " back."
-        )
+        almost = f" The interval alone excludes zero, but not after the correction over {over}."
     return (
         "unresolved",
         (
-            f"is not told apart from {base}: {words.phrase} differs by {signed(mean, digits)}{unit}"
-            f" (95% interval {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)}). Not"
-            f" resolved: {sight(words, [row['resolvable']], ' here')}.{almost}"
+            f"does not differ significantly from {base}: {labels.phrase} differs by"
+            f" {signed(mean, digits)}{unit} (95% interval {ends(row['lo'], row['hi'], digits)};"
+            f" {_evidence(row, over)}). Inconclusive: {detectable(labels, [row['resolvable']])}."
+            f"{almost}"
         ),
     )
 
@@ -433,11 +418,9 @@ def _evidence(row: Mapping[Any, Any], over: str) -> str:
 
 
 def _summaries(
-    words: MetricWords, baseline: str, answers: tuple[Answer, ...]
+    labels: MetricLabels, baseline: str, answers: tuple[Answer, ...]
 ) -> tuple[str, tuple[Answer, ...], str]:
-    """How many levels are better, worse, not told apart: the fields of a `Family` behind its
-    heading.
-    """
+    """Return how many levels are better, worse and inconclusive: a `Family` without heading."""
     against = {
         "better": f" than {baseline}",
         "worse": f" than {baseline}",
@@ -454,11 +437,11 @@ def _summaries(
             if verdict == "unresolved":
                 none = len(mine) == len(answers) > 1
                 said = (
-                    f"none of {len(mine)} ({names}) is told apart{against[verdict]}"
+                    f"none of {len(mine)} ({names}) differs significantly{against[verdict]}"
                     if none
                     else f"{names} {is_so}"
                 )
-                see = sight(words, [one.sees for one in mine])
+                see = detectable(labels, [one.detectable for one in mine])
                 full.append(said + (f": {see}" if see else ""))
             else:
                 numbers = [one.level + f" ({one.numbers})" * (verdict != "unknown") for one in mine]

@@ -13,8 +13,8 @@ import pandas as pd
 
 from ablate import analysis, stats
 from ablate.plan.compare import MISMATCH
-from ablate.report.material import Material
-from ablate.report.words import number, p_value, percent, plural
+from ablate.report.data import ReportData
+from ablate.report.labels import number, p_value, percent, plural
 from ablate.study import values
 from ablate.units import listed
 
@@ -30,36 +30,41 @@ SURE = 0.01  # and the p at which it is
 
 
 def caveats(
-    material: Material, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str
+    data: ReportData, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: str
 ) -> list[str]:
-    """Sentences behind the claim about the contrast `row`, whose rows of the view `pairs` are
-    given.
+    """Return the sentences that follow the claim of a contrast.
+
+    Args:
+        data: of the study.
+        row: the contrast, a row of the effects.
+        pairs: its rows of the view `pairs`.
+        verdict: "better", "worse", "unresolved" or "unknown".
     """
     return [
-        *_same(material, row),
-        *_equivalence(material, pairs, verdict),
+        *_same(data, row),
+        *_equivalence(data, pairs, verdict),
         *_losses(row, pairs),
         *_spread(row, pairs),
-        *_instability(material, row),
-        *_confounds(material, row),
+        *_instability(data, row),
+        *_confounds(data, row),
     ]
 
 
-def _same(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
-    runs = material.compared.groupby("cell")["key"].agg(set)
+def _same(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
+    runs = data.compared.groupby("cell")["key"].agg(set)
     if row["n"] and runs[row["cell"]] == runs[row["baseline"]]:
         yield "The two are the same configuration under two names: they share their runs."
 
 
-def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
+def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterator[str]:
     """Whether the difference is small enough not to matter, where the study file says what that
     is.
     """
-    delta = (material.settings.get("report") or {}).get("delta")
+    delta = (data.settings.get("report") or {}).get("delta")
     if delta is None or pairs.empty:
         return
-    margin, unit = float(values.number("delta", delta)), material.words.after
-    found = analysis.equivalence(pairs, margin, material.pilots)
+    margin, unit = float(values.number("delta", delta)), data.labels.after
+    found = analysis.equivalence(pairs, margin, data.pilots)
     if math.isnan(found.p):
         return
     if found.equivalent:
@@ -69,13 +74,13 @@ def _equivalence(material: Material, pairs: pd.DataFrame, verdict: str) -> Itera
         )
     elif verdict == "unresolved":
         yield (
-            f"That they are equivalent within ±{margin:g}{unit} is not shown (two one-sided tests,"
+            f"Equivalence within ±{margin:g}{unit} was not established (two one-sided tests,"
             f" {p_value(found.p)})."
         )
 
 
 def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
-    """Why a contrast without a pair has none."""
+    """Return why a contrast without a pair has none."""
     if not row["lost"]:
         return "its runs are not finished" if row["pending"] else "there is no pair"
     if row["pending"]:
@@ -99,7 +104,7 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
             f" {_reasons(row, pairs)}."
         )
         if row["n"] > 1:
-            yield "The test is of the pairs that are left, which flatters an arm that loses seeds."
+            yield "The test uses the remaining pairs, which favours an arm that loses seeds."
     if row["n"] and row["pending"]:
         yield (
             f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to"
@@ -137,13 +142,13 @@ def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
         yield (
             f"The seeds of {wide} spread {ratio} times as widely as those of {narrow}"
             f" ({p_value(found.p)}, Pitman–Morgan): where one arm has a tail of bad seeds, such"
-            " tests find what is not there in 7 to 17% of studies, not in 5%."
+            " tests have 7 to 17% false positives instead of 5%."
         )
 
 
-def _instability(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+def _instability(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
     """The rate at which an arm diverges, where some of its runs do and some do not."""
-    runs = material.compared[material.compared["cell"] == row["cell"]]
+    runs = data.compared[data.compared["cell"] == row["cell"]]
     ended = runs[runs["status"].isin(["complete", "diverged"])]
     diverged = int((ended["status"] == "diverged").sum())
     if 0 < diverged < len(ended):
@@ -155,9 +160,9 @@ def _instability(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
         )
 
 
-def _confounds(material: Material, row: Mapping[Any, Any]) -> Iterator[str]:
+def _confounds(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
     """By how much the arm is larger or dearer than its baseline."""
-    sizes = material.compared.groupby("cell")[["n_params_body", "flops"]].first()
+    sizes = data.compared.groupby("cell")[["n_params_body", "flops"]].first()
     if row["cell"] not in sizes.index or row["baseline"] not in sizes.index:
         return
     ratio = sizes.loc[row["cell"]].astype(float) / sizes.loc[row["baseline"]].astype(float) - 1

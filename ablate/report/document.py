@@ -1,5 +1,5 @@
 """What a report consists of, before it becomes HTML, Markdown, LaTeX or CSV: sections of text,
-tables and pictures.
+tables and plots.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """A figure that is saved as svg, pdf and png under `name`."""
 
     name: str
@@ -68,12 +68,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with paragraphs, then pictures, then tables."""
+    """A heading with paragraphs, then plots, then tables."""
 
     id: str
     title: str
     paragraphs: Sequence[str] = ()
-    pictures: Sequence[Picture] = ()
+    figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ablate.errors import AblateError
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
+from ablate.report.labels import p_digits
 from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, place
-from ablate.report.words import p_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
 from ablate.scaling.study import COUNTS
 from ablate.units import count, power
@@ -19,8 +19,8 @@ from ablate.units import count, power
 FEWER = 400  # replicates, for what only a table shows
 
 
-def tables(scaled: Scaled, material: Material) -> list[Table]:
-    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, material)]
+def tables(scaled: Scaled, data: ReportData) -> list[Table]:
+    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, data)]
 
 
 def _value(one: Interval, write: str = ".3g") -> Value:
@@ -28,7 +28,7 @@ def _value(one: Interval, write: str = ".3g") -> Value:
 
 
 def _constants(scaled: Scaled) -> Table:
-    """The constants of the curves, and how well they foretold what was held out."""
+    """The constants of the curves, and how well they predicted what was held out."""
     names = ("E", "A", "alpha", "B", "beta")
     shown = [name for name in names if any(name in one.constants for one in scaled.fits.values())]
     rows: list[tuple[str | Value, ...]] = []
@@ -90,7 +90,7 @@ def _comparisons(scaled: Scaled) -> Table:
             at_points,
             *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
         ]
-        crossing = Value(one.crossing.told(place), one.crossing.at.value)
+        crossing = Value(one.crossing.text(place), one.crossing.at.value)
         rows.append(
             (
                 one.group,
@@ -108,7 +108,7 @@ def _comparisons(scaled: Scaled) -> Table:
         "Curves against each other: by how much their exponents differ, each with a floor E of its"
         " own and with one floor for both, p by Holm; the loss relative to the baseline's over the"
         " measured range and at its ends; where the curves cross. Verdict offset: the loss differs,"
-        " the exponents are not told apart.",
+        " the exponents do not differ significantly.",
         (
             "curve",
             "against",
@@ -154,11 +154,11 @@ def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
 
 
-def _counts(scaled: Scaled, material: Material) -> Table:
+def _counts(scaled: Scaled, data: ReportData) -> Table:
     """What the exponents would be if N and C were counted otherwise."""
     rows = []
     for key, counted in COUNTS.items():
-        for name, alpha, a, by_minima in _recounted(scaled, material, key):
+        for name, alpha, a, by_minima in _recounted(scaled, data, key):
             rows.append((name, counted.n, counted.c, alpha, a, by_minima))
     return Table(
         "counts",
@@ -171,7 +171,7 @@ def _counts(scaled: Scaled, material: Material) -> Table:
 
 
 def _recounted(
-    scaled: Scaled, material: Material, key: str
+    scaled: Scaled, data: ReportData, key: str
 ) -> Iterator[tuple[str, Value, Value, Value]]:
     if scaled.fitted is None:
         return
@@ -179,7 +179,7 @@ def _recounted(
         again = (
             scaled.fitted
             if key == "body"
-            else replace(losses(material, key), against={}).fit(bootstraps=FEWER)
+            else replace(losses(data, key), against={}).fit(bootstraps=FEWER)
         )
     except AblateError:  # a form that cannot be fitted with this count has no row
         return

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ablate import stats
 from ablate.errors import AblateError
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
-from ablate.report.words import decimals, ends, p_digits, percent, plural, signed
+from ablate.report.labels import decimals, ends, p_digits, percent, plural, signed
 from ablate.store.questions import quoted
 from ablate.units import listed
 
@@ -25,32 +25,28 @@ class Fitted:
     without: str = ""  # why there is none
 
 
-def fitted(material: Material) -> Fitted | None:
+def fitted(data: ReportData) -> Fitted | None:
     """The fit with interactions of two factors; without them where a grid has cells missing. None
     where no grid is asked for.
 
     A run that stands in several cells is one observation: it counts in the first of them.
     """
-    if (
-        len(material.factors) < 2
-        or material.settings.get("design", "grid") != "grid"
-        or material.good.empty
-    ):
+    if len(data.factors) < 2 or data.settings.get("design", "grid") != "grid" or data.good.empty:
         return None
-    if fields := material.incomparable:
+    if fields := data.incomparable:
         across = listed(name.removesuffix("_hash") for name in fields)
         return Fitted(
             None,
             "",
-            f"{material.words.phrase} does not compare across {across}, which the grid varies",
+            f"{data.labels.phrase} does not compare across {across}, which the grid varies",
         )
-    cells = list(material.levels)
-    runs = material.good.sort_values(
+    cells = list(data.levels)
+    runs = data.good.sort_values(
         "cell", key=lambda names: names.map(cells.index), kind="stable"
     ).drop_duplicates("run")
     named = {
-        factor: [material.levels[cell].get(factor, "–") for cell in runs["cell"]]
-        for factor in material.factors
+        factor: [data.levels[cell].get(factor, "–") for cell in runs["cell"]]
+        for factor in data.factors
     }
     whole = len(set(zip(*named.values(), strict=True))) == math.prod(
         len(set(levels)) for levels in named.values()
@@ -64,11 +60,11 @@ def fitted(material: Material) -> Fitted | None:
         )
     except AblateError as error:
         return Fitted(None, "", str(error).removeprefix("grid: ").partition(";")[0])
-    return Fitted(found, " ".join(_notes(material, whole)))
+    return Fitted(found, " ".join(_notes(data, whole)))
 
 
-def _notes(material: Material, whole: bool) -> list[str]:
-    ended = material.compared[material.compared["status"].isin(["diverged", "failed", "oom"])][
+def _notes(data: ReportData, whole: bool) -> list[str]:
+    ended = data.compared[data.compared["status"].isin(["diverged", "failed", "oom"])][
         "run"
     ].nunique()
     return [
@@ -87,15 +83,15 @@ def _notes(material: Material, whole: bool) -> list[str]:
         ),
         *(
             ["F and p take the number of seeds as given, though a pilot decided on it."]
-            if material.pilots
+            if data.pilots
             else []
         ),
     ]
 
 
-def notes(material: Material) -> list[str]:
+def notes(data: ReportData) -> list[str]:
     """A sentence where a grid has no such tables."""
-    found = fitted(material)
+    found = fitted(data)
     return (
         [f"What each factor explains is not given: {found.without}."]
         if found and found.without
@@ -103,11 +99,11 @@ def notes(material: Material) -> list[str]:
     )
 
 
-def factors(material: Material) -> Table:
+def factors(data: ReportData) -> Table:
     """How much of the metric's variance each factor, and each pair of factors, of a grid
     explains.
     """
-    found, rows = fitted(material), []
+    found, rows = fitted(data), []
     if found and found.effects:
         rows = [
             (
@@ -128,31 +124,31 @@ def factors(material: Material) -> Table:
         " III). " + (found.note if found else "")
     )
     columns = ("term", "variance explained", "degrees of freedom", "F", "p")
-    return Table("factors", caption.strip(), columns, tuple(rows), _sql(material))
+    return Table("factors", caption.strip(), columns, tuple(rows), _sql(data))
 
 
-def main_effects(material: Material) -> Table:
+def main_effects(data: ReportData) -> Table:
     """What each level of a grid's factors does, on the mean over all levels of the others."""
-    found, rows = fitted(material), []
-    for factor in material.factors if found and found.effects else []:
+    found, rows = fitted(data), []
+    for factor in data.factors if found and found.effects else []:
         levels = [level for level in found.effects.levels if level.factor == factor]  # type: ignore[union-attr]
         for level, p_holm in zip(levels, stats.holm([level.p for level in levels]), strict=True):
             places = decimals((level.hi - level.lo) / 2)
             interval = Value(ends(level.lo, level.hi, places), level.lo)
             effect = Value(signed(level.mean, places), level.mean)
             tests = (Value(p_digits(p), p) for p in (level.p, float(p_holm)))
-            rows.append((factor, level.level, material.orders[factor][0], effect, interval, *tests))
+            rows.append((factor, level.level, data.orders[factor][0], effect, interval, *tests))
     caption = (
-        f"What a level does to {material.words.axis}, on the mean over all levels of the other"
+        f"What a level does to {data.labels.axis}, on the mean over all levels of the other"
         " factors with equal weight: of the same least-squares fit. Holm's correction is over the"
         " levels of a factor. " + (found.note if found else "")
     )
     columns = ("factor", "level", "against", "effect", "95% interval", "p", "Holm p")
-    return Table("main-effects", caption.strip(), columns, tuple(rows), _sql(material))
+    return Table("main-effects", caption.strip(), columns, tuple(rows), _sql(data))
 
 
-def _sql(material: Material) -> str:
+def _sql(data: ReportData) -> str:
     return (
         "-- the values that the model is fitted to\nSELECT cell, seed, metric\nFROM runs\n"
-        f"WHERE study = {quoted(material.study.name)} AND role = 'compare' AND status = 'complete';"
+        f"WHERE study = {quoted(data.study.name)} AND role = 'compare' AND status = 'complete';"
     )

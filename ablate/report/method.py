@@ -1,10 +1,10 @@
-"""The methods paragraphs: what was done, in words that a paper can take over."""
+"""The methods paragraphs: what was done, in words that a paper can use."""
 
 from __future__ import annotations
 
 from ablate.report import tuned
-from ablate.report.material import Material
-from ablate.report.words import plural
+from ablate.report.data import ReportData
+from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
@@ -17,23 +17,21 @@ RECIPE = (
 SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
 
 
-def paragraphs(material: Material) -> list[str]:
-    """Training, comparison, statistics, and where the numbers are; from what the study and its runs
-    are.
-    """
-    if material.compared.empty:
+def paragraphs(data: ReportData) -> list[str]:
+    """Return the methods: training, comparison, statistics and provenance."""
+    if data.compared.empty:
         return []
     return [
-        _training(material),
-        *_tuning(material),
-        _comparison(material),
-        _statistics(material),
-        _provenance(material),
+        _training(data),
+        *_tuning(data),
+        _comparison(data),
+        _statistics(data),
+        _provenance(data),
     ]
 
 
-def _training(material: Material) -> str:
-    runs = material.compared
+def _training(data: ReportData) -> str:
+    runs = data.compared
     said = {
         name: listed(sorted(set(runs[name])), "or")
         for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
@@ -56,8 +54,8 @@ def _training(material: Material) -> str:
     )
 
 
-def _tuning(material: Material) -> list[str]:
-    if not tuned.found(material):
+def _tuning(data: ReportData) -> list[str]:
+    if not tuned.found(data):
         return []
     return [
         "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is"
@@ -67,8 +65,8 @@ def _tuning(material: Material) -> list[str]:
     ]
 
 
-def _comparison(material: Material) -> str:
-    counts = material.compared.groupby("cell")["seed"].nunique()
+def _comparison(data: ReportData) -> str:
+    counts = data.compared.groupby("cell")["seed"].nunique()
     least, most = int(counts.min()), int(counts.max())
     seeds = (
         f"the same {plural(most, 'seed')}"
@@ -78,13 +76,13 @@ def _comparison(material: Material) -> str:
     return (
         f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start"
         " of every weight by its name and shape, so that a cell and its baseline are compared pair"
-        f" by pair. The metric is {material.words.axis} at the end of the whole schedule; no"
+        f" by pair. The metric is {data.labels.axis} at the end of the whole schedule; no"
         " checkpoint was chosen."
     )
 
 
-def _statistics(material: Material) -> str:
-    most = int(material.effects["n"].max()) if len(material.effects) else 0
+def _statistics(data: ReportData) -> str:
+    most = int(data.effects["n"].max()) if len(data.effects) else 0
     check = (
         f" With {plural(most, 'pair')} that test cannot reach p < 0.05, for which it takes"
         f" {SIGN_FLIP_FROM}: the result rests on the t-test's assumption of normal differences."
@@ -94,18 +92,18 @@ def _statistics(material: Material) -> str:
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
         " Student's t on one degree of freedom less than there are pairs. Within a family, which"
-        f" is {_family(material)} in one stratum, p is corrected by Holm's method (1979) and the"
-        " family intervals by Bonferroni's; an effect is told from zero where Holm's p is at most"
-        f" 0.05.{_stages(material)} The exact sign-flip p is a check that assumes symmetric noise"
+        f" is {_family(data)} in one stratum, p is corrected by Holm's method (1979) and the"
+        " family intervals by Bonferroni's; an effect is significant where Holm's p is at most"
+        f" 0.05.{_stages(data)} The exact sign-flip p is a check that assumes symmetric noise"
         f" only.{check} A pair one of whose runs diverged, failed, or ended without a finite value"
-        " is lost: it is counted and named, never imputed. What a study can see is the smallest"
-        " true effect that a t-test, on so many pairs of the noise found and with the family's"
-        " correction, finds in four of five studies."
+        " is lost: it is counted and named, never imputed. The detectable effect is the smallest"
+        " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
+        " found and the family's correction."
     )
 
 
-def _family(material: Material) -> str:
-    parts = material.settings.get("design") in PARTWISE
+def _family(data: ReportData) -> str:
+    parts = data.settings.get("design") in PARTWISE
     return (
         "all parts that are taken away or added one at a time"
         if parts
@@ -113,8 +111,8 @@ def _family(material: Material) -> str:
     )
 
 
-def _stages(material: Material) -> str:
-    if "two-stage t" not in set(material.effects["method"]):
+def _stages(data: ReportData) -> str:
+    if "two-stage t" not in set(data.effects["method"]):
         return ""
     return (
         " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p"
@@ -124,12 +122,12 @@ def _stages(material: Material) -> str:
     )
 
 
-def _provenance(material: Material) -> str:
-    hashes = listed(sorted({str(value)[:12] for value in material.effects["input_hash"]}))
+def _provenance(data: ReportData) -> str:
+    hashes = listed(sorted({str(value)[:12] for value in data.effects["input_hash"]}))
     inputs = (
         f" SHA-256 of all values that went into a family's effects: {hashes}." if hashes else ""
     )
     return (
-        f"All numbers are in the study's database: study {material.study.name}, revision"
-        f" {material.study.revision}.{inputs}"
+        f"All numbers are in the study's database: study {data.study.name}, revision"
+        f" {data.study.revision}.{inputs}"
     )

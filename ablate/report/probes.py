@@ -1,46 +1,46 @@
-"""Masked models: on what their comparison rests, and the grid of probe ratios beside it."""
+"""Masked models: what their comparison is based on, and the table of probe ratios."""
 
 from __future__ import annotations
 
 from ablate import metrics
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
+from ablate.report.labels import decimals, percent
 from ablate.report.tables import measured
-from ablate.report.words import decimals, percent
 from ablate.store.questions import quoted
 from ablate.text.labels import LABELS
 from ablate.units import listed
 
 
-def sentences(material: Material) -> list[str]:
-    """On what a comparison of masked models rests; for a study that probed some."""
-    table = grid(material)
+def sentences(data: ReportData) -> list[str]:
+    """Say what a comparison of masked models is based on, in a study that probed some."""
+    table = grid(data)
     if not table.rows:
         return []
-    name = metrics.parse(material.study.metric)[0].name
+    name = metrics.parse(data.study.metric)[0].name
     if name.startswith("probe_"):
         rests = (
-            f"{material.words.phrase}, of the same hidden tokens in every arm, which favours arms"
+            f"{data.labels.phrase}, of the same hidden tokens in every arm, which favours arms"
             " trained near that ratio"
         )
     elif metrics.METRICS[name].downstream:
-        rests = f"{material.words.phrase}, which favours no masking ratio"
+        rests = f"{data.labels.phrase}, which favours no masking ratio"
     else:
-        rests = f"{material.words.phrase} at the ratio of training"
+        rests = f"{data.labels.phrase} at the ratio of training"
     ratios = listed(
         column.removeprefix("ratio ") for column in table.columns if column.startswith("ratio ")
     )
     return [
-        f"Masked models: the answer rests on {rests}; masked losses at the probe ratios {ratios}"
-        " stand beside it."
+        f"Masked models: the answer is based on {rests}; masked losses at the probe ratios {ratios}"
+        " are shown besides."
     ]
 
 
-def chance(material: Material) -> list[str]:
+def chance(data: ReportData) -> list[str]:
     """How often a guess is right, where the metric is that of a linear probe: it is tested on as
     many passages of each class.
     """
-    rule = LABELS.get(material.study.metric)
+    rule = LABELS.get(data.study.metric)
     if rule is None:
         return []
     classes = len(rule.names)
@@ -50,13 +50,13 @@ def chance(material: Material) -> list[str]:
     ]
 
 
-def grid(material: Material) -> Table:
+def grid(data: ReportData) -> Table:
     """Masked loss of every arm at every probe ratio: the same hidden tokens in every arm."""
-    finals = material.finals[material.finals["name"] == "probe_loss"].dropna(subset=["value"])
+    finals = data.finals[data.finals["name"] == "probe_loss"].dropna(subset=["value"])
     means = finals.groupby(["cell", "at"])["value"].mean().unstack()
     spread = finals.groupby(["cell", "at"])["value"].std().median()
-    several, rows = any(material.strata), []
-    for arm in material.arms[material.arms["cell"].isin(means.index)].to_dict("records"):
+    several, rows = any(data.strata), []
+    for arm in data.arms[data.arms["cell"].isin(means.index)].to_dict("records"):
         values = [
             measured(float(value), decimals(float(spread))) for value in means.loc[arm["cell"]]
         ]
@@ -81,6 +81,6 @@ def grid(material: Material) -> Table:
         ),
         tuple(rows),
         "SELECT stratum, cell, at AS ratio, avg(value) AS probe_loss\nFROM runs JOIN final ON"
-        f" final.run_id = runs.run\nWHERE study = {quoted(material.study.name)} AND role ="
+        f" final.run_id = runs.run\nWHERE study = {quoted(data.study.name)} AND role ="
         " 'compare' AND name = 'probe_loss'\nGROUP BY cell, at;",
     )

@@ -15,15 +15,15 @@ import pandas as pd
 
 from ablate import figures
 from ablate.errors import AblateError
-from ablate.report.document import Picture
-from ablate.report.gallery import Gallery
-from ablate.report.material import Material
-from ablate.report.words import MINUS, MetricWords, ends, number, p_value, plural, sentence
+from ablate.report.data import ReportData
+from ablate.report.document import Figure
+from ablate.report.figure_set import FigureSet
+from ablate.report.labels import MINUS, MetricLabels, ends, number, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.forms import levels
 from ablate.scaling.study import of_study, resources
+from ablate.scaling.summary import claim, enough
 from ablate.scaling.table import ONE, complete
-from ablate.scaling.words import claim, enough
 from ablate.units import count, listed, power
 
 # of a factor of size or budget, from which a study without [fit] has a scaling section
@@ -69,22 +69,20 @@ class Scaled:
         return list(self.frame["curve"].cat.categories)
 
 
-def gather(material: Material) -> Scaled | None:
+def gather(data: ReportData) -> Scaled | None:
     """The scaling of a study with [fit], or with three sizes or budgets; None for any other."""
-    wanted = material.settings.get("fit", {})
+    wanted = data.settings.get("fit", {})
     grown = (
         []
         if wanted
         else [
-            f
-            for f in resources(material.compared, material.levels)
-            if len(material.orders[f]) >= LEAST_LEVELS
+            f for f in resources(data.compared, data.levels) if len(data.orders[f]) >= LEAST_LEVELS
         ]
     )
-    if (not wanted and not grown) or material.good.empty:
+    if (not wanted and not grown) or data.good.empty:
         return None
-    found = losses(material)
-    if material.study.goal != "min":
+    found = losses(data)
+    if data.study.goal != "min":
         return Scaled(
             found, None, "No curve is fitted: the forms are of a loss, and this metric rises."
         )
@@ -94,22 +92,20 @@ def gather(material: Material) -> Scaled | None:
         return Scaled(found, None, f"No curve is fitted: {error}")
 
 
-def losses(material: Material, count: str = "body") -> Losses:
-    group = str(material.settings.get("fit", {}).get("group", ""))
-    return of_study(material.runs, material.levels, group=group, count=count)
+def losses(data: ReportData, count: str = "body") -> Losses:
+    group = str(data.settings.get("fit", {}).get("group", ""))
+    return of_study(data.runs, data.levels, group=group, count=count)
 
 
-# -- words -----------------------------------------------------------------------------------------
+# -- sentences -------------------------------------------------------------------------------------
 
 
 def lead(scaled: Scaled) -> list[str]:
-    """Whether the curves of [fit] are told to differ in exponents or in loss, and whether they
-    cross: three sentences each.
-    """
-    return [_told(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
+    """Say whether the curves of [fit] differ significantly in exponents or loss, and cross."""
+    return [_differences(one) for one in (scaled.fitted.comparisons if scaled.fitted else ())]
 
 
-def _told(one: Comparison) -> str:
+def _differences(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
     apart.append(
         f"loss {gap(one.measured)} at the points of both"
@@ -207,7 +203,7 @@ def _compared(one: Comparison) -> str:
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
-    crossing = sentence(one.crossing.told(place)).replace("at ", f"at {axis} = ", 1)
+    crossing = sentence(one.crossing.text(place)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
         f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. Its loss relative to"
@@ -232,17 +228,17 @@ def gap(one: Interval) -> str:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Picture]:
+def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[Figure]:
     """The loss over N, D and C; isoFLOP curves; the best split; residuals: those that the runs have
     points for.
     """
     found = []
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
-            title = f"{sentence(words.phrase)} over {over}"
-            look: dict[str, Any] = {"x": x, "label": words.axis, "fits": scaled.fits}
+            title = f"{sentence(labels.phrase)} over {over}"
+            look: dict[str, Any] = {"x": x, "label": labels.axis, "fits": scaled.fits}
             found.append(
-                gallery.hang(
+                figure_set.add(
                     f"scaling-{x}",
                     title,
                     _caption(scaled, x),
@@ -260,8 +256,8 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
             " 95% interval of its size."
         )
         found.append(
-            gallery.hang(
-                f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=words.axis
+            figure_set.add(
+                f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=labels.axis
             )
         )
     two = {name: one for name, one in scaled.fits.items() if one.form.columns == ("n", "d")}
@@ -276,7 +272,7 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
             )
             look = {"order": scaled.order, "ranges": ranges, "which": which}
             found.append(
-                gallery.hang(
+                figure_set.add(
                     f"frontier-{which}",
                     title,
                     " ".join(parts),
@@ -293,7 +289,9 @@ def pictures(gallery: Gallery, scaled: Scaled, words: MetricWords) -> list[Pictu
             " not from this curve."
         )
         shown = scaled.frame[scaled.frame["residual"].notna()]
-        found.append(gallery.hang("residuals", "Residuals", caption, figures.residuals, shown, x=x))
+        found.append(
+            figure_set.add("residuals", "Residuals", caption, figures.residuals, shown, x=x)
+        )
     return found
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from ablate.components import CATALOGUE
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
-from ablate.report.words import decimals, ends, number, p_digits, signed
+from ablate.report.labels import decimals, ends, number, p_digits, signed
 from ablate.store.questions import quoted
 from ablate.units import count, power
 
@@ -22,15 +22,15 @@ def measured(value: float, places: int) -> Value:
     return Value(number(value, places), value)
 
 
-def effects(material: Material) -> Table:
+def effects(data: ReportData) -> Table:
     """Every contrast: its effect with both intervals, the test, the pairs."""
     several = {
-        "stratum": any(material.strata),
-        "factor": material.effects["factor"].nunique() > 1,
-        "baseline": material.effects["baseline_level"].nunique() > 1,
+        "stratum": any(data.strata),
+        "factor": data.effects["factor"].nunique() > 1,
+        "baseline": data.effects["baseline_level"].nunique() > 1,
     }
     rows = []
-    for row in material.effects.rename(
+    for row in data.effects.rename(
         columns={"baseline": "baseline_cell", "baseline_level": "baseline"}
     ).to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)
@@ -62,15 +62,16 @@ def effects(material: Material) -> Table:
         "sign-flip p",
         "r",
         "effect / sd",
-        "can see",
+        "detectable",
     )
-    name = quoted(material.study.name)
+    name = quoted(data.study.name)
     return Table(
         "effects",
-        f"Effects on {material.words.axis}: the mean paired difference from the baseline. The"
+        f"Effects on {data.labels.axis}: the mean paired difference from the baseline. The"
         " family interval holds for all contrasts of a family together; r is the correlation of"
-        " the two arms over seeds; sd is that of the paired differences; “can see” is the smallest"
-        " true effect that so many pairs of this noise find four times in five, after correction.",
+        " the two arms over seeds; sd is that of the paired differences; “detectable” is"
+        " the smallest true effect that is found with 80% power, for this number of pairs, noise"
+        " and correction.",
         columns,
         tuple(rows),
         "SELECT family, factor, level, count(difference) AS pairs, avg(difference) AS effect\nFROM"
@@ -78,7 +79,7 @@ def effects(material: Material) -> Table:
         " 'complete'\nGROUP BY family, cell, baseline;\n\n-- with interval and p, as last"
         " analysed\nSELECT family, factor, level, n, lost, mean, lo, hi, p, p_holm\nFROM"
         f" effects\nWHERE study = {name};",
-        data=material.effects,
+        data=data.effects,
     )
 
 
@@ -86,27 +87,24 @@ def _interval(low: float, high: float, places: int) -> Value:
     return Value("–" if math.isnan(low) else ends(low, high, places), low)
 
 
-def cells(material: Material) -> Table:
+def cells(data: ReportData) -> Table:
     """Every cell: what it is, what it costs, its metric, and its effect."""
-    effect = {row["cell"]: row for row in material.effects.to_dict("records")}
-    spread = (
-        material.good.groupby("cell")["metric"].std().median() if len(material.good) else math.nan
-    )
+    effect = {row["cell"]: row for row in data.effects.to_dict("records")}
+    spread = data.good.groupby("cell")["metric"].std().median() if len(data.good) else math.nan
     places = decimals(float(spread) / 2)
     rows = [
-        _cell(material, arm, effect.get(arm["cell"]), places)
-        for arm in material.arms.to_dict("records")
+        _cell(data, arm, effect.get(arm["cell"]), places) for arm in data.arms.to_dict("records")
     ]
-    words = material.words
+    labels = data.labels
     columns = (
-        *(("stratum",) if any(material.strata) else ()),
+        *(("stratum",) if any(data.strata) else ()),
         "arm",
         "runs",
         "parameters",
         "body",
         "FLOPs",
         "seconds",
-        words.phrase,
+        labels.phrase,
         "sd",
         "effect",
         "95% interval",
@@ -114,22 +112,22 @@ def cells(material: Material) -> Table:
     return Table(
         "cells",
         "What was compared, and what a run of it costs. The body is what is left of the parameters"
-        f" without embeddings and head; {words.axis} is the mean over completed runs, and sd its"
+        f" without embeddings and head; {labels.axis} is the mean over completed runs, and sd its"
         " standard deviation over seeds.",
         columns,
         tuple(rows),
         "SELECT stratum, cell, count(metric) AS runs, n_params, n_params_body, flops,"
         " avg(device_seconds) AS device_seconds,\n       avg(metric) AS metric\nFROM runs\nWHERE"
-        f" study = {quoted(material.study.name)} AND role = 'compare' AND status ="
+        f" study = {quoted(data.study.name)} AND role = 'compare' AND status ="
         " 'complete'\nGROUP BY cell;",
     )
 
 
-def levels(material: Material) -> Table:
+def levels(data: ReportData) -> Table:
     """What the levels of the study's catalogued factors mean, and where they come from."""
     rows = [
         (factor, level.name, level.meaning, level.source)
-        for factor, names in material.orders.items()
+        for factor, names in data.orders.items()
         if factor in CATALOGUE
         for level in CATALOGUE[factor].levels
         if level.name in names
@@ -140,7 +138,7 @@ def levels(material: Material) -> Table:
             "What the levels mean. A and M are attention and MLP, with N1 and N2 (pre, peri) on"
             " their inputs and O1 and O2 (peri) on their outputs; P1 and P2 (post) act where they"
             " meet the stream."
-            if "topology" in material.orders
+            if "topology" in data.orders
             else "What the levels mean."
         ),
         ("factor", "level", "meaning", "source"),
@@ -150,10 +148,10 @@ def levels(material: Material) -> Table:
 
 
 def _cell(
-    material: Material, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int
+    data: ReportData, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int
 ) -> tuple[str | Value, ...]:
-    runs = material.compared[material.compared["cell"] == arm["cell"]]
-    good = material.good[material.good["cell"] == arm["cell"]]
+    runs = data.compared[data.compared["cell"] == arm["cell"]]
+    good = data.good[data.good["cell"] == arm["cell"]]
     first = (
         runs.iloc[0]
         if len(runs)
@@ -167,7 +165,7 @@ def _cell(
             _interval(effect["lo"], effect["hi"], digits),
         )
     return (
-        *((arm["stratum"],) if any(material.strata) else ()),
+        *((arm["stratum"],) if any(data.strata) else ()),
         str(arm["arm"]),
         Value(f"{len(good)} of {len(runs)}", len(good)),
         *(
@@ -203,10 +201,10 @@ def plain(value: Any) -> float | int | None:
     )
 
 
-def changes(material: Material) -> Table:
+def changes(data: ReportData) -> Table:
     """How effects change from the first stratum to the others."""
     rows = []
-    for row in material.changes.to_dict("records"):
+    for row in data.changes.to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)
         rows.append(
             (
@@ -221,14 +219,24 @@ def changes(material: Material) -> Table:
                 measured(row["resolvable"], places),
             )
         )
-    first = material.changes["first"].iloc[0] if rows else ""
-    name = quoted(material.study.name)
+    first = data.changes["first"].iloc[0] if rows else ""
+    name = quoted(data.study.name)
     return Table(
         "changes",
-        f"How much larger an effect on {material.words.axis} is than at {first}: the mean, over the"
+        f"How much larger an effect on {data.labels.axis} is than at {first}: the mean, over the"
         " seeds whole in both strata, of the one difference from the baseline minus the other."
         " Holm's correction is over the levels of a stratum.",
-        ("factor", "level", "stratum", "seeds", "change", "95% interval", "p", "Holm p", "can see"),
+        (
+            "factor",
+            "level",
+            "stratum",
+            "seeds",
+            "change",
+            "95% interval",
+            "p",
+            "Holm p",
+            "detectable",
+        ),
         tuple(rows),
         "SELECT b.factor, b.level, b.stratum, count(b.difference - a.difference) AS seeds,\n      "
         " avg(b.difference - a.difference) AS change\nFROM pairs a JOIN pairs b ON b.study ="
@@ -236,5 +244,5 @@ def changes(material: Material) -> Table:
         f" = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n      AND a.status"
         " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
         " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
-        data=material.changes,
+        data=data.changes,
     )

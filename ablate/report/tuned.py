@@ -11,22 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
+from ablate.report.labels import decimals, ends, number, percent, plural, sentence, signed
 from ablate.report.tables import measured, quoted
-from ablate.report.words import decimals, ends, number, percent, plural, signed
 from ablate.tune import sensitivity
 from ablate.units import duration, listed
 
 Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 
 
-def found(material: Material) -> list[dict[str, Any]]:
-    """The decisions on learning rates: the keys of their evidence, `cell`, `value`, and `curve`
-    (rate → metric, NaN diverged).
-    """
-    rows = material.decisions[material.decisions["name"] == "lr"].to_dict("records")
-    order = {cell: place for place, cell in enumerate(material.arms["cell"])}
+def found(data: ReportData) -> list[dict[str, Any]]:
+    """Return the learning rates: evidence, `cell`, `value` and `curve` (rate → metric)."""
+    rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
+    order = {cell: place for place, cell in enumerate(data.arms["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
     return [
         {
@@ -44,31 +42,32 @@ def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
     return dict(zip(evidence["rates"], values, strict=True))
 
 
-def names(material: Material) -> dict[str, str]:
-    """Representative → what a figure calls its group: the arm where the group's cells are of one
-    arm, else the group's name.
+def names(data: ReportData) -> dict[str, str]:
+    """Return representative cell → the name of its group in a figure.
+
+    It is the arm where the group has cells of one arm, else the group's name.
     """
-    arm = material.arms.set_index("cell")["arm"].astype(str)
+    arm = data.arms.set_index("cell")["arm"].astype(str)
     called = {}
-    for row in found(material):
+    for row in found(data):
         own = {arm[cell] for cell in row["cells"] if cell in arm.index}
         called[row["cell"]] = own.pop() if len(own) == 1 else row["group"]
     return called
 
 
-def paragraphs(material: Material) -> list[str]:
-    """What was tuned on what, at what cost, and what it changed."""
-    rows = found(material)
-    said = [*_cost(material), *_shared_by(rows), *_edges(rows)]
-    for stratum in material.strata:
-        said += _changed(material, stratum, _against_shared(material, rows, stratum))
+def paragraphs(data: ReportData) -> list[str]:
+    """Return what was tuned on what, at what cost, and what tuning changed."""
+    rows = found(data)
+    said = [*_cost(data), *_shared_by(rows), *_edges(rows)]
+    for stratum in data.strata:
+        said += _changed(data, stratum, _against_shared(data, rows, stratum))
     return said
 
 
-def _cost(material: Material) -> Iterator[str]:
-    seconds = material.attempts.drop_duplicates("id").groupby("role")["device_seconds"].sum()
+def _cost(data: ReportData) -> Iterator[str]:
+    seconds = data.attempts.drop_duplicates("id").groupby("role")["device_seconds"].sum()
     if seconds.get("tune", 0) > 0:
-        tuning = material.runs[material.runs["role"] == "tune"]["run"].nunique()
+        tuning = data.runs[data.runs["role"] == "tune"]["run"].nunique()
         share = percent(float(seconds["tune"] / seconds.sum()))
         took = duration(float(seconds["tune"]))
         yield (
@@ -80,8 +79,8 @@ def _cost(material: Material) -> Iterator[str]:
 def _shared_by(rows: list[dict[str, Any]]) -> Iterator[str]:
     if any(len(row["cells"]) > 1 for row in rows):
         yield (
-            "A learning rate was found on the first cell of its group and is shared by the group's"
-            " other cells: one of them that wants another rate loses by it."
+            "Each learning rate was tuned on the first cell of its group and is used for the"
+            " group's other cells, a disadvantage for those that need another rate."
         )
 
 
@@ -89,28 +88,23 @@ def _edges(rows: list[dict[str, Any]]) -> Iterator[str]:
     hopeless = [row["group"] for row in rows if not np.isfinite(list(row["curve"].values())).any()]
     edge = [row["group"] for row in rows if row["at_edge"] and row["group"] not in hopeless]
     if hopeless:
-        yield (
-            f"At every rate that was tried diverged {listed(hopeless)}: the lowest of them is"
-            " taken."
-        )
+        yield (f"{sentence(listed(hopeless))} diverged at every rate tried; the lowest is used.")
     if edge:
         yield (
-            f"At the edge of what was tried lies the rate of {listed(edge)}: a better one may lie"
-            " beyond."
+            f"The rate of {listed(edge)} is at the edge of the rates that were tried; a better one"
+            " may lie beyond."
         )
 
 
-def rates(material: Material) -> Table:
-    """The chosen learning rates, what was tried for them, and how much the metric depends on
-    them.
-    """
-    called = names(material)
+def rates(data: ReportData) -> Table:
+    """Return a table of the chosen learning rates, with the rates tried and the sensitivity."""
+    called = names(data)
     rows: list[tuple[str | Value, ...]] = []
-    for row in found(material):
+    for row in found(data):
         finite = [value for value in row["curve"].values() if math.isfinite(value)]
         diverged = len(row["curve"]) - len(finite)
         best = row["curve"][row["value"]]
-        missed = _sensitivity(material, row)
+        missed = _sensitivity(data, row)
         rows.append(
             (
                 (
@@ -131,7 +125,7 @@ def rates(material: Material) -> Table:
         )
     return Table(
         "rates",
-        f"The learning rate of each group, chosen by {material.words.axis} on seeds that are not"
+        f"The learning rate of each group, chosen by {data.labels.axis} on seeds that are not"
         " compared, before any compared run used it. Sensitivity: the mean over the study file's"
         " rates of min(loss, ln n_vocab) less the least of them, in nats per token (Wortsman et"
         " al. 2023).",
@@ -140,7 +134,7 @@ def rates(material: Material) -> Table:
             "chosen",
             "rates tried",
             "diverged",
-            material.words.phrase,
+            data.labels.phrase,
             "sensitivity",
             "cells",
         ),
@@ -148,16 +142,16 @@ def rates(material: Material) -> Table:
         "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates,"
         " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"
         " JOIN study ON study.id = decision.study_id\nWHERE study.name ="
-        f" {quoted(material.study.name)} AND decision.name = 'lr';",
-        data=material.decisions,
+        f" {quoted(data.study.name)} AND decision.name = 'lr';",
+        data=data.decisions,
     )
 
 
-def _sensitivity(material: Material, row: Found) -> float:
+def _sensitivity(data: ReportData, row: Found) -> float:
     """Of the held-out loss, over the rates of the ladder. A model that knows nothing has the loss
     ln n_vocab.
     """
-    runs = material.runs[(material.runs["role"] == "tune") & (material.runs["cell"] == row["cell"])]
+    runs = data.runs[(data.runs["role"] == "tune") & (data.runs["cell"] == row["cell"])]
     whole = runs["loss"].astype(float).where(runs["status"] == "complete")
     by_rate = whole.groupby(runs["lr"]).agg(lambda losses: losses.mean(skipna=False))
     ended = runs[runs["status"].isin(["complete", "diverged"])]["lr"]
@@ -174,14 +168,14 @@ def _sensitivity(material: Material, row: Found) -> float:
 # -- against one rate for all ----------------------------------------------------------------------
 
 
-def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
+def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) -> pd.DataFrame:
     """What an arm of the stratum reaches at the best rate of the baseline, and at its own; empty
     where there are not two.
 
     Columns: cell, arm, shared (the rate), own, at_shared, at_own; the baseline first. All on the
     seeds that tuned.
     """
-    cells = material.arms[material.arms["stratum"] == stratum]
+    cells = data.arms[data.arms["stratum"] == stratum]
     mine = [row for row in rows if row["cell"] in set(cells["cell"])]
     base = next(
         (row for row in mine if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])), None
@@ -195,9 +189,9 @@ def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str
     ]
     if not common:
         return pd.DataFrame()
-    sign = 1 if material.study.goal == "min" else -1
+    sign = 1 if data.study.goal == "min" else -1
     shared = min(common, key=lambda rate: (sign * base["curve"][rate], rate))
-    called = names(material)
+    called = names(data)
     return pd.DataFrame(
         [
             {
@@ -213,16 +207,14 @@ def _against_shared(material: Material, rows: list[dict[str, Any]], stratum: str
     )
 
 
-def changed(material: Material) -> Table:
-    """Every arm at the rate that is best for its baseline, and at its own; there on the seeds that
-    are compared, too.
-    """
+def changed(data: ReportData) -> Table:
+    """Return a table of every arm at its baseline's best rate and at its own."""
     rows: list[tuple[str | Value, ...]] = []
-    compared = material.effects.set_index("cell")
-    several = any(material.strata)
-    tuned_on = plural(max((len(row["seeds"]) for row in found(material)), default=0), "seed")
-    for stratum in material.strata:
-        frame = _against_shared(material, found(material), stratum)
+    compared = data.effects.set_index("cell")
+    several = any(data.strata)
+    tuned_on = plural(max((len(row["seeds"]) for row in found(data)), default=0), "seed")
+    for stratum in data.strata:
+        frame = _against_shared(data, found(data), stratum)
         for row in frame.to_dict("records"):
             base = frame.iloc[0]
             rows.append(
@@ -253,10 +245,10 @@ def changed(material: Material) -> Table:
             )
     return Table(
         "tuning-changed",
-        f"What tuning changed: {material.words.axis} at one rate for all, the best of the baseline"
+        f"What tuning changed: {data.labels.axis} at one rate for all, the best of the baseline"
         " among those that every arm was trained with, and at each arm's own rate; then the"
         f" difference from the baseline at either. These are of {tuned_on} that tuned: a rate is"
-        " chosen where its arm happens to do well there, which flatters what was chosen. The last"
+        " chosen where its arm happens to do well there, which favours the chosen rate. The last"
         " column is the effect at the arms' own rates with its 95% interval, on the seeds that are"
         " compared.",
         (
@@ -272,7 +264,7 @@ def changed(material: Material) -> Table:
         ),
         tuple(rows),
         "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS"
-        f" diverged\nFROM runs\nWHERE study = {quoted(material.study.name)} AND role ="
+        f" diverged\nFROM runs\nWHERE study = {quoted(data.study.name)} AND role ="
         " 'tune'\nGROUP BY cell, lr;",
     )
 
@@ -287,17 +279,16 @@ def _compared(effect: pd.Series) -> Value:
     )
 
 
-def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
+def _changed(data: ReportData, stratum: str, frame: pd.DataFrame) -> Iterator[str]:
     """A sentence on the arm whose difference from the baseline tuning moved most, and on those that
     diverge without.
     """
     if frame.empty:
         return
     base, others = frame.iloc[0], frame.iloc[1:]
-    where = f"At {stratum}, with" if stratum else "With"
     begin = (
-        f"{where} one learning rate for all, {base['shared']:.3g}, the best of {base['arm']} among"
-        " the rates that all share,"
+        f"{f'At {stratum}, with' if stratum else 'With'} the best common learning rate of"
+        f" {base['arm']} ({base['shared']:.3g})"
     )
     lost = others[others["at_shared"].isna()]
     if len(lost):
@@ -309,55 +300,55 @@ def _changed(material: Material, stratum: str, frame: pd.DataFrame) -> Iterator[
         most = int(np.argmax(np.abs(tuned - untuned)))
         digits = decimals(max(min(abs(tuned[most]), abs(untuned[most])), 1e-3))
         if tuned[most] == untuned[most]:
-            yield f"{begin} no difference from {base['arm']} would be another."
+            yield f"{begin} every difference from {base['arm']} is the same."
         else:
             yield (
-                f"{begin} {whole['arm'].iloc[most]} differs from {base['arm']} by"
-                f" {signed(untuned[most], digits)}{material.words.after}, and by"
-                f" {signed(tuned[most], digits)} with rates of their own, on the seeds that tuned:"
-                f" no difference moved more. {_flattered(material, whole.iloc[most], digits)}"
+                f"{begin} {whole['arm'].iloc[most]} − {base['arm']} is"
+                f" {signed(untuned[most], digits)}{data.labels.after}; with each arm's own rate it"
+                f" is {signed(tuned[most], digits)}, both on the seeds that tuned. This is the"
+                f" largest change. {_on_compared_seeds(data, whole.iloc[most], digits)}"
             )
 
 
-def _flattered(material: Material, arm: pd.Series, digits: int) -> str:
+def _on_compared_seeds(data: ReportData, arm: pd.Series, digits: int) -> str:
     """What the difference at own rates is where no rate was chosen by it, and how much one seed of
     it is worth.
     """
     effect = next(
-        (row for row in material.effects.to_dict("records") if row["cell"] == arm["cell"]), None
+        (row for row in data.effects.to_dict("records") if row["cell"] == arm["cell"]), None
     )
-    chosen = "A rate is chosen where its arm happens to do well on those seeds"
+    chosen = "Rates are chosen where their arm happens to do well on those seeds"
     if effect is None or effect["n"] < 2:
-        return f"{chosen}: the seeds that are compared are to say how much of it is left."
+        return f"{chosen}, so only the compared seeds will show how much of it remains."
     return (
-        f"{chosen}; on the {effect['n']} that are compared, at the same rates of their own, the"
-        f" difference is {signed(effect['mean'], digits)}, and varies from seed to seed with a"
-        f" standard deviation of {number(effect['sd'], digits)}."
+        f"{chosen}; on the {effect['n']} compared seeds, at the same rates, the difference is"
+        f" {signed(effect['mean'], digits)}, with a standard deviation over seeds of"
+        f" {number(effect['sd'], digits)}."
     )
 
 
 # -- seeds -----------------------------------------------------------------------------------------
 
 
-def seeds(material: Material) -> Iterator[str]:
-    """How many seeds each stratum got, and why."""
-    decided = material.decisions[material.decisions["name"] == "seeds"].to_dict("records")
+def seeds(data: ReportData) -> Iterator[str]:
+    """Yield how many seeds each stratum got, and why."""
+    decided = data.decisions[data.decisions["name"] == "seeds"].to_dict("records")
     for row in decided:
         evidence = row["evidence"]
         where = f"At {evidence['stratum']} the" if evidence["stratum"] else "The"
         wanted = max((count for count in evidence["wanted"].values() if count), default=0)
         capped = (
-            f"; the resolution asks for {wanted}, more than the study file allows, so that"
+            f"; the requested resolution needs {wanted}, more than the study file allows, so"
             " intervals may be wider"
             if evidence["capped"]
             else ""
         )
         blind = [cell for cell, count in evidence["wanted"].items() if count is None]
         unseen = (
-            f" {listed(blind)} lost too many pairs of the pilot to be counted in." if blind else ""
+            f" {listed(blind)} lost too many pairs of the pilot to be included." if blind else ""
         )
         yield (
             f"{where} pilot of {plural(len(evidence['pilot']), 'seed')} decided on"
             f" {int(row['value'])} seeds, for 95% intervals within"
-            f" ±{evidence['resolution']:g}{material.words.after}{capped}.{unseen}"
+            f" ±{evidence['resolution']:g}{data.labels.after}{capped}.{unseen}"
         )

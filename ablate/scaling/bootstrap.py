@@ -18,6 +18,8 @@ MOST_EXTRA = 6
 
 @dataclass(frozen=True)
 class Interval:
+    """An estimate with its interval."""
+
     value: float
     lo: float
     hi: float

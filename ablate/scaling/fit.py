@@ -57,17 +57,16 @@ class Fit:
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing speaks against the intervals: the curve describes its runs and foretold
-        what was held out.
-        """
+        """Whether the curve describes its runs and predicted what was held out."""
         return self.describes and (self.held_out is None or self.held_out.trusted)
 
     @property
     def dof(self) -> int:
+        """Runs less constants."""
         return self.runs - len(self.form.constants)
 
     def predict(self, **columns: Floats) -> Band:
-        """The curve at P points: the form's columns, [P] each, by name."""
+        """Return the curve at P points: the form's columns, [P] each, by name."""
         missing = [name for name in self.form.columns if name not in columns]
         assert not missing, f"{self.form.symbol} needs {missing}"
         value, copies = (
@@ -77,7 +76,7 @@ class Fit:
         return Band(value, *limits(copies, self.dof, self.confidence))
 
     def best_split(self, c: Floats) -> tuple[Band, Band, Band]:
-        """The compute-optimal frontier of L(N, D) at budgets c [P]: parameters, tokens, loss."""
+        """Return parameters, tokens and loss of the compute-optimal frontier at budgets c [P]."""
         assert self.form.columns == ("n", "d"), self.form.symbol
         values, copies = (
             best_split(constants, c, self.cost) for constants in (self.values, self.replicates)
@@ -186,7 +185,7 @@ def fit(
 
 
 def chosen_form(form: str, columns: dict[str, Floats]) -> Form:
-    """The form by name, or by the columns given."""
+    """Return the form by its name, or by the columns given."""
     name = form or ("nd" if {"n", "d"} <= columns.keys() else "".join(columns))
     if name not in FORMS:
         raise unknown("form of scaling curve", name, FORMS)
@@ -202,7 +201,7 @@ def chosen_form(form: str, columns: dict[str, Floats]) -> Form:
 def clean(
     loss: Floats, columns: dict[str, Floats], form: Form
 ) -> tuple[dict[str, Floats], Floats, int]:
-    """The columns and log losses of runs with a finite loss, and how many had none."""
+    """Return columns and log losses of runs with a finite loss, and how many had none."""
     values = np.asarray(loss, float)
     table = {name: np.asarray(column, float) for name, column in columns.items()}
     for name, column in table.items():
@@ -243,7 +242,7 @@ def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
     """What a floor at the edge of its range means."""
     floor = dict(zip(form.constants, value, strict=True))["E"]
     return (
-        ("The floor E is not told from zero: the losses bend too little to show it.",)
+        ("The floor E does not differ significantly from zero: the losses bend too little.",)
         if floor < NO_FLOOR * lowest
         else ()
     )

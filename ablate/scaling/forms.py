@@ -31,7 +31,7 @@ class Form:
     constants: tuple[str, ...]
 
     def loss(self, constants: Floats, columns: dict[str, Floats]) -> Floats:
-        """Loss at P points: constants [..., K], each column [P] → [..., P]."""
+        """Return the loss at P points: constants [..., K], each column [P] → [..., P]."""
         total = constants[..., :1]
         for term, name in enumerate(self.columns):
             scale, exponent = constants[..., 1 + 2 * term, None], constants[..., 2 + 2 * term, None]
@@ -135,10 +135,17 @@ class Cost:
 
 
 def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Floats, Floats, Floats]:
-    """The N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss.
+    """Return the N and D that reach the lowest loss of L(N, D) within C FLOPs, and that loss.
 
-    constants [..., 5], c [P] → N [..., P], D [..., P], loss [..., P]. With C = k·N^γ·D: N ∝
-    C^(β/(α+γβ)); for γ = 1 it is equation 4 of Hoffmann et al. 2022.
+    With C = k·N^γ·D: N ∝ C^(β/(α+γβ)); for γ = 1 it is equation 4 of Hoffmann et al. 2022.
+
+    Args:
+        constants: [..., 5].
+        c: budgets [P].
+        cost: of N parameters and D tokens.
+
+    Returns:
+        N, D and loss, [..., P] each.
     """
     floor, a, alpha, b, beta = (constants[..., i, None] for i in range(5))
     budget = np.asarray(c, float) / cost.k
@@ -152,9 +159,7 @@ def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Float
 
 
 def levels(x: Floats) -> Floats:
-    """The distinct values of a column, those within 5% of the first of them taken as one,
-    ascending.
-    """
+    """Return the distinct values of a column, ascending; values within 5% are one."""
     found: list[float] = []
     for value in np.sort(x):
         if not found or value > found[-1] * SAME:
@@ -163,5 +168,5 @@ def levels(x: Floats) -> Floats:
 
 
 def level_of(x: Floats) -> npt.NDArray[np.intp]:
-    """For every value the index of its level in `levels(x)`."""
+    """Return for every value the index of its level in `levels(x)`."""
     return np.searchsorted(levels(x), x, side="right") - 1

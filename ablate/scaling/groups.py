@@ -44,9 +44,9 @@ class Crossing:
     share_inside: float  # of the replicates
 
     def __str__(self) -> str:
-        return self.told("{:.3g}".format)
+        return self.text("{:.3g}".format)
 
-    def told(self, write: Callable[[float], str]) -> str:
+    def text(self, write: Callable[[float], str]) -> str:
         """Where, with its interval, and how sure it is; `write` writes a place."""
         if math.isnan(self.at.value):
             text = f"no crossing within {BEYOND:g} times the measured range"
@@ -92,19 +92,17 @@ class Comparison:
     measured: (
         Interval | None
     )  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
-    trusted: bool  # both curves describe their runs and foretold what was held out
+    trusted: bool  # both curves describe their runs and predicted what was held out
     crossing: Crossing
     confidence: float
 
     @property
     def verdict(self) -> str:
-        """ "exponent"; "offset": exponents are not told apart, but there is a gap, at the same
-        points or else over the range.
-        """
+        """What differs significantly: "exponent", "offset" (the loss alone) or "inconclusive"."""
         if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
             return "exponent"
         gap = self.measured or self.gap
-        return "not told apart" if gap.lo <= 0 <= gap.hi else "offset"
+        return "inconclusive" if gap.lo <= 0 <= gap.hi else "offset"
 
 
 def compare_groups(

@@ -1,4 +1,4 @@
-"""The check of a fit: without the largest size, token count or budget, does it foretell what those
+"""The check of a fit: without the largest size, token count or budget, does it predict what those
 runs reached?
 """
 

@@ -29,7 +29,7 @@ class Losses:
     notes: tuple[str, ...] = ()  # what was left out, and why
 
     def fit(self, *, form: str = "", hold_out: str = "", bootstraps: int = BOOTSTRAPS) -> TableFit:
-        """`fit_table` of these runs; the same runs give the same numbers."""
+        """Return `fit_table` of these runs; the same runs give the same numbers."""
         n, d, flops = (self.columns.get(name) for name in ("n", "d", "c"))
         return fit_table(
             self.loss,
@@ -45,7 +45,7 @@ class Losses:
         )
 
     def measured(self) -> str:
-        """What was measured, over which range: one line."""
+        """Return one line on what was measured, over which range."""
         ranges = [
             f"{name.upper()} {column.min():.3g} to {column.max():.3g}"
             + (f" ({self.means[name]})" if name in self.means else "")

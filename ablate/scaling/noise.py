@@ -21,9 +21,7 @@ RUNS_A_CONSTANT = 4  # that the usual residual is known from
 
 
 def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
-    """The sd of log loss among runs of one cell, cells [V, P]; NaN below five degrees of
-    freedom.
-    """
+    """Return the sd of log loss among runs of one cell, cells [V, P]; NaN below 5 dof."""
     _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)
     within = log_loss - (np.bincount(member, log_loss) / runs)[member]
     spare = (runs - 1).sum()
@@ -31,9 +29,7 @@ def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
 
 
 def misfit(residual: float, noise: float) -> str:
-    """What is said where `describes` does not hold; noise: from run to run, NaN where it is not
-    known.
-    """
+    """Return the note for a curve that does not describe its runs; noise may be NaN."""
     if math.isnan(noise):
         far = f"Runs lie {residual:.1%} off the curve, further than noise would put them"
         return f"{far}: the form does not describe them, and its constants mean nothing."
@@ -44,13 +40,12 @@ def misfit(residual: float, noise: float) -> str:
 
 
 def describes(residual: float, noise: float) -> bool:
-    """Whether a curve that runs lie `residual` off is one of theirs; noise: from run to run, NaN
-    where it is not known.
-    """
+    """Return whether a residual is no larger than the noise (NaN if unknown) explains."""
     return not residual > (HOPELESS if math.isnan(noise) else MISFIT * noise)
 
 
 def residual_sd(residuals: Floats, constants: int) -> float:
+    """Return the sd of residuals [P] of a fit with so many constants."""
     return float(np.sqrt((residuals**2).sum() / max(len(residuals) - constants, 1)))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ablate.errors import AblateError
-from ablate.scaling import words
+from ablate.scaling import summary
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
 from ablate.scaling.fit import Fit, chosen_form, fit
@@ -39,9 +39,9 @@ class TableFit:
 
     def lines(self) -> list[str]:
         """The whole result as plain text, a line each."""
-        parts = [words.fit_lines(name, one) for name, one in self.fits.items()]
-        parts += [words.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
-        parts += [words.comparison_lines(one) for one in self.comparisons]
+        parts = [summary.fit_lines(name, one) for name, one in self.fits.items()]
+        parts += [summary.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
+        parts += [summary.comparison_lines(one) for one in self.comparisons]
         return [line for part in parts for line in part] + list(self.notes)
 
 

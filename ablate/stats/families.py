@@ -23,14 +23,21 @@ def family(
     pilot: npt.ArrayLike | None = None,
     resolution: float | None = None,
 ) -> list[Effect]:
-    """The effects of a family: differences [S, M], a row a seed, a column a contrast with the
-    shared baseline; NaN a lost pair.
+    """Return the effects of a family of contrasts.
 
-    Every effect is that of `paired`, with Holm's p and an interval that holds for all M contrasts
-    together with this confidence: Bonferroni's, or "max-t" (needs `rng`), which is narrower where
-    contrasts are correlated, as a shared baseline makes them. pilot: whether a row [S] belongs to
-    the pilot that decided on S, for this resolution; intervals and tests are then those of
-    `after_pilot`.
+    Args:
+        differences: [S, M], a row a seed, a column a contrast with the shared baseline; NaN is a
+            lost pair.
+        confidence: of each interval, and of the family's intervals together.
+        method: "bonferroni", or "max-t", which is narrower where contrasts are correlated, as a
+            shared baseline makes them, and needs `rng`.
+        rng: for "max-t".
+        pilot: [S], whether a row belongs to the pilot that decided on S; intervals and tests are
+            then those of `after_pilot`.
+        resolution: the half width that the pilot decided for.
+
+    Returns:
+        M effects as `paired` gives them, with Holm's p and the family's intervals.
     """
     columns = np.asarray(differences, float).T
     first = np.zeros(columns.shape[1], bool) if pilot is None else np.asarray(pilot, bool)
@@ -52,10 +59,9 @@ def family(
 
 
 def holm(p: Values) -> Floats:
-    """Holm's step-down p-values [M], in the order given (Holm 1979).
+    """Return Holm's step-down p-values [M], in the order given (Holm 1979).
 
-    A NaN (a contrast that could not be tested) stays NaN and still counts in the size of the
-    family.
+    A NaN (a contrast that could not be tested) stays NaN and counts in the size of the family.
 
     >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
     [0.03, 0.06, 0.06]
@@ -71,13 +77,17 @@ def holm(p: Values) -> Floats:
 def max_t(
     differences: npt.ArrayLike, rng: np.random.Generator, *, confidence: float = 0.95
 ) -> float:
-    """The confidence each t interval of a family needs so that all of them hold together:
-    differences [S, M], NaN a lost pair.
+    """Return the confidence of each t interval with which a family's intervals hold together.
 
-    The smallest p of a family without effects, simulated with normal noise of the contrasts'
+    The smallest p of a family without effects is simulated with normal noise of the contrasts'
     correlation: its (1 − confidence) quantile is what each test may use. The correlation is one
-    number for all pairs of contrasts, their mean: from few seeds a whole matrix of them is mostly
-    noise. Never wider than Bonferroni, never narrower than a single interval.
+    number for all pairs of contrasts, their mean: from few seeds a whole matrix is mostly noise.
+    Never wider than Bonferroni, never narrower than a single interval.
+
+    Args:
+        differences: [S, M], NaN a lost pair.
+        rng: for the simulation.
+        confidence: of all intervals together.
     """
     d = np.asarray(differences, float)
     alpha, size = 1 - confidence, d.shape[1]
@@ -92,8 +102,12 @@ def max_t(
 
 
 def smallest_p(r: float, there: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """Draws of the smallest p of a family without effects: normal noise of correlation r, pairs
-    where `there` [S, M].
+    """Return draws of the smallest p of a family without effects.
+
+    Args:
+        r: the correlation of the normal noise of any two contrasts.
+        there: [S, M], which pairs are whole.
+        rng: for the draws.
     """
     seeds, n = len(there), there.sum(axis=0)
     out = []
@@ -110,8 +124,9 @@ def smallest_p(r: float, there: npt.NDArray[np.bool_], rng: np.random.Generator)
 
 
 def mean_correlation(d: Floats) -> float:
-    """The mean correlation of the columns of d [S, M], between 0 and 1; 0 below three shared
-    rows.
+    """Return the mean correlation of the columns of d [S, M], clipped to [0, 1].
+
+    0 where no two columns share three rows.
     """
     found = [pair_correlation(d[:, i], d[:, j]) for i in range(d.shape[1]) for j in range(i)]
     known = [r for r in found if np.isfinite(r)]

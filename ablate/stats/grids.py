@@ -46,6 +46,8 @@ class LevelEffect:
 
 @dataclass(frozen=True)
 class GridEffects:
+    """The effects of a grid of factors, with what no term explains."""
+
     runs: int
     lost: int
     df_residual: int
@@ -63,14 +65,21 @@ def grid_effects(
     interactions: int = 2,
     confidence: float = 0.95,
 ) -> GridEffects:
-    """Main effects and interactions of a grid, values [P] with the level of every factor and the
-    seed of every run.
+    """Return main effects and interactions of a grid of runs.
 
-    The model is value = seed + factors + interactions of up to `interactions` factors, coded to sum
-    to zero, so that each term is tested with all others in the model (type III) and a lost run
-    costs only its own information. Levels stand in the order in which they first appear; the first
-    is the baseline. A non-finite value is a lost run. AblateError where cells are missing, so that
-    a term cannot be told from others, or no run is left to estimate noise from.
+    The model is value = seed + factors + interactions, coded to sum to zero, so that each term is
+    tested with all others in the model (type III) and a lost run costs only its own information.
+
+    Args:
+        values: [P], one a run; a value that is not finite is a lost run.
+        factors: name → the level of every run [P]; the level that appears first is the baseline.
+        seeds: [P].
+        interactions: the most factors in one interaction.
+        confidence: of the intervals.
+
+    Raises:
+        AblateError: cells are missing, so that terms are not separable, or no run is left to
+            estimate noise from.
     """
     y = np.asarray(values, float)
     keep = np.isfinite(y)

@@ -50,15 +50,19 @@ class Effect:
 
     @property
     def resolved(self) -> bool:
-        """Whether the difference is told from zero (p, after Holm where a family is known, below 1
-        − confidence).
-        """
+        """Whether the difference is significant: p, Holm's in a family, ≤ 1 − confidence."""
         return (self.p if math.isnan(self.p_holm) else self.p_holm) <= 1 - self.confidence
 
 
 def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
-    """The effect behind `differences` [n]: mean, Student-t interval, p, and what n pairs could have
-    resolved.
+    """Return the effect behind paired differences.
+
+    Args:
+        differences: [n], one a seed; a value that is not finite is a lost pair.
+        confidence: of the interval.
+
+    Returns:
+        Mean, Student-t interval, p and the smallest effect that n pairs detect with 80% power.
 
     >>> effect = paired([0.1, 0.3, 0.2, float("nan")])
     >>> effect.n, effect.lost, round(effect.mean, 3), round(effect.p, 4)
@@ -85,10 +89,14 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
 
 
 def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Effect:
-    """`paired` of two arms [n] whose entries belong to the same seeds, with their correlation over
-    seeds.
+    """Return `paired` of two arms, with their correlation over seeds.
 
-    The correlation says what pairing bought: var(difference) = var(a) + var(b) − 2·r·sd(a)·sd(b).
+    The correlation says what pairing gained: var(difference) = var(a) + var(b) − 2·r·sd(a)·sd(b).
+
+    Args:
+        values: [n], one a seed.
+        baseline: [n], of the same seeds.
+        confidence: of the interval.
     """
     a, b = np.asarray(values, float), np.asarray(baseline, float)
     assert a.shape == b.shape, (a.shape, b.shape)
@@ -100,11 +108,14 @@ def compare(values: Values, baseline: Values, *, confidence: float = 0.95) -> Ef
 def after_pilot(
     effect: Effect, differences: Values, pilot: Values, resolution: float | None = None
 ) -> Effect:
-    """`effect` of all `differences` [N] with the interval and test of Stein's rule (1945), after a
-    `pilot` that decided on N.
+    """Return `effect` with the interval and test of Stein's rule (1945).
 
-    The noise is that of `noise_of`. A pilot of fewer than two whole pairs has decided nothing:
-    `effect` stays as it is, and so does one of exactly equal arms.
+    Args:
+        effect: of all differences.
+        differences: [N], those of the pilot included.
+        pilot: the differences that decided on N. With fewer than two whole pairs, or exactly equal
+            arms, `effect` is returned unchanged.
+        resolution: the half width that the pilot decided on N for; see `noise_of`.
     """
     if not pilot_spread(pilot):
         return effect
@@ -123,13 +134,17 @@ def after_pilot(
 
 
 def noise_of(differences: Values, pilot: Values = (), resolution: float | None = None) -> Noise:
-    """The noise of the mean of `differences` [N], of which those of a `pilot` may have decided on
-    N, for this `resolution`.
+    """Return the noise of the mean of differences, some of which may be a pilot.
 
-    After a pilot it is the pilot's s and degrees of freedom, over √N: that is what makes coverage
-    exact whatever N the pilot asked for; the sd of all N would be too small where the pilot's was.
-    Where N is more than this pilot asked for (another contrast did, or no resolution was meant for
-    these differences) both hold: of heavy-tailed noise the pilot alone shows too little then.
+    After a pilot it is the pilot's sd and degrees of freedom, over √N: this makes coverage exact
+    whatever N the pilot asked for; the sd of all N would be too small where the pilot's was. Where
+    N is more than this pilot asked for, the wider of both noises counts, since a pilot shows too
+    little of heavy-tailed noise.
+
+    Args:
+        differences: [N].
+        pilot: the differences among them that decided on N.
+        resolution: the half width that N was decided for; None where it was decided otherwise.
     """
     d, _ = finite(differences)
     n, sd = len(d), spread(d)
@@ -143,16 +158,15 @@ def noise_of(differences: Values, pilot: Values = (), resolution: float | None =
 
 
 def pilot_spread(pilot: Values) -> float:
-    """The sd of a pilot's differences that decided how many follow; 0 for a pilot that shows
-    none.
-    """
+    """Return the sd of the differences of a pilot; 0 for a pilot that shows none."""
     first, _ = finite(pilot)
     return spread(first) if len(first) > 1 else 0.0
 
 
 def pair_correlation(a: Values, b: Values) -> float:
-    """Pearson correlation over the pairs that are whole; NaN below three of them or where an arm
-    does not vary.
+    """Return the Pearson correlation over whole pairs.
+
+    NaN below three of them, and where an arm does not vary.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -171,11 +185,11 @@ class Spread:
 
 
 def unequal_spread(a: Values, b: Values) -> Spread:
-    """Whether the values of two arms, paired by seed, spread alike (Pitman 1939, Morgan 1939).
+    """Test whether the values of two arms, paired by seed, have equal variances.
 
     Equal variances make the sums and the differences of the pairs uncorrelated; p is that of their
-    correlation. Below four whole pairs, or where an arm or the difference does not vary, nothing is
-    known: NaN.
+    correlation (Pitman 1939, Morgan 1939). NaN below four whole pairs, and where an arm or the
+    difference does not vary.
     """
     a, b = np.asarray(a, float), np.asarray(b, float)
     whole = np.isfinite(a) & np.isfinite(b)
@@ -186,12 +200,12 @@ def unequal_spread(a: Values, b: Values) -> Spread:
 
 
 def sign_flip(differences: Values) -> float:
-    """Two-sided p of the mean under every one of the 2^n ways to flip the differences' signs.
+    """Return the two-sided p of the mean under all 2^n sign flips of the differences.
 
     Exact for noise that is symmetric about zero under the null, whatever its shape. The smallest
-    value it can take is 2/2^n, so fewer than six pairs never reach 0.05. Exact up to 40 pairs (both
-    halves' sums are sorted and matched); beyond, by the normal limit with variance Σd². Lost pairs
-    are left out; NaN without pairs.
+    possible value is 2/2^n, so fewer than six pairs never reach 0.05. Up to 40 pairs the patterns
+    are counted (the sums of both halves are sorted and matched); beyond, the normal limit with
+    variance Σd² is used. Lost pairs are left out; NaN without pairs.
     """
     d, _ = finite(differences)
     n, observed = len(d), abs(float(d.sum()))
@@ -208,7 +222,7 @@ def sign_flip(differences: Values) -> float:
 
 
 def flipped_sums(d: Floats) -> Floats:
-    """The sums of d [n] under all sign patterns: [2^n]."""
+    """Return the sums of d [n] under all sign patterns, [2^n]."""
     sums = np.zeros(1)
     for value in d:
         sums = np.concatenate([sums + value, sums - value])
@@ -234,10 +248,16 @@ def equivalence(
     pilot: Values = (),
     resolution: float | None = None,
 ) -> Equivalence:
-    """TOST of |true effect| < margin on paired differences [n]. Without a noise estimate nothing is
-    equivalent (p is NaN).
+    """Test |true effect| < margin by two one-sided tests (Schuirmann 1987).
 
-    pilot, resolution: what decided on n, as in `noise_of`.
+    Without a noise estimate nothing is equivalent (p is NaN).
+
+    Args:
+        differences: [n], paired by seed.
+        margin: above 0.
+        alpha: of each one-sided test.
+        pilot: as in `noise_of`.
+        resolution: as in `noise_of`.
     """
     assert margin > 0, margin
     d, _ = finite(differences)
@@ -248,8 +268,9 @@ def equivalence(
 
 
 def wilson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for a rate of k in n, such as diverged seeds (Wilson 1927). (0, 1) when n is 0:
-    nothing is known.
+    """Return the interval of Wilson (1927) for a rate of k in n, such as diverged seeds.
+
+    (0, 1) when n is 0.
     """
     assert 0 <= k <= n, (k, n)
     if n == 0:

@@ -23,12 +23,17 @@ NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2  # quadrature on (0, 1)
 def power(
     n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: int | None = None
 ) -> float:
-    """The chance that a two-sided paired t-test on n pairs finds a true `effect` whose paired
-    differences have this sd.
+    """Return the chance that a two-sided paired t-test finds a true effect.
 
     From the noncentral t distribution, as an integral over the distribution of the estimated sd
-    (scipy's own is NaN for few pairs and large effects). 0 below two pairs: no test can be made.
-    df: degrees of freedom of the estimated sd, n − 1 unless it is that of a pilot.
+    (scipy's own is NaN for few pairs and large effects). 0 below two pairs.
+
+    Args:
+        n: pairs.
+        effect: the true one, in the unit of `sd`.
+        sd: of the paired differences.
+        alpha: of the test.
+        df: degrees of freedom of the estimated sd; n − 1 unless it is that of a pilot.
     """
     assert sd > 0, sd
     if n < 2:
@@ -58,8 +63,14 @@ def _resolvable_in_sd(n: int, wanted: float, alpha: float, df: int | None) -> fl
 def resolvable(
     n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: int | None = None
 ) -> float:
-    """The smallest true effect that n pairs find with this power; with sd 1, in sd of the paired
-    difference. df: as in `power`.
+    """Return the smallest true effect that n pairs detect with a power.
+
+    Args:
+        n: pairs.
+        sd: of the paired differences; with 1 the effect is in sd.
+        power: the chance of detection.
+        alpha: of the test.
+        df: as in `power`.
 
     >>> round(resolvable(5), 2), round(resolvable(10), 2)
     (1.68, 1.0)
@@ -68,8 +79,13 @@ def resolvable(
 
 
 def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float = ALPHA) -> int:
-    """The fewest pairs that find a true `effect` with this power, the paired differences having
-    this sd.
+    """Return the fewest pairs that detect a true effect with a power.
+
+    Args:
+        effect: not 0, in the unit of `sd`.
+        sd: of the paired differences, above 0.
+        power: the chance of detection.
+        alpha: of the test.
 
     >>> seeds_needed(0.01, sd=0.01)
     10
@@ -91,13 +107,19 @@ def seeds_needed(effect: float, sd: float, *, power: float = POWER, alpha: float
 def two_stage(
     pilot: Values, resolution: float, *, confidence: float = 0.95, most: int | None = None
 ) -> int:
-    """Stein's rule (1945): how many pairs in all, after a pilot, for an interval of ± `resolution`
-    at the most.
+    """Return how many pairs Stein's rule (1945) requires in all, after a pilot.
 
     N = max(pilot, ⌈(t·s / resolution)²⌉) with s the sd of the pilot's paired differences and t on
-    pilot − 1 degrees of freedom. The effect of all N differences is then `after_pilot`'s. Pairs
-    lost in the pilot do not count; with fewer than two left no number can be given, and the rule
-    answers `most` (AblateError without one).
+    pilot − 1 degrees of freedom. The effect of all N differences is then `after_pilot`'s.
+
+    Args:
+        pilot: differences; lost pairs do not count.
+        resolution: the half width of the interval, above 0.
+        confidence: of the interval.
+        most: the largest answer, and the answer where fewer than two whole pairs are left.
+
+    Raises:
+        AblateError: fewer than two whole pairs, and no `most`.
     """
     assert resolution > 0, resolution
     first, _ = finite(pilot)

@@ -19,7 +19,7 @@ SAME = 1e-12  # differences whose spread is below this share of their size diffe
 
 
 def finite(values: Values) -> tuple[Floats, int]:
-    """The finite values, and how many were not."""
+    """Return the finite values, and how many were not."""
     array = np.asarray(values, float)
     assert array.ndim == 1, array.shape
     keep = np.isfinite(array)
@@ -27,8 +27,9 @@ def finite(values: Values) -> tuple[Floats, int]:
 
 
 def spread(d: Floats) -> float:
-    """Standard deviation on n − 1 degrees of freedom; exactly 0 when values differ by rounding
-    only; NaN below two values.
+    """Return the standard deviation on n − 1 degrees of freedom.
+
+    Exactly 0 where values differ by rounding only; NaN below two values.
     """
     if len(d) < 2:
         return math.nan
@@ -38,18 +39,16 @@ def spread(d: Floats) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """What is known of the noise of a mean: standard errors, each with its degrees of freedom; the
-    widest answer holds.
-    """
+    """The noise of a mean: standard errors with their degrees of freedom; the widest counts."""
 
     errors: tuple[tuple[float, int], ...]  # a NaN for noise that is not known
 
     def half(self, confidence: float) -> float:
-        """Half the width of the mean's t interval."""
+        """Return half the width of the mean's t interval."""
         return max(quantile(df, confidence) * error for error, df in self.errors)
 
     def tail(self, distance: float) -> float:
-        """The chance that a mean lies so far on one side of what it estimates."""
+        """Return the chance that a mean is so far on one side of its expectation."""
         sure = math.copysign(math.inf, distance) if distance else 0.0  # without any noise
         return max(
             float(st.t.sf(distance / error if error else sure, df)) for error, df in self.errors
@@ -57,9 +56,10 @@ class Noise:
 
     @property
     def df(self) -> int:
+        """The fewest degrees of freedom."""
         return min(df for _, df in self.errors)
 
 
 def quantile(df: int, confidence: float) -> float:
-    """The two-sided quantile of Student's t."""
+    """Return the two-sided quantile of Student's t."""
     return float(st.t.isf((1 - confidence) / 2, df))

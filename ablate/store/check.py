@@ -1,4 +1,4 @@
-"""What is wrong with a database and its journals, and the repair of what can be repaired."""
+"""Find what is wrong with a database and its journals, and repair what can be repaired."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ _JOURNAL_NAME = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, and what was done about it: "" for nothing."""
+    """A problem, and how it was repaired: "" if it was not."""
 
     text: str
     repair: str = ""
 
 
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
-    """Look for damage, rows that refer to nothing, doubled attempts, contradicting states, the
-    dead, and stray journals.
+    """Look for rows that refer to nothing, doubled attempts, contradicting states, dead runs and
+    stray journals.
 
-    With `repair`, put right what can be: no measured number of a run that the database knows is
-    deleted. Raises `Damaged` where the file itself is broken; `cure` then says what to do.
+    Args:
+        db: The database.
+        repair: Repair what can be repaired. No measured number of a known run is deleted.
+
+    Raises:
+        Damaged: The file itself is broken; `cure` says what to do.
     """
     with db.read() as connection:
         damage = [
@@ -55,7 +59,7 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
 
 
 def cure(path: Path) -> str:
-    """What to do about a damaged file, by what lies beside it."""
+    """Return what to do about a damaged file, given the files beside it."""
     journals = folder(path, "journals")
     backups = sorted(
         path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime
@@ -196,9 +200,7 @@ def _journals(db: Database, repair: bool) -> Iterator[Finding]:
 
 
 def _adopt(db: Database, name: str, run_id: int) -> str:
-    """Give an orphan journal an attempt: it counts where its run has no other, else it is
-    history.
-    """
+    """Make an attempt for a journal without one; superseded if its run has a result."""
     with db.begin() as connection:
         needed = connection.exec_driver_sql(
             "SELECT status NOT IN ('complete', 'diverged', 'running') FROM run WHERE id = ?",

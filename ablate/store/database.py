@@ -1,6 +1,4 @@
-"""Opening a results database: the one place that does, and the two ways to use it, `begin` to write
-and `read`.
-"""
+"""Open a results database, and use it in one of two ways: `begin` to write, `read` to read."""
 
 from __future__ import annotations
 
@@ -19,8 +17,14 @@ from ablate.store.location import DEFAULT, closed, exists, locate
 
 
 class Database:
-    """A results database of the newest schema. `notes` are lines for the user about how it was
-    opened.
+    """A results database of the newest schema.
+
+    Attributes:
+        path: The file.
+        notes: Lines for the user about how it was opened.
+        journals: Folder of the journals.
+        checkpoints: Folder of the checkpoints.
+        series_ids: Name → id of the series known to exist.
     """
 
     def __init__(self, path: Path, *, owned: bool, notes: tuple[str, ...] = ()):
@@ -28,20 +32,20 @@ class Database:
         self.notes = notes
         self.journals = folder(path, "journals")
         self.checkpoints = folder(path, "checkpoints")
-        self.series_ids: dict[str, int] = {}  # name → id of the series known to be there
-        self._owned = owned  # opened by a writer, that puts it to rest again
+        self.series_ids: dict[str, int] = {}
+        self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
         self._writer = sqlite.writer(path)
         self._reader = sqlite.reader(path, keep=owned)
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A connection inside BEGIN IMMEDIATE: commits at the end, rolls back on an exception."""
+        """Give a connection inside BEGIN IMMEDIATE; commit at the end, roll back on an error."""
         with sqlite.translate_errors(self.path), self._writer.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """A connection that cannot write and sees one state of the database throughout."""
+        """Give a connection that cannot write and sees one state of the database."""
         with (
             sqlite.consistent_read(self.path),
             sqlite.translate_errors(self.path),
@@ -50,9 +54,7 @@ class Database:
             yield connection
 
     def vacuum(self) -> None:
-        """Write the file anew without the space of what was deleted; it is smaller once it is at
-        rest.
-        """
+        """Write the file anew without the space of deleted rows."""
         with (
             sqlite.translate_errors(self.path),
             contextlib.closing(sqlite.connect(self.path, "rw")) as connection,
@@ -60,9 +62,7 @@ class Database:
             connection.execute("VACUUM")
 
     def close(self) -> None:
-        """Let go of the file. The last writer leaves it in DELETE mode, one file without side
-        files.
-        """
+        """Close the file. The last writer leaves it in DELETE mode, without side files."""
         self._reader.dispose()
         self._writer.dispose()
         if self._owned:
@@ -83,17 +83,22 @@ class Database:
 
 
 def folder(path: Path, kind: str) -> Path:
-    """The folder beside a database for its "journals" or "checkpoints"."""
+    """Return the folder beside a database for its "journals" or "checkpoints"."""
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 
 def open(url: str | None = None, *, create: bool = False) -> Database:
-    """The database at `url` (see `locate`).
+    """Open a database.
 
-    With `create` it is opened to be worked on: made where it is missing, upgraded (after a backup)
-    where it is older, both under a file lock. Without, it must be there and of this version:
-    readers change nothing. `AblateError`, and nothing touched, for a newer one, for a file that is
-    something else, and for a folder that is absent or unwritable.
+    Args:
+        url: See `locate`.
+        create: Open it to write: create it if it is missing, upgrade it (after a backup) if it is
+            older, both under a file lock. Otherwise it must exist and be of this version, and
+            nothing is changed.
+
+    Raises:
+        AblateError: It is of a newer version, holds other tables, or cannot be opened. Nothing was
+            changed.
     """
     path = locate(url)
     try:
@@ -105,11 +110,11 @@ def open(url: str | None = None, *, create: bool = False) -> Database:
 
 
 def _prepare(path: Path, create: bool) -> tuple[str, ...]:
-    """Have the file be as `open` promises; the notes about it."""
+    """Check, create or upgrade the file; return the notes about it."""
     notes = []
     if create and path == DEFAULT:
         path.parent.mkdir(exist_ok=True)
-    _check_place(path, create)
+    _check_access(path, create)
     if create:
         if _version(path) != migrate.HEAD:
             with sqlite.locked(path):
@@ -120,17 +125,17 @@ def _prepare(path: Path, create: bool) -> tuple[str, ...]:
                 " local disk is safer"
             )
         sqlite.set_journal_mode(path, "DELETE" if kind else "WAL")
-    elif (found := _version(path)) is None:
+    elif (version := _version(path)) is None:
         raise AblateError(f"database {path} is empty: no study has been run in it")
-    elif found != migrate.HEAD:
+    elif version != migrate.HEAD:
         raise AblateError(
-            f"database {path} is of an older ablate (schema {found}, now {migrate.HEAD}); `ablate"
+            f"database {path} is of an older ablate (schema {version}, now {migrate.HEAD}); `ablate"
             " db upgrade` upgrades it"
         )
     return tuple(notes)
 
 
-def _check_place(path: Path, create: bool) -> None:
+def _check_access(path: Path, create: bool) -> None:
     if not exists(path):
         if not create:
             raise AblateError(
@@ -156,12 +161,12 @@ def _check_place(path: Path, create: bool) -> None:
 
 
 def _read_only(path: Path) -> bool:
-    """Whether the file system of `path` takes no writes, whoever asks."""
+    """Whether the file system of `path` is mounted read-only."""
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _version(path: Path) -> str | None:
-    """The schema's version, None where there is none yet; refuses what is newer, or not ours."""
+    """The schema's version, None if there is none yet; refuse a newer one, and other tables."""
     if not path.exists() or not path.stat().st_size:
         return None
     found = migrate.version(path)

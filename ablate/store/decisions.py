@@ -1,4 +1,4 @@
-"""What a study learnt while running, and the results it learns from."""
+"""The decisions that a study made while running, and the results that they rest on."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from ablate.plan import Decision
 from ablate.store.database import Database
 from ablate.store.schema import from_db
 
-# key of the evidence: a hash of the question that was decided; a decision on another question is
-# void
+# key in the evidence of a hash of what the decision depends on; if that changes, it is void
 BASIS = "basis"
 
 
 def read(db: Database, study: str) -> list[Decision]:
-    """The decisions of the study of that name, of cells in force; none where the database does not
-    know it.
-    """
+    """Return the decisions for a study's active cells; none for an unknown study."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT cell.label, decision.name, decision.value, decision.evidence FROM decision "
@@ -36,8 +33,9 @@ def read(db: Database, study: str) -> list[Decision]:
 def write(
     db: Database, study_id: int, new: Iterable[Decision], void: Iterable[Decision] = ()
 ) -> None:
-    """Store decisions, and remove those that are void. One that somebody else has stored in the
-    meantime stays.
+    """Store decisions and remove void ones.
+
+    A decision that another process has stored in the meantime stays.
     """
     with db.begin() as connection:
         for decision in void:
@@ -63,8 +61,9 @@ def write(
 
 
 def values(db: Database, keys: Sequence[str], metric: str) -> dict[str, float]:
-    """Key → metric of the runs that have their result; NaN for one that diverged, or ended without
-    a number.
+    """Return key → metric of the runs that have a result.
+
+    NaN for a run that diverged or ended without a number.
     """
     name, at = metrics.final(metric)
     with db.read() as connection:

@@ -1,4 +1,4 @@
-"""The analysed contrasts of a study."""
+"""Store the effects of a study's contrasts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = ("mean", "sd", "lo", "hi", "p", "p_holm")
 
 
 class EffectRow(Protocol):
-    """What an effect says: the contrast by its names, and the columns of the table."""
+    """An effect: its contrast by names, and the columns of the table `effect`."""
 
     family: Any
     stratum: Any
@@ -35,8 +35,9 @@ class EffectRow(Protocol):
 
 
 def write(db: Database, study_id: int, rows: Iterable[EffectRow]) -> None:
-    """Put `rows` in the place of all effects of the study. NaN is stored as NULL. Every row's
-    contrast must be in the plan.
+    """Replace all effects of a study by `rows`. NaN is stored as NULL.
+
+    Every row's contrast must be in the plan.
     """
     with db.begin() as connection:
         ids = {

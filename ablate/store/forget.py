@@ -1,4 +1,4 @@
-"""Take a study out of a database: what is its own goes, and what other studies share stays."""
+"""Delete a study from a database, except for what other studies share."""
 
 from __future__ import annotations
 
@@ -32,26 +32,32 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class Part:
-    """A study's own part of a database: rows by what they are, the files beside it, and the runs
-    that others share.
+    """A study's own part of a database.
+
+    Attributes:
+        rows: What → how many rows.
+        files: Journals and checkpoints.
+        shared: Number of its runs that other studies have too, and that stay.
     """
 
     rows: dict[str, int]
-    files: tuple[Path, ...]  # journals and checkpoints
-    shared: int  # runs that stay
+    files: tuple[Path, ...]
+    shared: int
 
 
 def part(db: Database, name: str) -> Part:
-    """What `forget` would take out; changes nothing."""
+    """Return what `forget` would delete. Changes nothing."""
     with db.read() as connection:
         return _part(db, connection, _study(connection, name))
 
 
 def forget(db: Database, name: str) -> Part:
-    """Delete the study, and of its runs those that no other study has, with all that is theirs.
+    """Delete a study, its runs that no other study has, and everything that belongs to them.
 
-    One transaction, then the files. Raises `AblateError` where there is no such study, and while
-    one of its runs is running.
+    One transaction, then the files.
+
+    Raises:
+        AblateError: There is no such study, or one of its runs is running.
     """
     owners.mark_all_dead(db)
     with db.begin() as connection:
@@ -64,12 +70,9 @@ def forget(db: Database, name: str) -> Part:
                 " stops `ablate run`"
             )
         gone = _part(db, connection, study["study"])
-        connection.exec_driver_sql(
-            f"DELETE FROM metric WHERE run_id IN ({_OWN})", study
-        )  # it has no foreign keys
-        connection.exec_driver_sql(
-            f"DELETE FROM run WHERE id IN ({_OWN})", study
-        )  # and by cascade what refers to it
+        # metric has no foreign keys; what else belongs to a run is deleted by cascade
+        connection.exec_driver_sql(f"DELETE FROM metric WHERE run_id IN ({_OWN})", study)
+        connection.exec_driver_sql(f"DELETE FROM run WHERE id IN ({_OWN})", study)
         connection.exec_driver_sql("DELETE FROM study WHERE id = :study", study)
     for file in gone.files:
         file.unlink(missing_ok=True)
@@ -101,9 +104,8 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
     names = {own: {Path(path).name for path, its in written if its == own} for own in (0, 1)}
-    checkpoints = sorted(
-        names[1] - names[0]
-    )  # one that runs of a pack wrote together stays as long as one of them
+    # a checkpoint that a pack wrote together stays as long as one of its runs
+    checkpoints = sorted(names[1] - names[0])
     files = [
         *(db.journals / name for name in journals),
         *(db.checkpoints / name for name in checkpoints),

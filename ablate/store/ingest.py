@@ -238,8 +238,7 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
             )
         elif kind == "heartbeat":
             driver.execute(
-                "UPDATE attempt SET heartbeat = max(heartbeat, ?) WHERE id = ?",
-                (int(event["n"]), attempt_id),
+                "UPDATE attempt SET heartbeat = ? WHERE id = ?", (event["n"], attempt_id)
             )
         elif kind == "end":
             _end(connection, run_id, attempt_id, event)

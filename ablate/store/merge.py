@@ -1,15 +1,14 @@
-"""Join another database into this one, by names and keys. Idempotent, and commutative but for ids.
+"""Merge another database into this one, by names and keys. Idempotent; commutative except for ids.
 
-A run's points and finals are taken whole from one side, never mixed: from the one that is further
-on (complete before diverged before running …), then from the one with more finals, then by the name
-of the attempt's journal, which is unique everywhere, then from the one with more points, for
-`ablate db thin` may have taken some from the other. Attempts are united by that name. Studies: see
-`ablate.store.studies.combine`.
+A run's points and finals come from one side, never from both: from the one that got further
+(complete before diverged before running …), then the one with more finals, then by the name of the
+attempt's journal, which is unique everywhere, then the one with more points, because
+`ablate db thin` may have deleted some. Attempts with a journal of one name are one attempt. For
+studies see `ablate.store.studies.combine`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -51,11 +50,17 @@ Attempt = tuple[Any, ...]  # values of `_ATTEMPT`
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge brought."""
+    """What a merge changed.
 
-    studies: int  # new or changed
-    runs: int  # new
-    renewed: int  # known runs whose points and finals now are the other's
+    Attributes:
+        studies: Studies that are new or changed.
+        runs: Runs that are new.
+        renewed: Known runs whose points and finals now are the other database's.
+    """
+
+    studies: int
+    runs: int
+    renewed: int
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,12 @@ class _Side:
     attempts: dict[str, Attempt]  # by journal
 
     def attempt(self, *statuses: str) -> str | None:
-        """The journal of the attempt that has one of these statuses; at most one does."""
+        """Return the journal of the attempt that has one of these statuses; at most one has."""
         return next((name for name, row in self.attempts.items() if row[_STATUS] in statuses), None)
 
     @property
     def order(self) -> tuple[Any, ...]:
+        """Of two sides, the one of higher order is kept."""
         accepted = self.attempt(*schema.ACCEPTED) or ""
         latest = max(((row[_OFFSET], name) for name, row in self.attempts.items()), default=(0, ""))
         best = self.attempts[accepted][_STATUS] if accepted else self.status
@@ -90,9 +96,13 @@ class _Side:
 
 
 def merge(db: Database, other: Database) -> Merged:
-    """Take in all of `other`, which stays as it is. Runs that a study measures otherwise than their
-    side did are to be done again. `AblateError` while a study runs in either on this host, and,
-    with nothing changed, where studies that share runs measure them otherwise.
+    """Add everything of `other` to `db`; `other` is not changed.
+
+    Runs whose finals were measured by another evaluation than their study's are to be done again.
+
+    Raises:
+        AblateError: A study runs in either database on this host, or studies that share runs
+            measure them otherwise. Nothing was changed.
     """
     for each in (db, other):
         if busy := owners.running_here(each):
@@ -132,12 +142,13 @@ def _series(ours: Connection, theirs: Connection) -> dict[int, int]:
 def _runs(
     ours: Connection, theirs: Connection, series: dict[int, int]
 ) -> tuple[dict[str, int], int, int]:
-    """Take in runs, attempts, finals, points, artifacts. Our ids by key, and how many runs are new,
-    how many renewed.
+    """Add runs, attempts, finals, points, artifacts.
+
+    Returns:
+        Our ids by key, the number of new runs, the number of renewed runs.
     """
     ids = {key: run_id for run_id, key in ours.exec_driver_sql("SELECT id, key FROM run")}
     new = renewed = 0
-    fields: set[str] = set()
     for their_id, *row in theirs.exec_driver_sql(
         f"SELECT id, {_names(_RUN)} FROM run ORDER BY id"
     ).all():
@@ -148,7 +159,6 @@ def _runs(
             ids[key] = ours.exec_driver_sql(
                 f"INSERT INTO run ({_names(_RUN)}) VALUES ({marks}) RETURNING id", tuple(row)
             ).scalar_one()
-            fields |= json.loads(row[_RUN.index("fields")]).keys()
             new += 1
             our, better = _Side(ids[key], "planned", None, 0, 0, {}), True
         else:
@@ -166,7 +176,7 @@ def _runs(
         ours.exec_driver_sql(
             "UPDATE run SET parent_run_id = ? WHERE id = ?", (ids[parent], ids[key])
         )
-    views.show_fields(ours, fields)
+    views.refresh(ours)
     return ids, new, renewed
 
 
@@ -191,7 +201,7 @@ def _side(connection: Connection, run_id: int) -> _Side:
 def _take_values(
     ours: Connection, theirs: Connection, run_id: int, their: _Side, series: dict[int, int]
 ) -> None:
-    """Put their status, finals and points in the place of ours."""
+    """Replace our status, finals and points by theirs."""
     ours.exec_driver_sql(
         "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?",
         (their.status, their.diverged_at, run_id),
@@ -223,11 +233,11 @@ def _take_values(
 
 
 def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -> None:
-    """The attempts of both sides, numbered by their start. Only the winner's accepted and running
-    ones stay so.
+    """Keep the attempts of both sides, numbered by their start.
 
-    The loser's results are not here: as superseded ones its attempts would say that what they
-    measured had been measured.
+    Only accepted and running attempts of the side that is kept stay accepted and running. Results
+    of the other side are dropped, so its attempts must not be superseded: that would say that their
+    finals are stored.
     """
     united = {
         name: max(

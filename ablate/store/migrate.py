@@ -1,6 +1,4 @@
-"""Bring a database to the newest schema: the migrations in `migrations/versions`, run by Alembic in
-one transaction.
-"""
+"""Upgrade a database to the newest schema, by Alembic and in one transaction."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def version(path: Path) -> str | None:
-    """The schema's version; None for a file without tables; "" for one whose tables are not
-    ablate's.
-    """
+    """Return the schema's version; None for no tables, "" for tables of another program."""
     with sqlite.consistent_read(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
         tables = {
             name
@@ -30,10 +26,10 @@ def version(path: Path) -> str | None:
 
 
 def upgrade(path: Path) -> None:
-    """Create, or upgrade to `HEAD`, all or nothing.
+    """Create a database, or upgrade it to `HEAD`, all or nothing.
 
-    Foreign keys are off meanwhile: with them on, a table that Alembic makes anew would delete its
-    children's rows.
+    Foreign keys are off meanwhile: with them on, a table that is made anew would delete the rows of
+    its child tables.
     """
     from alembic import command
     from alembic.config import Config
@@ -41,7 +37,7 @@ def upgrade(path: Path) -> None:
     from sqlalchemy.pool import StaticPool
 
     driver = sqlite.connect(path, "rwc")
-    driver.execute("PRAGMA foreign_keys = OFF")  # heeded only outside a transaction
+    driver.execute("PRAGMA foreign_keys = OFF")  # has an effect only outside a transaction
     engine = create_engine("sqlite://", creator=lambda: driver, poolclass=StaticPool)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
@@ -55,14 +51,17 @@ def upgrade(path: Path) -> None:
             assert not broken, (
                 f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
             )
+            views.refresh(connection)
+            views.drop(connection)
             views.create(connection)
     finally:
         driver.close()
 
 
 def backup(path: Path, old: str) -> Path:
-    """A copy of the database beside it, as it was at version `old`. It has its name when it is
-    whole.
+    """Copy the database of version `old` beside it, and return the path of the copy.
+
+    The copy gets its name when it is complete.
     """
     copy = path.with_name(f"{path.name}.before-{HEAD}-from-{old}")
     number = 1

@@ -1,8 +1,11 @@
-"""The living and the dead: who owns a running attempt, and whether its owner is still there.
+"""Who owns a running attempt, and whether its owner is still alive.
 
-On one host the operating system tells: launcher and worker each hold a lock on a file while they
-live. A launcher on another host shows its life by a counter that moves; nobody's wall clock is
-compared with anybody's.
+The sign of life is the journal: the worker writes a `heartbeat` event to it every few seconds. An
+attempt of another host that has shown no new heartbeat for `LEASE_SECONDS`, measured by the
+observer's own clock, is stale: the clocks of two hosts are never compared.
+
+On one host there is a quicker answer: launcher and worker each hold a lock on a file while they
+live.
 """
 
 from __future__ import annotations
@@ -26,16 +29,22 @@ from ablate.store.database import Database
 from ablate.store.evaluated import fallback
 from ablate.store.ingest import ingest, utc
 
-LEASE_SECONDS = 60.0  # how long another host's heartbeat may stand still
+LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on another host is stale
+
+_GONE = "its launcher and its worker were gone"
 
 
 @dataclass
 class Owner:
-    """A launcher, as `host:pid:token`. It holds the lock of a file beside the journals while it
-    lives.
+    """A launcher, as `host:pid:token`. It holds the lock of a file beside the journals.
 
-    `seen` is what it saw of owners on other hosts: attempt → (heartbeat, when first seen, by this
-    process's own clock).
+    Attributes:
+        host: Name of its host.
+        pid: Number of its process.
+        token: Random text that distinguishes processes of equal number.
+        lease: Seconds after which an attempt of another host is stale.
+        seen: Attempt of another host → its newest heartbeat, and when this process first saw that,
+            by its own monotonic clock.
     """
 
     host: str
@@ -48,8 +57,10 @@ class Owner:
 
     @classmethod
     def here(cls, db: Database, lease: float = LEASE_SECONDS) -> Self:
-        """This process. Use it as a context manager, or `close` it: the lock is let go at the
-        end.
+        """Return this process as an owner. `close` it, or use it as a context manager.
+
+        Raises:
+            AblateError: The folder of the journals cannot be written.
         """
         owner = cls(socket.gethostname(), os.getpid(), secrets.token_hex(4), lease)
         owner._file = _lock_file(db, str(owner))
@@ -60,6 +71,7 @@ class Owner:
         return owner
 
     def close(self) -> None:
+        """Release the lock."""
         if self._lock and self._file:
             self._file.unlink(missing_ok=True)
             self._lock.close()
@@ -80,82 +92,91 @@ class Owner:
         return f"{self.host}:{self.pid}:{self.token}"
 
 
-def heartbeat(db: Database, owner: Owner) -> set[int]:
-    """Show that the owner lives; the attempts that are still its own. One that is missing was taken
-    over: stop it.
-    """
-    with db.begin() as connection:
+def owned(db: Database, owner: Owner) -> set[int]:
+    """Return the running attempts of an owner. Stop the worker of one that is missing."""
+    with db.read() as connection:
         rows = connection.exec_driver_sql(
-            "UPDATE attempt SET heartbeat = heartbeat + 1 WHERE owner = ? AND status = 'running'"
-            " RETURNING id",
-            (str(owner),),
+            "SELECT id FROM attempt WHERE owner = ? AND status = 'running'", (str(owner),)
         )
         return set(rows.scalars())
 
 
 def dead(db: Database, study_id: int | None = None) -> set[int]:
-    """Runs, said to be running, whose launcher and worker on this host are gone. Changes nothing.
+    """Return running runs whose launcher and worker, on this host, are gone. Changes nothing.
 
-    One whose journal is closed to this user is not known to be dead.
+    A run whose journal this user may not read is not known to be dead.
     """
     here, found = socket.gethostname(), set()
     for row in _running(db, study_id):
         with contextlib.suppress(AblateError):
-            if _is_local(row, here) and not _is_alive(db, row):
+            if _is_local(row, here) and not _holds_lock(db, row):
                 found.add(row.run_id)
     return found
 
 
 def running_here(db: Database) -> int:
-    """How many attempts live on this host."""
+    """Return how many attempts are alive on this host."""
     here = socket.gethostname()
-    return sum(_is_local(row, here) and _is_alive(db, row) for row in _running(db))
+    return sum(_is_local(row, here) and _holds_lock(db, row) for row in _running(db))
 
 
 def mark_all_dead(db: Database) -> set[int]:
-    """Take the runs of `dead` back, with what their journals hold ingested: they are to be done
-    again.
-    """
+    """Ingest what the journals of `dead` runs hold, make the runs planned again, return them."""
     here = socket.gethostname()
-    gone = [row for row in _running(db) if _is_local(row, here) and not _is_alive(db, row)]
+    gone = [row for row in _running(db) if _is_local(row, here) and not _holds_lock(db, row)]
     for row in gone:
-        reason = _last_words(db, row.id, _GONE)
+        _, reason = _drain(db, row, _GONE)
         with db.begin() as connection:
-            mark_dead(connection, row.id, reason, row.heartbeat)
+            mark_dead(connection, row.id, reason)
     return {row.run_id for row in gone}
 
 
-def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int, str]]:
-    """Attempts of dead owners, (id, heartbeat, why), with what their journals hold ingested."""
-    found = []
+def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int, int | None, str]]:
+    """Return running attempts of a study whose owner is dead, their journals ingested.
+
+    Returns:
+        (attempt, the heartbeat by which it is dead, reason): the arguments of `mark_dead`. The
+        heartbeat is None if it does not matter, or is in a journal that cannot be ingested.
+    """
+    stale = []
     for row in _running(db, study_id):
         if row.owner == str(owner):
             continue
         if _is_local(row, owner.host):
-            if _is_alive(db, row):
+            if _holds_lock(db, row):
                 continue
-            reason = _GONE
+            newest, reason = None, _GONE
             remove(_lock_file(db, row.owner))
         else:
-            beat, since = owner.seen.get(row.id, (None, 0.0))
-            if beat != row.heartbeat:
-                owner.seen[row.id] = (row.heartbeat, time.monotonic())
+            newest = _heartbeat(db, row)
+            last, since = owner.seen.get(row.id, (None, 0.0))
+            if last != newest:
+                owner.seen[row.id] = (newest, time.monotonic())
                 continue
             if time.monotonic() - since < owner.lease:
                 continue
-            reason = (
-                f"its launcher on {row.owner.rsplit(':', 2)[0]} gave no sign of life for"
-                f" {owner.lease:g} s"
-            )
-        found.append((row.id, row.heartbeat, _last_words(db, row.id, reason)))
-    return found
+            host = row.owner.rsplit(":", 2)[0]
+            reason = f"its worker on {host} gave no sign of life for {owner.lease:g} s"
+        ingested, reason = _drain(db, row, reason)
+        stale.append((row.id, newest if ingested else None, reason))
+    return stale
+
+
+def _heartbeat(db: Database, row: Row[Any]) -> int:
+    """Return an attempt's newest heartbeat; its launcher may not have ingested it yet."""
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        events, _ = journal.read(db.journals / row.journal, row.journal_offset)
+        beats = [event["n"] for event in events if event["event"] == "heartbeat"]
+        return max([row.heartbeat, *beats])
+    return row.heartbeat
 
 
 def mark_dead(
     connection: Connection, attempt_id: int, reason: str, beat: int | None = None
 ) -> None:
-    """Mark an attempt dead and its run as to be done; not if it ended meanwhile, or its heartbeat
-    is no longer `beat`.
+    """Mark an attempt dead and its run as to be done.
+
+    Does nothing if the attempt ended in the meantime, or its heartbeat is no longer `beat`.
     """
     run_id = connection.exec_driver_sql(
         "UPDATE attempt SET status = 'dead', error = ?, ended = ? WHERE id = ? AND status ="
@@ -167,18 +188,16 @@ def mark_dead(
         connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (status, run_id))
 
 
-_GONE = "its launcher and its worker were gone"
+def _drain(db: Database, row: Row[Any], reason: str) -> tuple[bool, str]:
+    """Ingest what a dead attempt still wrote; return whether that worked, and the reason.
 
-
-def _last_words(db: Database, attempt_id: int, reason: str) -> str:
-    """Ingest what a dead attempt still wrote. A damaged journal goes into its history, and the run
-    is done again.
+    The reason gets the error of a journal that cannot be ingested: the run is done again.
     """
     try:
-        ingest(db, attempt_id)
+        ingest(db, row.id)
     except AblateError as error:
-        return f"{reason}; {error}"
-    return reason
+        return False, f"{reason}; {error}"
+    return True, reason
 
 
 def _running(db: Database, study_id: int | None = None) -> list[Row[Any]]:
@@ -186,10 +205,10 @@ def _running(db: Database, study_id: int | None = None) -> list[Row[Any]]:
     with db.read() as connection:
         return list(
             connection.exec_driver_sql(
-                "SELECT id, run_id, owner, host, journal, heartbeat FROM attempt WHERE status ="
-                " 'running' AND (? IS NULL OR run_id IN (SELECT run_id FROM member JOIN cell ON"
-                " cell.id = cell_id WHERE study_id = ?))",
-                (study_id, study_id),
+                "SELECT id, run_id, owner, host, journal, journal_offset, heartbeat FROM attempt"
+                " WHERE status = 'running' AND (?1 IS NULL OR run_id IN (SELECT run_id FROM member"
+                " JOIN cell ON cell.id = cell_id WHERE study_id = ?1))",
+                (study_id,),
             )
         )
 
@@ -198,21 +217,19 @@ def _is_local(row: Row[Any], here: str) -> bool:
     return row.owner.rsplit(":", 2)[0] == here and row.host in (None, here)
 
 
-def _is_alive(db: Database, row: Row[Any]) -> bool:
-    """`AblateError` where this user may not look."""
+def _holds_lock(db: Database, row: Row[Any]) -> bool:
+    """Whether launcher or worker of an attempt lives. `AblateError` if this user may not look."""
     try:
         return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
     except OSError as error:
         raise AblateError(
-            f"whether run {row.run_id} is still at work cannot be seen: {error.filename}:"
+            f"whether run {row.run_id} is still running cannot be seen: {error.filename}:"
             f" {error.strerror}"
         ) from None
 
 
 def remove(lock: Path) -> bool:
-    """Delete the lock file of one who is gone; False where each user may delete his own alone. It
-    is in nobody's way.
-    """
+    """Delete the lock file of an owner that is gone; return False if only its user may."""
     try:
         lock.unlink(missing_ok=True)
     except PermissionError:

@@ -1,8 +1,7 @@
-"""The catalogue of named queries: what a researcher asks, each one short SQL statement on the
-views.
+"""The catalogue of named queries: common questions, each one short SQL statement on the views.
 
-`ablate query --list` lists them, `ablate query best-lr topology` asks one, `ablate browse` offers
-all, and `docs/queries.md` shows them: it is what `ablate query --list --format md` prints.
+`ablate query --list` lists them, `ablate query best-lr topology` runs one, `ablate browse` offers
+all of them. `docs/queries.md` is what `ablate query --list --format md` prints.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class Question:
-    """One statement. A parameter stands in it as `:name`; one that is optional is empty where it is
-    left out.
-    """
+    """One statement. A parameter is written `:name`; an optional one may be empty."""
 
     name: str
     answers: str
@@ -43,7 +40,7 @@ class Question:
 
     @property
     def parameters(self) -> list[str]:
-        """In the order in which they are given."""
+        """Names of the parameters, the required ones first."""
         names = list(dict.fromkeys(re.findall(r":(\w+)", self.sql)))
         return sorted(names, key=lambda name: name in self.optional)
 
@@ -56,22 +53,26 @@ class Question:
         )
 
     def bind(self, words: Sequence[str]) -> dict[str, str]:
-        """Words of the command line, "topology" or "study=topology", as values of the
-        parameters.
+        """Return name → value for words such as "topology" or "study=topology".
+
+        Raises:
+            AblateError: A required value is missing, or there are too many words.
         """
-        given: dict[str, str] = {}
+        named: dict[str, str] = {}
         free: list[str] = []
         for word in words:
             name, equals, value = word.partition("=")
             if equals and name in self.parameters:
-                given[name] = value
+                named[name] = value
             else:
                 free.append(word)
-        places = [name for name in self.parameters if name not in given]
-        if len(free) > len(places):
+        unnamed = [name for name in self.parameters if name not in named]
+        if len(free) > len(unnamed):
             takes = f"takes {self.usage}" if self.usage else "takes no parameter"
-            raise AblateError(f"named query {self.name} {takes}; {free[len(places)]!r} is too much")
-        values = dict.fromkeys(self.optional, "") | given | dict(zip(places, free, strict=False))
+            raise AblateError(
+                f"named query {self.name} {takes}; {free[len(unnamed)]!r} is too much"
+            )
+        values = dict.fromkeys(self.optional, "") | named | dict(zip(unnamed, free, strict=False))
         if missing := [name for name in self.parameters if name not in values]:
             raise AblateError(
                 f"named query {self.name} needs {missing[0]}, {PARAMETERS[missing[0]]}: ablate"
@@ -80,13 +81,13 @@ class Question:
         return values
 
     def with_values(self, **values: str) -> str:
-        """The statement with text in the place of its parameters, to be read and copied."""
+        """Return the statement with values instead of parameters, to be read and copied."""
         values = dict.fromkeys(self.optional, "") | values
         return re.sub(r":(\w+)", lambda found: quoted(values[found[1]]), self.sql)
 
 
 def quoted(text: str) -> str:
-    """`text` as an SQL literal."""
+    """Return `text` as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -114,8 +115,8 @@ ORDER BY n_layer, norm, avg(loss)""",
     ),
     Question(
         "effect-sizes",
-        "Every level against its baseline, as last analysed: the mean paired difference, its 95%"
-        " interval, Holm's p.",
+        "Every level against its baseline, as last analysed: mean paired difference, 95% interval,"
+        " Holm's p.",
         """\
 SELECT family, factor, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
 FROM effects
@@ -124,7 +125,7 @@ ORDER BY family, mean""",
     ),
     Question(
         "pairs-lost",
-        "The pairs without a difference: one of their runs diverged, failed, or is still to come.",
+        "The pairs without a difference: one of their runs diverged, failed, or is unfinished.",
         """\
 SELECT family, factor, level, seed, status, baseline_status
 FROM pairs
@@ -134,8 +135,7 @@ ORDER BY family, factor, level, seed""",
     ),
     Question(
         "learning-curve",
-        "A series over the tokens seen, its mean over seeds in every cell; of held-out loss where"
-        " none is named.",
+        "A series over the tokens seen: its mean over seeds in every cell. Default: held-out loss.",
         """\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
 FROM curves
@@ -146,8 +146,7 @@ ORDER BY cell, tokens""",
     ),
     Question(
         "lr-curve",
-        "The study's metric at the learning rates that were tried for each cell, and how many runs"
-        " diverged there.",
+        "The study's metric at each learning rate tried for each cell, and how many runs diverged.",
         """\
 SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
 FROM runs
@@ -157,8 +156,8 @@ ORDER BY cell, lr""",
     ),
     Question(
         "best-lr",
-        "The learning rate chosen for each group of cells, from how many, and whether it lies at"
-        " the edge of those.",
+        "The learning rate chosen for each group of cells, how many were tried, and whether it is"
+        " at the edge of them.",
         """\
 SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
        json_array_length(evidence, '$.rates') AS tried, json_extract(evidence,
@@ -169,8 +168,8 @@ ORDER BY cell.id""",
     ),
     Question(
         "gpu-seconds",
-        "Device seconds by role and end of the attempt, of one study or of all; a run that cells or"
-        " studies share counts once.",
+        "Device seconds by role and status of the attempts, of one study or of all; a shared run"
+        " counts once.",
         """\
 SELECT role, status, count(*) AS attempts, sum(device_seconds) AS device_seconds
 FROM (SELECT min(runs.role) AS role, attempt.status, attempt.device_seconds
@@ -183,7 +182,7 @@ ORDER BY role, status""",
     ),
     Question(
         "loss-by-size",
-        "The mean held-out loss over parameters.",
+        "The mean held-out loss by number of parameters.",
         """\
 SELECT cell, n_params, n_params_body, count(loss) AS runs, avg(loss) AS loss
 FROM runs
@@ -193,8 +192,8 @@ ORDER BY n_params, avg(loss)""",
     ),
     Question(
         "longer-context",
-        "The loss of the same targets with four times the context over that with the context of"
-        " training.",
+        "The loss of the same targets with four times the training context, divided by that with"
+        " the training context.",
         """\
 SELECT runs.cell, count(loss_at_4x) AS runs, avg(loss_at_1x) AS at_1x, avg(loss_at_4x) AS at_4x,
        avg(loss_at_4x / loss_at_1x) AS ratio
@@ -205,7 +204,7 @@ ORDER BY ratio""",
     ),
     Question(
         "pareto",
-        "The cells that no other beats in both held-out loss and seconds of training.",
+        "The cells that no other cell beats in both held-out loss and training time.",
         """\
 WITH means AS (SELECT runs.cell, avg(finals_wide.train_seconds) AS seconds, avg(runs.loss) AS loss
                FROM runs JOIN finals_wide ON finals_wide.run = runs.run
@@ -221,7 +220,7 @@ ORDER BY seconds""",
     ),
     Question(
         "shared-runs",
-        "The studies that share runs, two by two, and how many.",
+        "Pairs of studies that share runs, and how many runs.",
         """\
 SELECT a.study, b.study AS other, count(DISTINCT a.run) AS runs
 FROM runs AS a JOIN runs AS b ON b.run = a.run AND b.study > a.study
@@ -230,8 +229,8 @@ ORDER BY runs DESC, a.study, b.study""",
     ),
     Question(
         "unfinished",
-        "The runs of a study that have no result, and how often they were tried; `ablate show RUN`"
-        " has the error.",
+        "The runs of a study without a result, and how often they were tried; `ablate show RUN`"
+        " shows the error.",
         """\
 SELECT run, cell, seed, role, status, attempts
 FROM runs
@@ -245,14 +244,18 @@ assert all(set(question.parameters) <= PARAMETERS.keys() for question in _ROWS)
 
 
 def find(name: str) -> Question:
-    """The named query; `AblateError` with the nearest name where there is none."""
+    """Return the named query.
+
+    Raises:
+        AblateError: There is none; the nearest name is in the message.
+    """
     if name not in QUESTIONS:
         raise unknown("named query", name, QUESTIONS)
     return QUESTIONS[name]
 
 
 def page() -> str:
-    """The catalogue as Markdown: what each answers, how it is asked, its SQL."""
+    """Return the catalogue as Markdown: what each query answers, its usage, its SQL."""
     parts = [_HEAD]
     for question in QUESTIONS.values():
         parts.append(f"## {question.name}\n\n{question.answers}\n")

@@ -178,7 +178,7 @@ def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
     ids = _ids(connection)
     if parents := [(ids[run.parent], ids[key]) for key, run in new.items() if run.parent]:
         connection.exec_driver_sql("UPDATE run SET parent_run_id = ? WHERE id = ?", parents)
-    views.show_fields(connection, {name for run in new.values() for name in run.fields})
+    views.refresh(connection)
     return ids
 
 

@@ -1,11 +1,12 @@
-"""Claim runs, in plan order, each by one owner at a time, and close what a worker left open."""
+"""List and claim runs, each for one owner at a time, and close what a worker left open."""
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,55 @@ from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, dead, heartbeat, mark_dead, stale_attempts
+from ablate.store.owners import Owner, dead, mark_dead, owned, stale_attempts
 from ablate.store.register import register
 
-__all__ = ["Claim", "Owner", "claim", "counts", "dead", "finish", "heartbeat", "register"]
+__all__ = [
+    "Candidate",
+    "Claim",
+    "Owner",
+    "candidates",
+    "claim",
+    "counts",
+    "dead",
+    "finish",
+    "owned",
+    "register",
+]
 
-# tries that an owner gives a run whose worker dies or has too little memory; one that fails by
-# itself has one
-RETRIES = 3
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run of a study that has no result yet and that nobody trains.
+
+    Attributes:
+        run_id: Row of the table `run`.
+        run: What to train.
+        config: Its typed configuration; None for a run of another kind than "transformer".
+        flops: Floating-point operations of its training; None if unknown.
+        cell: Label of a cell that it belongs to.
+        role: "compare" or "tune".
+        failures: Attempts by this owner in which it failed by itself.
+        losses: Attempts by this owner that lost their worker or ran out of memory.
+        checkpoint: Whether an attempt left a checkpoint.
+        parent_complete: Whether its parent run, where it has one, is complete.
+    """
+
+    run_id: int
+    run: Run
+    config: RunConfig | None
+    flops: float | None
+    cell: str
+    role: str
+    failures: int
+    losses: int
+    checkpoint: bool
+    parent_complete: bool
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run to do, and the attempt that does it.
+    """A run to train, and the attempt that trains it.
 
     Attributes:
         attempt_id: Row of the table `attempt`.
@@ -41,8 +78,6 @@ class Claim:
         journal: File that the worker writes.
         evaluation: How to measure it: the study's evaluation now, whatever it was when the plan was
             made.
-        cell: Label of a cell that the run belongs to.
-        role: "compare" or "tune".
     """
 
     attempt_id: int
@@ -51,8 +86,6 @@ class Claim:
     run: Run
     journal: Path
     evaluation: Evaluation
-    cell: str
-    role: str
 
     @property
     def config(self) -> RunConfig:
@@ -60,107 +93,118 @@ class Claim:
         return config_of(self.run)
 
 
-_CANDIDATES = """
-SELECT run.id, run.key, run.kind, run.fields, run.seed, run.status,
-       (SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent,
-       min(member.ordinal) AS ordinal, min(cell.label) AS cell, min(member.role) AS role,
+_OPEN = """
+run.status IN ('planned', 'stopped', 'failed', 'oom')
+OR run.status = 'complete' AND NOT EXISTS (
+    SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
+           AND evaluation = study.evaluation)
+"""
+_RUN = """
+run.id, run.key, run.kind, run.fields, run.seed, run.status, study.evaluation,
+(SELECT parent.key FROM run AS parent WHERE parent.id = run.parent_run_id) AS parent
+"""
+_CANDIDATES = f"""
+SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
-              AND owner = :owner) AS deaths,
-       (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries
-FROM cell JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id
-WHERE cell.study_id = :study AND cell.active
-  AND (run.status IN ('planned', 'stopped', 'failed', 'oom')
-       OR run.status = 'complete' AND NOT EXISTS (
-           SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
-                  AND evaluation = :evaluation))
-GROUP BY run.id
-ORDER BY failures + deaths > 0, CASE WHEN :longest_first THEN -run.flops END, ordinal
+              AND owner = :owner) AS losses,
+       EXISTS (SELECT 1 FROM artifact WHERE run_id = run.id AND kind = 'checkpoint') AS checkpoint,
+       NOT EXISTS (SELECT 1 FROM run AS parent WHERE parent.id = run.parent_run_id
+                   AND parent.status <> 'complete') AS parent_complete
+FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
+     JOIN run ON run.id = member.run_id
+WHERE study.id = :study AND cell.active AND ({_OPEN})
+GROUP BY run.id ORDER BY min(member.ordinal)
+"""
+_CHOSEN = f"""
+SELECT {_RUN}, (SELECT coalesce(max(n), 0) FROM attempt WHERE run_id = run.id) AS tries
+FROM json_each(:ids) AS chosen JOIN run ON run.id = chosen.value, study
+WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key
 """
 
 
-def claim(
-    db: Database,
-    study_id: int,
-    owner: Owner,
-    limit: int | Callable[[Run, int], int],
-    *,
-    alike: Callable[[Run], Hashable] | None = None,
-    longest_first: bool = False,
-) -> list[Claim]:
-    """Claim the next runs of a study: each gets a new attempt, which is `owner`'s.
+def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
+    """Return the runs of a study that can be claimed, in the order of its plan.
 
-    To do are runs that are planned or stopped; that failed, but not for this owner (one whose
-    worker died or ran out of memory is retried up to `RETRIES` times, after all others); that
-    belong to stale attempts; and complete runs that lack a final of the study's evaluation.
+    They are planned, stopped or failed, belonged to an owner that is gone, or are complete but lack
+    a final that the study's evaluation asks for. Ends stale attempts.
 
     Args:
         db: The database.
         study_id: The study.
-        owner: The launcher that claims.
-        limit: Most runs to claim, or a function of the first run and of how many are like it.
-        alike: All claimed runs have the same `alike(run)` as the first.
-        longest_first: Claim in order of falling FLOPs instead of plan order.
-
-    Returns:
-        The claims, in order; empty if nothing is to do now.
+        owner: Who asks; `failures` and `losses` count its own attempts.
     """
     stale = stale_attempts(db, owner, study_id)
+    if stale:
+        with db.begin() as connection:
+            for attempt_id, beat, reason in stale:
+                mark_dead(connection, attempt_id, reason, beat)
+    found = []
+    with db.read() as connection:
+        values = {"study": study_id, "owner": str(owner)}
+        for row in connection.execute(text(_CANDIDATES), values):
+            run, config = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
+                candidate = Candidate(
+                    row.id,
+                    run,
+                    config,
+                    row.flops,
+                    row.cell,
+                    row.role,
+                    row.failures,
+                    row.losses,
+                    bool(row.checkpoint),
+                    bool(row.parent_complete),
+                )
+                found.append(candidate)
+    return found
+
+
+def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> list[Claim]:
+    """Begin a new attempt of each of these runs, unless another process was quicker.
+
+    One transaction. From then on the attempts are `owner`'s.
+
+    Args:
+        db: The database.
+        study_id: The study by whose evaluation they are measured.
+        owner: The launcher that claims.
+        run_ids: Runs that `candidates` returned.
+
+    Returns:
+        The claims, in the order of `run_ids`.
+    """
     with db.begin() as connection:
-        for attempt_id, beat, reason in stale:
-            mark_dead(connection, attempt_id, reason, beat)
-        evaluation = connection.exec_driver_sql(
-            "SELECT evaluation FROM study WHERE id = ?", (study_id,)
-        ).scalar_one()
-        rows = _candidates(connection, study_id, owner, evaluation, longest_first)
-        chosen: list[tuple[Row[Any], Run]] = []
-        like: Hashable = None
-        for row in rows:
-            if len(chosen) == limit:
-                break
-            if row.failures or row.deaths >= RETRIES:
-                continue
-            run = Run(row.kind, json.loads(row.fields), row.seed, row.parent or "")
-            if alike and chosen and alike(run) != like:
-                continue
-            if row.status == "complete" and not _lacks_finals(connection, row.id, run, evaluation):
-                continue
-            if alike and not chosen:
-                like = alike(run)
-            chosen.append((row, run))
-        if callable(limit) and chosen:
-            chosen = chosen[: limit(chosen[0][1], len(chosen))]
-        return [_attempt(connection, db, owner, row, run, evaluation) for row, run in chosen]
+        values = {"study": study_id, "ids": json.dumps(list(run_ids))}
+        claims = []
+        for row in connection.execute(text(_CHOSEN), values).all():
+            run, _ = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
+                claims.append(_attempt(connection, db, owner, row, run))
+        return claims
 
 
-def _candidates(
-    connection: Connection, study: int, owner: Owner, evaluation: str, longest_first: bool
-) -> list[Row[Any]]:
-    values = {
-        "study": study,
-        "owner": str(owner),
-        "evaluation": evaluation,
-        "longest_first": longest_first,
-    }
-    return list(connection.execute(text(_CANDIDATES), values))
+@functools.lru_cache(maxsize=1 << 14)
+def _parse(kind: str, fields: str, seed: int, parent: str) -> tuple[Run, RunConfig | None]:
+    run = Run(kind, json.loads(fields), seed, parent)
+    return run, config_of(run) if kind == "transformer" else None
 
 
-def _attempt(
-    connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run, evaluation: str
-) -> Claim:
+def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run) -> Claim:
     n = row.tries + 1
     name = f"{row.key[:12]}-{n}-{secrets.token_hex(4)}.jsonl"
     attempt_id = connection.exec_driver_sql(
         "INSERT INTO attempt (run_id, n, status, owner, heartbeat, journal, journal_offset,"
         " evaluation) VALUES (?, ?, 'running', ?, 0, ?, 0, ?) RETURNING id",
-        (row.id, n, str(owner), name, evaluation),
+        (row.id, n, str(owner), name, row.evaluation),
     ).scalar_one()
     connection.exec_driver_sql(
         "UPDATE run SET status = 'running', diverged_at = NULL WHERE id = ?", (row.id,)
     )
-    measured = Evaluation.model_validate_json(evaluation)
-    return Claim(attempt_id, row.id, n, run, db.journals / name, measured, row.cell, row.role)
+    evaluation = Evaluation.model_validate_json(row.evaluation)
+    return Claim(attempt_id, row.id, n, run, db.journals / name, evaluation)
 
 
 def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str) -> bool:

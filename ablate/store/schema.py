@@ -129,6 +129,12 @@ run = Table(
     Column("flops", Float),  # of the whole training; beyond 2^63 for large runs
 )
 
+# The fields of each run as columns, one for each field in use: a copy of `run.fields` for reading,
+# which `ablate.store.views.refresh` fills and widens.
+run_field = Table(
+    "run_field", metadata, _refers("run_id", "run.id", primary_key=True, autoincrement=False)
+)
+
 member = Table(
     "member",
     metadata,

@@ -1,10 +1,9 @@
-"""All that is SQLite's own: connections, pragmas, locks, what its error codes mean. Another
-database is another such module.
+"""Connections to SQLite: pragmas, journal modes, locks, and what error codes mean.
 
-A database is in WAL mode while a writer has it open, so that no reader ever waits for a writer nor
-a writer for a reader, and in DELETE mode at rest, so that it is one file that can be committed,
-copied and read on read-only media. On a network file system, where WAL does not work, it stays in
-DELETE mode. No promise rests on the mode.
+A database is in WAL mode while a writer has it open, so that readers and writers never wait for
+each other, and in DELETE mode otherwise, so that it is one file that can be committed, copied and
+read on read-only media. On a network file system, where WAL does not work, it stays in DELETE mode.
+The contract of `ablate.store` holds in either mode.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ BUSY_SECONDS = 60.0  # how long a connection waits for another's lock
 
 MOUNTS = Path("/proc/self/mounts")
 
-# Types as Linux names them, by how they begin: over a network, shared by machines, or shared by a
-# machine and its host.
+# Prefixes of Linux's names of file systems that are shared over a network, by several machines, or
+# by a virtual machine and its host.
 _NETWORK = (
     "nfs",
     "cifs",
@@ -75,8 +74,12 @@ _LOCAL_FUSE = (
 
 
 def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """A driver connection that begins no transaction by itself. `mode`: "ro" reads, "rw" writes,
-    "rwc" also creates.
+    """Return a driver connection that begins no transaction by itself.
+
+    Args:
+        path: The database file.
+        mode: "ro" reads, "rw" also writes, "rwc" also creates.
+        timeout: Seconds to wait for another connection's lock.
     """
     options = f"mode={mode}"
     if mode == "ro" and _side_files_would_harm(path):
@@ -87,11 +90,10 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA cache_size = -32768")
+        connection.execute("PRAGMA cache_size = -32768")  # KiB
         if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-            connection.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # a commit lost with the power is ingested again from its journal
+            # a commit that is lost with the power is ingested again from its journal
+            connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error as error:
         connection.close()
         if (
@@ -100,17 +102,17 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
             or not os.access(path, os.W_OK)
         ):
             raise
-        connect(
-            path, "rw", timeout
-        ).close()  # a writer was killed amid a commit: only one that may write can roll it back
+        # a writer was killed during a commit: only a connection that may write can roll it back
+        connect(path, "rw", timeout).close()
         return connect(path, mode, timeout)
     return connection
 
 
 def _side_files_would_harm(path: Path) -> bool:
-    """Whether reading would make a WAL database's side files, which nobody has open, where they
-    cannot be made, or in the way of the database's owner: he could not write into those of somebody
-    else.
+    """Whether reading would create side files of a WAL database that nobody has open.
+
+    In a folder that is not writable they cannot be created; in one that is, the database's owner
+    could not write to side files of another user.
     """
     return not (
         (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
@@ -121,9 +123,13 @@ def _side_files_would_harm(path: Path) -> bool:
 
 @contextlib.contextmanager
 def consistent_read(path: Path) -> Iterator[None]:
-    """Around reading with `connect`. What it opens as immutable it reads without a lock, and so
-    maybe one half from before and one from after a commit: `AblateError` where the file changed
-    meanwhile. A log beside it changes nothing that is read.
+    """Raise if the file changes during an unlocked read.
+
+    Wraps reading with `connect`, which opens some files as immutable and then reads without a lock:
+    one half might be from before a commit and one from after it.
+
+    Raises:
+        AblateError: The file was written while it was read.
     """
     if not _side_files_would_harm(path):
         yield
@@ -137,8 +143,9 @@ def consistent_read(path: Path) -> Iterator[None]:
 
 
 def writer(path: Path) -> Engine:
-    """An engine whose every transaction begins with BEGIN IMMEDIATE: one that reads first would
-    fail under others' writes.
+    """Return an engine whose every transaction begins with BEGIN IMMEDIATE.
+
+    A deferred transaction that reads first fails when another connection writes in between.
     """
     engine = create_engine(
         "sqlite://",
@@ -152,10 +159,12 @@ def writer(path: Path) -> Engine:
 
 
 def reader(path: Path, keep: bool) -> Engine:
-    """An engine that cannot write; a transaction sees one state of the database throughout.
+    """Return an engine that cannot write; a transaction sees one state of the database.
 
-    With `keep` it holds its connection between uses. A process that only looks must not: a WAL
-    database that anyone has open cannot be put to rest.
+    Args:
+        path: The database file.
+        keep: Hold the connection between uses. A process that only reads must not: a WAL database
+            that anyone has open cannot go back to DELETE mode.
     """
     pool = (
         {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 8}
@@ -168,9 +177,7 @@ def reader(path: Path, keep: bool) -> Engine:
 
 
 def set_journal_mode(path: Path, mode: str) -> None:
-    """Change between WAL and DELETE where nobody else has the database open; leave it as it is
-    otherwise.
-    """
+    """Change between WAL and DELETE mode, unless another process has the database open."""
     with (
         contextlib.suppress(sqlite3.OperationalError),
         contextlib.closing(connect(path, "rw", timeout=1.0)) as connection,
@@ -179,19 +186,22 @@ def set_journal_mode(path: Path, mode: str) -> None:
 
 
 def at_rest(path: Path) -> bool:
-    """Whether the database is one file, without side files; as its header tells
-    (sqlite.org/fileformat.html, offset 18).
+    """Return whether the database is not in WAL mode: one file, without side files.
+
+    Source: bytes 18 and 19 of the header (sqlite.org/fileformat.html).
     """
     with path.open("rb") as file:
         return file.read(20)[18:] != b"\x02\x02"
 
 
 def network_filesystem(path: Path) -> str | None:
-    """The type of the network file system that `path` is on; None on a local one, or where the
-    system does not tell.
+    """Return the type of the network file system that `path` is on.
 
-    One in user space (fuse) counts as such unless it is known to be local: its locks are what its
-    program makes of them.
+    A file system in user space (fuse) counts as one unless it is known to be local: whether its
+    locks work depends on its program.
+
+    Returns:
+        None on a local file system, or if the system does not say.
     """
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -204,7 +214,7 @@ def network_filesystem(path: Path) -> str | None:
         mount = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mounted))
         if resolved.is_relative_to(mount) and len(mount.parts) >= len(
             best.parts
-        ):  # the last one lies on top
+        ):  # a later mount covers an earlier one
             best, kind = mount, type_
     user_space, _, program = kind.partition(".")
     foreign = user_space == "fuse" and not program.startswith(_LOCAL_FUSE)
@@ -213,7 +223,7 @@ def network_filesystem(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside the database; it is gone afterwards."""
+    """Hold the lock file beside the database, and remove it afterwards."""
     name = path.with_name(path.name + ".lock")
     while True:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -233,9 +243,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Damaged(AblateError):
-    """Pages of the database's file are missing or contradict each other: nothing that is read from
-    it can be trusted.
-    """
+    """Pages of the file are missing or inconsistent: nothing that is read can be trusted."""
 
     def __init__(self, path: Path, how: str):
         super().__init__(f"database {path} is damaged; `ablate db check` says what to do ({how})")
@@ -244,7 +252,7 @@ class Damaged(AblateError):
 
 _MEANING = {
     sqlite3.SQLITE_READONLY_ROLLBACK: (
-        "was left amid a commit by a killed process; who may write it has to open it once"
+        "was left amid a commit by a killed process; a user who may write it has to open it once"
     ),
     sqlite3.SQLITE_BUSY: "is locked: another process has held it for {waited:g} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
@@ -258,7 +266,7 @@ _MEANING = {
 
 @contextlib.contextmanager
 def translate_errors(path: Path, waited: float = BUSY_SECONDS) -> Iterator[None]:
-    """Turn the database's errors into `AblateError`, as `explain` does."""
+    """Turn errors of the database into `AblateError`, as `explain` does."""
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:
@@ -269,8 +277,15 @@ def translate_errors(path: Path, waited: float = BUSY_SECONDS) -> Iterator[None]
 
 
 def explain(error: BaseException, path: Path, waited: float = BUSY_SECONDS) -> AblateError | None:
-    """One line for what the user can put right; None for what is a mistake of ours. `waited`: the
-    connection's timeout.
+    """Return a one-line error for what the user can correct.
+
+    Args:
+        error: What the driver or SQLAlchemy raised.
+        path: The database file.
+        waited: Timeout of the connection, in seconds.
+
+    Returns:
+        None for an error of this program.
     """
     driver = getattr(error, "orig", error)
     code = getattr(driver, "sqlite_errorcode", 0)

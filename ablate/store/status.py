@@ -1,4 +1,4 @@
-"""How a study stands, from the database alone: nothing here writes."""
+"""The progress of studies, from the database alone. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from sqlalchemy import text
 from ablate.store.database import Database
 from ablate.store.runs import dead
 
-UNFINISHED = (
-    "planned",
-    "running",
-    "stopped",
-)  # statuses of runs that have no result, and may get one
+UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
     "run.id IN (SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
     " AND active)"
@@ -25,27 +21,35 @@ _OF_STUDY = (
 
 @dataclass(frozen=True)
 class Survey:
-    """A study's runs in numbers. FLOPs are those of whole trainings."""
+    """Numbers of a study's runs.
 
-    counts: dict[str, int]  # by status
-    flops_left: float  # of the runs without a result
+    Attributes:
+        counts: Status → number of runs.
+        flops_left: FLOPs of the whole trainings of unfinished runs, of those where they are known.
+    """
+
+    counts: dict[str, int]
+    flops_left: float
 
     @property
     def total(self) -> int:
+        """Number of all runs."""
         return sum(self.counts.values())
 
     @property
     def running(self) -> int:
+        """Number of running runs."""
         return self.counts.get("running", 0)
 
     @property
     def done(self) -> int:
+        """Number of runs that will not be run again."""
         return self.total - sum(self.counts.get(status, 0) for status in UNFINISHED)
 
 
 @dataclass(frozen=True)
 class Working:
-    """A run that the database says is running, as far as its journal was read."""
+    """A running run, as far as its journal was ingested."""
 
     run: int
     cell: str
@@ -58,13 +62,12 @@ class Working:
     loss: float | None  # training loss
     tokens_per_second: float | None
     seconds_left: float | None
-    # its launcher and its worker, on this host, are gone: the next `ablate run` does it again
-    dead: bool
+    dead: bool  # launcher and worker, on this host, are gone: the next `ablate run` repeats it
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study's runs by status, those at work, and how long the rest takes at their speed."""
+    """A study's runs by status, the running ones, and the time left at their speed."""
 
     name: str
     survey: Survey
@@ -74,7 +77,7 @@ class StudyStatus:
 
 
 def survey(db: Database, study_id: int) -> Survey:
-    """Count the runs of a study."""
+    """Count the runs of a study by status."""
     rows = _rows(
         db,
         "SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE"
@@ -102,7 +105,7 @@ def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
 
 
 def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
-    """The study of that name, or all, in the order in which they came."""
+    """Return the study of that name, or all, in order of registration."""
     found = _rows(
         db, "SELECT id, name FROM study WHERE :name IS NULL OR name = :name ORDER BY id", name=name
     )
@@ -110,11 +113,10 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
 
 
 def waiting(db: Database, name: str) -> list[str]:
-    """What a study has not decided, though the runs that tell it have ended: a sentence on each,
-    without its full stop.
+    """Return a sentence, without full stop, on each decision that is due but not made.
 
-    The cells and seeds that wait for a decision are not planned yet, so that no count of runs tells
-    that they are missing.
+    A decision is due when the runs that it depends on have ended. The cells and seeds that wait for
+    it are not planned yet, so counts of runs do not show them.
     """
     rates = _undecided(
         db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"
@@ -132,17 +134,18 @@ def waiting(db: Database, name: str) -> list[str]:
         for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
     )
     return [
-        f"the learning rate tuned on {row.place} is not chosen, and what is to be trained with it"
+        f"the learning rate tuned on {row.waiting} is not chosen, and what is to be trained with it"
         f" is not planned: {_why(row, 'tuning runs')}"
         for row in rates
     ] + [
-        f"how many seeds {row.place or 'the study'} gets is not decided: {_why(row, 'pilot runs')}"
+        f"how many seeds {row.waiting or 'the study'} gets is not decided:"
+        f" {_why(row, 'pilot runs')}"
         for row in (pilots if two_stage else [])
     ]
 
 
 _UNDECIDED = """
-SELECT {by} AS place, count(DISTINCT run.id) AS number,
+SELECT {by} AS waiting, count(DISTINCT run.id) AS number,
        count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
        count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
@@ -166,7 +169,7 @@ def _why(row: Any, what: str) -> str:
 
 
 def _two_stage(toml: str) -> bool:
-    """Whether the number of seeds is found out by a pilot."""
+    """Whether a pilot decides the number of seeds."""
     try:
         return isinstance(tomllib.loads(toml).get("seeds"), dict)
     except tomllib.TOMLDecodeError:
@@ -174,22 +177,20 @@ def _two_stage(toml: str) -> bool:
 
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:
-    """Key → path of the newest checkpoint that is there, of the study's runs that have no
-    result.
-    """
+    """Return key → path of the newest existing checkpoint of a study's unfinished runs."""
     rows = _rows(
         db,
         "SELECT run.key, artifact.path FROM run JOIN artifact ON artifact.run_id = run.id AND"
         f" artifact.kind = 'checkpoint' WHERE {_OF_STUDY} AND run.status <> 'complete'",
         study=study_id,
     )
-    there = []
+    existing = []
     for row in rows:
-        file = db.checkpoints / Path(row.path).name  # where the database is now
-        # be it only the one before, as after a kill
+        file = db.checkpoints / Path(row.path).name  # the database may have been moved
+        # after a kill there may be only the checkpoint before
         whole = [each.stat().st_mtime for each in db.checkpoints.glob(f"{file.name}*")]
-        there += [(max(whole), row.key, str(file))] if whole else []
-    return {key: path for _, key, path in sorted(there)}
+        existing += [(max(whole), row.key, str(file))] if whole else []
+    return {key: path for _, key, path in sorted(existing)}
 
 
 def _status(db: Database, study_id: int, name: str) -> StudyStatus:
@@ -208,7 +209,7 @@ def _status(db: Database, study_id: int, name: str) -> StudyStatus:
 
 
 def _last(series: str, what: str) -> str:
-    """The newest point of a run's series, found through the primary key."""
+    """SQL for the newest point of a run's series, found through the primary key."""
     points = (
         "metric WHERE run_id = run.id AND series_id = (SELECT id FROM series WHERE name ="
         f" '{series}')"

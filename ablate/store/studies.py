@@ -1,6 +1,4 @@
-"""A study's part of a database as a value, by names and keys instead of ids: read, combined with
-another, written.
-"""
+"""A study as a value, by names and keys instead of ids, to read, combine and write it."""
 
 from __future__ import annotations
 
@@ -33,6 +31,8 @@ ContrastKey = tuple[
 
 @dataclass
 class CellContent:
+    """A cell with its levels, members and decisions."""
+
     stratum: str
     active: bool
     levels: dict[str, tuple[int, str]] = field(default_factory=dict)  # factor → ordinal, level
@@ -42,6 +42,8 @@ class CellContent:
 
 @dataclass
 class StudyContent:
+    """A study with its cells, contrasts and effects."""
+
     header: tuple[Any, ...]  # values of `_HEADER`
     cells: dict[str, CellContent] = field(default_factory=dict)
     contrasts: dict[ContrastKey, dict[tuple[str, str], tuple[Any, ...]]] = field(
@@ -50,12 +52,12 @@ class StudyContent:
 
 
 def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
-    """An order for tuples in which some values may be None."""
+    """Return a sort key for tuples in which some values may be None."""
     return tuple((value is not None, value) for value in values)
 
 
 def read(connection: Connection) -> dict[str, StudyContent]:
-    """Every study by its name."""
+    """Return every study by its name."""
     studies: dict[int, StudyContent] = {}
     names: dict[int, str] = {}
     for study_id, name, *header in connection.exec_driver_sql(
@@ -105,8 +107,9 @@ def read(connection: Connection) -> dict[str, StudyContent]:
 
 
 def combine(a: StudyContent, b: StudyContent) -> StudyContent:
-    """The later revision; cells that only the other has are kept, inactive. It does not matter
-    which side comes first.
+    """Return the later revision of two, with the cells that only the earlier has, inactive.
+
+    Commutative.
     """
     late, early = (a, b) if rank(a.header) >= rank(b.header) else (b, a)
     same = late.header == early.header
@@ -132,7 +135,7 @@ def combine(a: StudyContent, b: StudyContent) -> StudyContent:
 
 
 def _latest(*sides: dict[Any, Any]) -> dict[Any, Any]:
-    """All keys of the sides; where they differ the value that ranks higher."""
+    """All keys of the sides, each with its highest value."""
     result: dict[Any, Any] = {}
     for side in sides:
         for key, value in side.items():
@@ -143,8 +146,13 @@ def _latest(*sides: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def write(connection: Connection, name: str, content: StudyContent, runs: dict[str, int]) -> None:
-    """Put `content` in the place of the study of that name, which keeps its id. `runs`: key →
-    id.
+    """Write a study; one of that name is replaced and keeps its id.
+
+    Args:
+        connection: A connection in a transaction.
+        name: Name of the study.
+        content: What to write.
+        runs: Key → id of the runs in this database.
     """
     header = dict(zip(_HEADER, content.header, strict=True))
     study_id = connection.exec_driver_sql(
@@ -157,9 +165,8 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
         connection.execute(
             schema.study.update().where(schema.study.c.id == study_id).values(**header)
         )
-        connection.exec_driver_sql(
-            "DELETE FROM cell WHERE study_id = ?", (study_id,)
-        )  # and by cascade all that is theirs
+        # by cascade also what belongs to the cells
+        connection.exec_driver_sql("DELETE FROM cell WHERE study_id = ?", (study_id,))
     ids = {}
     for label, cell in content.cells.items():
         values = {

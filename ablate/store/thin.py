@@ -1,6 +1,4 @@
-"""Make a database small enough to be committed: training curves lose points, evaluations and finals
-stay whole.
-"""
+"""Make a database small enough to commit: drop points of training curves, keep evaluations."""
 
 from __future__ import annotations
 
@@ -18,20 +16,31 @@ THINNED = (
 
 @dataclass(frozen=True)
 class Thinned:
-    """What a thinning did."""
+    """What `thin` did.
 
-    runs: int  # that lost points
+    Attributes:
+        runs: Runs that lost points.
+        deleted: Points deleted.
+        kept: Points of the training series that are left.
+        waiting: Runs without a result, whose points were not touched.
+    """
+
+    runs: int
     deleted: int
-    kept: int  # points of these series that are left
-    waiting: int  # runs without their result, whose points were left alone
+    kept: int
+    waiting: int
 
 
 def thin(db: Database, keep: int) -> Thinned:
-    """Leave at most `keep` points, evenly spaced and with the first and last, of each training
-    series of each run with a result.
+    """Thin the training series of every run that has a result.
 
-    The same again deletes nothing more. Every run is thinned in a transaction of its own, so that a
-    launcher goes on meanwhile.
+    Each run is thinned in a transaction of its own, so that a launcher can go on meanwhile. A
+    second call deletes nothing more.
+
+    Args:
+        db: The database.
+        keep: Most points to keep of a series of a run, at least 2: evenly spaced, first and last
+            among them.
     """
     assert keep >= 2
     with db.read() as connection:
@@ -57,17 +66,18 @@ def thin(db: Database, keep: int) -> Thinned:
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
-    """Points deleted of a run. Of n points that one stays with which place · (keep − 1) / (n − 1)
-    passes a whole number.
+    """Thin a run; return how many points were deleted.
+
+    Of n points one is kept each time that index · (keep − 1) / (n − 1) passes a whole number.
     """
     with db.begin() as connection:
         marks = ", ".join("?" * len(series))
         return connection.exec_driver_sql(
             "DELETE FROM metric WHERE run_id = ? AND (series_id, step) IN (SELECT series_id, step"
             " FROM (SELECT series_id, step, count(*) OVER (PARTITION BY series_id) AS n,"
-            " row_number() OVER (PARTITION BY series_id ORDER BY step) - 1 AS place FROM metric"
-            f" WHERE run_id = ? AND series_id IN ({marks})) WHERE n > ? AND place > 0 AND place *"
-            " (? - 1) / (n - 1) = (place - 1) * (? - 1) / (n - 1)) AND NOT EXISTS (SELECT 1 FROM"
+            " row_number() OVER (PARTITION BY series_id ORDER BY step) - 1 AS i FROM metric"
+            f" WHERE run_id = ? AND series_id IN ({marks})) WHERE n > ? AND i > 0 AND i *"
+            " (? - 1) / (n - 1) = (i - 1) * (? - 1) / (n - 1)) AND NOT EXISTS (SELECT 1 FROM"
             " attempt WHERE run_id = ? AND status = 'running')",
             (run_id, run_id, *series, keep, keep, keep, run_id),
         ).rowcount

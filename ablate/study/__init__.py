@@ -15,9 +15,10 @@ __all__ = ["Fields", "Study", "Tune", "TwoStage", "find", "load"]
 
 
 def load(path_or_name: str) -> Study:
-    """The study in a file, or the one that `studies/NAME.toml` holds.
+    """Return the study in a file, or the one in `studies/NAME.toml`.
 
-    Raises `AblateError`, with the file and the line, for anything in it that has no meaning.
+    Raises:
+        AblateError: with the file and the line, for the first thing in it that is not valid.
     """
     path = find(path_or_name)
     try:
@@ -32,8 +33,10 @@ def load(path_or_name: str) -> Study:
 
 
 def find(path_or_name: str) -> Path:
-    """The study file that a path or a bare name ("quickstart" for studies/quickstart.toml)
-    means.
+    """Return the study file of a path or of a bare name, such as "quickstart".
+
+    Raises:
+        AblateError: there is no such file.
     """
     path = Path(path_or_name)
     named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"

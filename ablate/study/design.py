@@ -25,9 +25,7 @@ Combination = dict[str, str]  # factor → one level's label
 def combinations(
     design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()
 ) -> Iterator[Combination]:
-    """Every combination once: stratum after stratum (the grid of the `within` factors), each one's
-    baseline first.
-    """
+    """Yield every combination once, stratum after stratum, each with its baseline first."""
     inner = {factor: names for factor, names in levels.items() if factor not in within}
     for stratum in _grid({factor: levels[factor] for factor in levels if factor in within}):
         seen: set[tuple[str, ...]] = set()
@@ -41,9 +39,7 @@ def combinations(
 def count(
     design: str, levels: Levels, within: Sequence[str], interactions: Sequence[Sequence[str]] = ()
 ) -> int:
-    """How many combinations there are at most (interactions may share some), without building
-    them.
-    """
+    """Return how many combinations there are at most (interactions may share some)."""
     strata = math.prod(len(names) for factor, names in levels.items() if factor in within)
     sizes = {factor: len(names) for factor, names in levels.items() if factor not in within}
     if design == "grid":

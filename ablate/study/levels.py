@@ -51,7 +51,11 @@ TAKEN = (  # columns that every table of results has: no names for factors
 
 
 def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
-    """factor → level's label → fields. Raises `AblateError` with the place of what is wrong."""
+    """Return factor → level's label → fields.
+
+    Raises:
+        AblateError: with the line of what is not valid.
+    """
     factors: Factors = {}
     for name, value in raw.items():
         place = ("factors", name)
@@ -77,12 +81,16 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
 
 
 def sets(fields: Fields) -> set[str]:
-    """The configuration fields and budgets that a level decides."""
+    """Return the configuration fields and budgets that a level decides."""
     return set(LADDER_SETS) if "params" in fields else set(fields)
 
 
 def check_field(source: Source, name: str, *place: object) -> None:
-    """Refuse a key that no study sets: unknown, or one that follows from others."""
+    """Check that a study may set a key.
+
+    Raises:
+        AblateError: the key is unknown, or follows from others.
+    """
     if name in FOLLOWS:
         raise AblateError(f"{source.where(*place)}: {name} {FOLLOWS[name]}")
     if name not in settable():
@@ -90,7 +98,7 @@ def check_field(source: Source, name: str, *place: object) -> None:
 
 
 def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
-    """A table of configuration fields, each value checked."""
+    """Return the checked values of a table of configuration fields."""
     fields = {}
     for name, value in raw.items():
         check_field(source, name, *place, name)
@@ -109,7 +117,7 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
             field = field_value(name, value)
             text = field if name in CATALOGUE and CATALOGUE[name].levels else label(value)
             if text in levels or field in meant:
-                raise AblateError(f"{name} level {text!r:.80} stands twice")
+                raise AblateError(f"{name} level {text!r:.80} is listed twice")
             levels[text] = {name: field}
             meant.add(field)
     return levels
@@ -163,7 +171,7 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
         with located(source, "factors", "size", raw):
             params = _positive("params", raw)
             if label(raw) in levels or params in meant:
-                raise AblateError(f"size {label(raw)!r} stands twice")
+                raise AblateError(f"size {label(raw)!r} is listed twice")
             levels[label(raw)] = {"params": params, "aspect": aspect, "d_head": int(d_head)}
             meant.add(params)
     return levels

@@ -37,9 +37,7 @@ class Tune:
 
 @dataclass(frozen=True)
 class TwoStage:
-    """seeds = { pilot, resolution, max }: as many seeds as the pilot's noise asks for (Stein
-    1945).
-    """
+    """seeds = { pilot, resolution, max }: as many seeds as the pilot requires (Stein 1945)."""
 
     resolution: (
         float  # half the width that the 95% interval of an effect is to have, in the metric's unit
@@ -59,12 +57,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Study:
-    """One question, as its file states it. Factors keep the file's order; a factor's first level is
-    its baseline.
+    """One question, as its file states it.
 
-    Under the design "add-one-in" a file gives [with, without] and the parts are added to a model
-    without any: there the two levels stand here in the other order, so that the first is the
-    baseline in every design.
+    Factors keep the file's order; a factor's first level is its baseline. Under the design
+    "add-one-in" a file gives [with, without]; here the two levels are reversed, so that the
+    first is the baseline in every design.
     """
 
     name: str

@@ -65,8 +65,10 @@ class StudyFile(BaseModel):
 
 
 def parse(text: str, path: Path) -> Study:
-    """The study that `text` states. Raises `AblateError` with the line in `path` for all that has
-    no meaning.
+    """Return the study in the text of a file.
+
+    Raises:
+        AblateError: with the line in `path`, for the first thing that is not valid.
     """
     source = Source(path, text)
     file = _read(source)
@@ -148,7 +150,7 @@ def _apart(source: Source, base: Fields, factors: Factors) -> None:
         for field in sorted(fields & base.keys()):
             by = "" if field == name else f", by {name}"
             raise AblateError(
-                f"{source.where('base', field)}: {field} stands both in [base] and in [factors]{by}"
+                f"{source.where('base', field)}: {field} is set both in [base] and in [factors]{by}"
                 f" ({source.where('factors', name)}); keep one of them"
             )
     for one, other in pairs_of(by_factor, 2):
@@ -191,10 +193,10 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
             if name not in factors:
                 raise unknown(f"factor in {key}", name, factors, source.where(key))
         if len(set(names)) < len(names):
-            raise AblateError(f"{source.where(key)}: {key} = {names}: a factor stands twice")
+            raise AblateError(f"{source.where(key)}: {key} = {names}: a factor is listed twice")
     if not set(factors) - set(file.within):
         raise AblateError(
-            f"{source.where('within')}: every factor stands in within: nothing is left to compare"
+            f"{source.where('within')}: every factor is in within, so nothing is left to compare"
         )
     for group in file.interactions:
         if file.design == "grid":

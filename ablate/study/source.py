@@ -17,22 +17,18 @@ _PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
 
 @dataclass(frozen=True)
 class Source:
-    """Where a study was read from. `tomllib` keeps no positions, so keys are found again by a light
-    scan.
-    """
+    """The path and text of a study file, with a search for the lines of its keys."""
 
     path: Path
     text: str
 
     def where(self, *path: object) -> str:
-        """ "topology.toml, line 7" for a key path such as ("factors", "topology", "seriel")."""
+        """Return "topology.toml, line 7" for a key path ("factors", "topology", "seriel")."""
         line = self.line(*path)
         return f"{self.path}, line {line}" if line else str(self.path)
 
     def line(self, *path: object) -> int:
-        """The line of the longest part of `path` that is found, counted from 1; 0 when nothing of
-        it is.
-        """
+        """Return the line of the longest known part of `path`, counted from 1; 0 if unknown."""
         parts = tuple(str(part) for part in path)
         known = next(
             (parts[:n] for n in range(len(parts), 0, -1) if parts[:n] in self._lines), None
@@ -90,8 +86,9 @@ class Source:
 
 @contextmanager
 def located(source: Source, *path: object) -> Iterator[None]:
-    """Put the place of `path` in front of an `AblateError` raised inside, unless it names a place
-    already or has none.
+    """Prefix an `AblateError` raised inside with the line of `path`.
+
+    An error that already names a line, or that no line caused (`NoPlace`), passes unchanged.
     """
     try:
         yield

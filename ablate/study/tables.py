@@ -103,7 +103,11 @@ class ReportTable(_Table):
 
 
 def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place: object) -> Model:
-    """`model` filled from a table, pydantic's first complaint turned into one line."""
+    """Return `model` filled from a table.
+
+    Raises:
+        AblateError: pydantic's first complaint, as one line.
+    """
     try:
         with located(source, *place):
             return model.model_validate(raw)
@@ -139,7 +143,7 @@ def _table(
 def seeds(
     source: Source, raw: int | list[int] | dict[str, Any]
 ) -> tuple[tuple[int, ...], TwoStage | None]:
-    """The seeds of every cell, and what is done after them."""
+    """Return the seeds of every cell, and the two-stage rule where the file has one."""
     place = source.where("seeds")
     if isinstance(raw, dict):
         table = _table(source, SeedsTable, raw, "seeds", "seeds")
@@ -164,6 +168,7 @@ def seeds(
 def match(
     source: Source, raw: Mapping[str, Any], factors: Factors, within: Sequence[str]
 ) -> Match | None:
+    """Return [match], or None without one."""
     if not raw:
         return None
     table = _table(source, MatchTable, raw, "match", "[match]")
@@ -194,6 +199,7 @@ def match(
 def tune(
     source: Source, raw: Mapping[str, Any] | None, base: Fields, factors: Factors
 ) -> Tune | None:
+    """Return [tune], or None without one."""
     if raw is None:
         return None
     table = _table(source, TuneTable, raw, "tune", "[tune]")
@@ -225,6 +231,7 @@ def tune(
 
 
 def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit | None:
+    """Return [fit], or None without one."""
     if raw is None:
         return None
     table = _table(source, FitTable, raw, "fit", "[fit]")
@@ -234,6 +241,7 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
 
 
 def delta(source: Source, raw: Mapping[str, Any] | None) -> float | None:
+    """Return the margin of equivalence of [report], or None without one."""
     if raw is None:
         return None
     return _positive(

@@ -44,9 +44,14 @@ def settable() -> list[str]:
 
 
 def number(name: str, raw: object) -> int | float:
-    """A number, also written with a unit or an exponent: 20000000, 2e7, "20M", "0.2M", "3e14".
+    """Return a number, which may have a unit or an exponent: 20000000, 2e7, "20M", "3e14".
 
-    Raises `AblateError`, which calls it `name`, for anything else.
+    Args:
+        name: of the key, for the error.
+        raw: from the file.
+
+    Raises:
+        AblateError: it is not a finite number of at most 1e30.
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     given = (
@@ -56,25 +61,27 @@ def number(name: str, raw: object) -> int | float:
     )
     if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
         raise AblateError(
-            f'{name} = {written(raw):.80}: a number is wanted, such as 20000000, 2e7 or "20M"'
+            f'{name} = {written(raw):.80}: expected a number such as 20000000, 2e7 or "20M"'
         )
     if not -LARGEST <= given <= LARGEST:
         raise AblateError(
-            f"{name} = {written(raw):.80}: a finite number is wanted, of less than {LARGEST:.0e} in"
+            f"{name} = {written(raw):.80}: expected a finite number of less than {LARGEST:.0e} in"
             " size".replace("e+", "e")
         )
     return int(given) if given == int(given) else float(given)
 
 
 def field_value(name: str, raw: object) -> Any:
-    """The value of configuration field or budget `name` for what a file holds. Raises `AblateError`
-    without a place.
+    """Return the value of a configuration field or budget for what a file holds.
+
+    Raises:
+        AblateError: without a line; see `located`.
     """
     if name in BUDGETS:
         value = number(name, raw)
         if not 0 < value <= LARGEST_BUDGET[name]:
             raise AblateError(
-                f"{name} = {written(raw):.80}: a budget lies above 0 and is at most"
+                f"{name} = {written(raw):.80}: a budget must be above 0 and at most"
                 f" {LARGEST_BUDGET[name]:g}"
             )
         return value
@@ -104,9 +111,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def label(raw: object) -> str:
-    """A level's label: the name of a choice, a number or a text as a file writes it (1e6, not
-    1000000.0), a list in brackets.
-    """
+    """Return the label of a level as a file writes it (1e6, not 1000000.0), lists in brackets."""
     if isinstance(raw, list | tuple):
         return "[" + ", ".join(label(part) for part in raw) + "]"
     if (

@@ -41,7 +41,7 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 
 def write(raw: Mapping[str, Any]) -> str:
-    """The text of a study file with the content of `raw`, as `tomllib` would read it."""
+    """Return the text of a study file with the content of `raw`, with comments."""
     lines: list[str] = []
     plain = {key: value for key, value in raw.items() if key == "seeds" or not _is_table(value)}
     for key in [
@@ -70,9 +70,7 @@ def write(raw: Mapping[str, Any]) -> str:
 
 
 def value(text: str) -> Any:
-    """The TOML value that a word on the command line means: 12, 1e-3, [0.8, 0.1, 0.1] as they are,
-    else text.
-    """
+    """Return the TOML value of a word of the command line, such as 12 or [0.8, 0.2]; else text."""
     import tomllib
 
     try:

@@ -16,16 +16,23 @@ from ablate.errors import NoPlace
 
 
 def folder() -> Path:
-    """`$ABLATE_CACHE`, else `~/.cache/ablate`."""
+    """Return `$ABLATE_CACHE`, else `~/.cache/ablate`."""
     return Path(os.environ.get("ABLATE_CACHE") or Path.home() / ".cache" / "ablate").absolute()
 
 
 def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
-    """The folder `kind/key` of the cache; where it is missing, `build` fills it.
+    """Return the folder `kind/key` of the cache, and fill it if it does not exist.
 
-    Of several processes that ask at once, one builds while the others wait for it. The folder gets
-    its name by a rename when it is whole; what a killed process left behind is swept away. Raises
-    `NoPlace` where the cache cannot be written.
+    Of several processes that ask at once one builds and the others wait. The folder gets its name
+    by a rename when it is complete; what a killed process left is removed.
+
+    Args:
+        kind: the folder above.
+        key: a content hash.
+        build: fills the folder that it is given.
+
+    Raises:
+        NoPlace: the cache cannot be written.
     """
     done = folder() / kind / key
     if done.exists():
@@ -42,7 +49,7 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def usable() -> Iterator[None]:
-    """Turns the system's refusal to read or write the cache into `NoPlace`."""
+    """Turn the system's refusal to read or write the cache into `NoPlace`."""
     try:
         yield
     except OSError as error:

@@ -32,7 +32,7 @@ _SETTLED = 2.0  # seconds after which a file's time of change tells of its next 
 
 @dataclass(frozen=True)
 class Facts:
-    """What reading a corpus once tells of it; bytes count a separator behind each document."""
+    """What is known of a corpus once it was read; bytes count a separator after each document."""
 
     hash: str  # SHA-256 of the documents, a form feed behind each; of both token files
     n_documents: int
@@ -53,15 +53,21 @@ class Corpus(Facts):
 
     @property
     def holds_tokens(self) -> bool:
+        """Whether the corpus consists of token files, not text."""
         return self.n_token_ids > 0
 
 
 def find(spec: str, root: Path) -> Corpus:
-    """The corpus that `spec` names: austen, sotu, debian-docs, or a file, folder or glob, relative
-    to `root`.
+    """Return the corpus that a study names.
 
-    Reads all of it the first time, and only the sizes and times of its files after that. Raises
-    `AblateError` where nothing is there, where there is no text, and where it cannot be read.
+    Reads all of it the first time, then only the sizes and times of its files.
+
+    Args:
+        spec: austen, sotu, debian-docs, or a file, folder or glob.
+        root: the folder that relative paths count from.
+
+    Raises:
+        AblateError: nothing is there, there is no text, or it cannot be read.
     """
     with sources.readable(f"corpus {spec!r}"):
         location = _locate(spec, root)
@@ -79,9 +85,7 @@ def find(spec: str, root: Path) -> Corpus:
 
 
 def read(location: str) -> Facts:
-    """The facts of the corpus at a location; remembered in the cache until one of its files
-    changes.
-    """
+    """Return the facts of a corpus, from the cache unless one of its files changed."""
     source = sources.at(location)
     stats = [
         (str(path), path.stat().st_size, path.stat().st_mtime_ns)

@@ -30,11 +30,11 @@ class Document:
         return self.end - self.start
 
     def pieces(self, size: int = 1 << 16) -> Iterator[bytes]:
-        """The document in pieces of about `size` bytes, each but the first beginning with white
-        space after a word.
+        """Yield the document in pieces of about `size` bytes.
 
-        No pre-tokenizer in use joins a word to white space behind it, so that the pieces' tokens
-        are the whole's. Text without white space is cut between characters.
+        Each piece but the first begins with white space after a word. No pre-tokenizer in use
+        joins a word to the white space after it, so the pieces' tokens are the whole's. Text
+        without white space is cut between characters.
         """
         start = self.start
         while self.end - start > size:
@@ -44,9 +44,7 @@ class Document:
         yield self.buffer[start : self.end]
 
     def split(self) -> tuple[Document, Document]:
-        """The document without its last tenth, and that tenth; between lines where there are lines,
-        else characters.
-        """
+        """Return the document without its last tenth, and that tenth, cut between lines."""
         ninety = self.end - len(self) // EVERY
         line = self.buffer.rfind(b"\n", self.start, ninety) + 1
         cut = line if line > self.end - len(self) // EVERY * 2 else self._between_characters(ninety)
@@ -72,7 +70,7 @@ class Document:
 
 
 def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
-    """The documents of a buffer, in order."""
+    """Yield the documents of a buffer, in order."""
     start = 0
     while start < len(buffer):
         end = buffer.find(SEPARATOR, start)
@@ -84,10 +82,15 @@ def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
 
 
 def parts(document: Document, number: int, n_documents: int) -> list[tuple[Document, bool]]:
-    """The parts of document `number` of `n_documents`, each with whether it is held out.
+    """Return the parts of a document, each with whether it is held out.
 
-    Of 50 documents or more, every tenth is held out whole; of fewer, the last tenth of each. Never
-    shuffled lines: a model would be asked to fill in between lines it has learnt.
+    Of 50 documents or more every tenth is held out; otherwise the last tenth of each. Lines are
+    never shuffled: a model would have to fill in between lines that it has seen.
+
+    Args:
+        document: to split.
+        number: its place in the corpus.
+        n_documents: of the corpus.
     """
     if n_documents >= WHOLE_FROM:
         return [(document, number % EVERY == EVERY - 1)]

@@ -20,7 +20,7 @@ class Labels:
     firsts: tuple[int, ...]
 
     def of(self, documents: np.ndarray) -> np.ndarray:
-        """The class of each document, by its number in the corpus."""
+        """Return the class of each document, by its number in the corpus."""
         return np.searchsorted(self.firsts, documents, side="right") - 1
 
 
@@ -46,8 +46,10 @@ LABELS = {
 
 
 def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
-    """The classes behind a downstream metric. `AblateError` where there is no such metric, or not
-    on this corpus.
+    """Return the classes of a downstream metric.
+
+    Raises:
+        AblateError: there is no such metric, or not on this corpus.
     """
     if metric not in LABELS:
         raise unknown("downstream metric", metric, LABELS)

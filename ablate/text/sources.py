@@ -34,6 +34,7 @@ class TextFiles:
     files: tuple[Path, ...]
 
     def documents(self) -> Iterator[Document]:
+        """Yield the documents of all files."""
         for path in self.files:
             with _mapped(path) as buffer:
                 if buffer[:4096].count(b"\0"):
@@ -46,8 +47,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A local Hugging Face data set: a folder written by `save_to_disk`, or one of Parquet, JSON,
-    CSV or text files.
+    """A local Hugging Face data set: a folder of `save_to_disk`, Parquet, JSON, CSV or text.
 
     A row's column `text`, or its only column of text, is a document. Of several splits, `train` is
     read.
@@ -57,9 +57,11 @@ class DataSet:
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """All files below the folder."""
         return tuple(sorted(path for path in self.folder.rglob("*") if path.is_file()))
 
     def documents(self) -> Iterator[Document]:
+        """Yield the documents, one a row."""
         try:
             import datasets
         except ImportError:
@@ -109,18 +111,17 @@ class DataSet:
 
 @dataclass(frozen=True)
 class TokenFiles:
-    """A folder with `train.bin` and `val.bin`: tokens as 16-bit unsigned integers, as nanoGPT's
-    `prepare.py` writes them.
-    """
+    """A folder with `train.bin` and `val.bin`: 16-bit tokens, as nanoGPT writes them."""
 
     folder: Path
 
     @property
     def files(self) -> tuple[Path, Path]:
+        """The training file and the held-out file."""
         return self.folder / "train.bin", self.folder / "val.bin"
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """(training, held-out) tokens, mapped from disk."""
+        """Return training and held-out tokens, mapped from disk."""
         train, held_out = (_tokens(path) for path in self.files)
         return train, held_out
 
@@ -129,13 +130,15 @@ Source = TextFiles | DataSet | TokenFiles
 
 
 def is_glob(spec: str) -> bool:
-    """Whether a corpus is named by a pattern."""
+    """Return whether a corpus is named by a pattern."""
     return bool(set(spec) & set("*?["))
 
 
 def absolute(spec: str, root: Path) -> Path:
-    """The absolute path, or pattern, that a study names relative to `root`. `AblateError` for what
-    is no path.
+    """Return the absolute path or pattern that a study names relative to `root`.
+
+    Raises:
+        AblateError: it is not a path.
     """
     try:
         if "\0" in spec:
@@ -155,7 +158,7 @@ def absolute(spec: str, root: Path) -> Path:
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turns the system's refusal to find or read what a study names into an `AblateError`."""
+    """Turn the system's refusal to find or read what a study names into an `AblateError`."""
     try:
         yield
     except OSError as error:
@@ -165,9 +168,7 @@ def readable(what: str) -> Iterator[None]:
 
 
 def at(location: str) -> Source:
-    """The source at a location: `package:NAME`, `hf:FOLDER`, or the path of a file or folder, or a
-    glob.
-    """
+    """Return the source at a location: package:NAME, hf:FOLDER, a file, a folder or a glob."""
     kind, _, rest = location.partition(":")
     if kind == "package":
         return TextFiles((SHIPPED / f"{rest}.txt.xz",))

@@ -43,18 +43,29 @@ class TokenizerInfo:
 
 
 class Tokenizer(Protocol):
-    """Text to tokens, and what each token stands for."""
+    """Turns text into tokens, and knows the bytes of each token."""
 
     separator: Sequence[int]  # stands behind each document
     spelling: list[bytes]  # the bytes of each token; b"" for one that stands for no text
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
-        """The tokens of each piece. Raises `AblateError` where the tokenizer has none for it."""
+        """Return the tokens of each piece.
+
+        Raises:
+            AblateError: the tokenizer has no token for it.
+        """
 
 
 def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
-    """What `spec` names, on `corpus`; a path is relative to `root`. Trains nothing. Raises
-    `AblateError`.
+    """Return what a tokenizer is, without training it.
+
+    Args:
+        spec: byte, bpe:SIZE, tokens, or the path of a `tokenizer.json`.
+        corpus: what it is used on.
+        root: the folder that relative paths count from.
+
+    Raises:
+        AblateError: there is no such tokenizer, or not for this corpus.
     """
     if spec == "tokens" or (spec == "byte" and corpus.holds_tokens):
         if spec == "byte" or not corpus.holds_tokens:
@@ -96,8 +107,13 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
 
 
 def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> Tokenizer:
-    """The tokenizer at a location; BPE is trained on the pieces `training`, of `n_bytes` in all,
-    unless the cache has it.
+    """Return the tokenizer at a location; BPE is trained unless the cache has it.
+
+    Args:
+        location: of `TokenizerInfo`.
+        hash: of `TokenizerInfo`.
+        training: pieces to train BPE on.
+        n_bytes: of these pieces together.
     """
     if location == "byte":
         return Bytes()
@@ -117,15 +133,14 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
 
 
 class Bytes:
-    """Every byte a token, whatever it means: any file can be read. U+000C stands behind each
-    document.
-    """
+    """Every byte is a token, so any file can be read; U+000C follows each document."""
 
     def __init__(self) -> None:
         self.separator: Sequence[int] = SEPARATOR
         self.spelling = [bytes([value]) for value in range(256)]
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
+        """Return the pieces, whose bytes are the tokens."""
         return pieces
 
 
@@ -148,8 +163,13 @@ class Library:
         )
 
     def encode(self, pieces: list[bytes]) -> list[list[int]]:
+        """Return the tokens of each piece.
+
+        Raises:
+            AblateError: the library cannot encode it.
+        """
         texts = [piece.decode() for piece in pieces]
-        with _told(f"tokenizer {self._path} cannot encode the corpus"):
+        with _readable(f"tokenizer {self._path} cannot encode the corpus"):
             return [
                 encoding.ids
                 for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -165,7 +185,7 @@ def _size(spec: str) -> int:
     digits = spec.removeprefix("bpe:")
     if not digits.isascii() or not digits.isdigit() or not least <= int(digits[:9]) <= most:
         raise AblateError(
-            f"tokenizer = {spec!r}: behind 'bpe:' stands a whole number from {least} to {most}, as"
+            f"tokenizer = {spec!r}: 'bpe:' is followed by a whole number from {least} to {most}, as"
             " in 'bpe:8192'"
         )
     return int(digits)
@@ -185,7 +205,7 @@ def _content(path: Path) -> bytes:
 def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
-    with _told(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
+    with _readable(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
         made = tokenizers.Tokenizer.from_buffer(content)
     largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _LARGEST_VOCABULARY:
@@ -197,7 +217,7 @@ def _library(path: Path, content: bytes) -> Any:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _readable(what: str) -> Iterator[None]:
     """Whatever the library says is an `AblateError` that begins with `what`: it raises bare
     Exceptions, and panics.
     """

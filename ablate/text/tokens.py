@@ -54,9 +54,7 @@ class Tokens:
 
     @cached_property
     def byte_lengths(self) -> np.ndarray | None:
-        """Bytes each token stands for, [V] int32: what turns a loss in nats a token into bits a
-        byte.
-        """
+        """Bytes of each token, [V] int32, which turn nats per token into bits per byte."""
         return (
             None
             if self.spelling is None
@@ -65,7 +63,7 @@ class Tokens:
 
     @property
     def held_out_bytes(self) -> int:
-        """Bytes of all held-out text, with its separators; 0 where nobody knows."""
+        """Bytes of all held-out text with its separators; 0 if unknown."""
         return (
             0
             if self.byte_lengths is None
@@ -74,11 +72,10 @@ class Tokens:
 
     @property
     def word_edges(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(a word starts at this token, a word starts behind it), [V] bool each.
+        """Whether a word starts at each token, and after it, [V] bool each; None if unknown.
 
         A word is a run of letters, digits and bytes from 128 on, with the one space before it;
-        anything else stands alone, as in BERT's basic tokenizer. None where nobody knows the
-        tokens' bytes.
+        anything else is alone, as in BERT's basic tokenizer.
         """
         if self.spelling is None:
             return None
@@ -88,11 +85,14 @@ class Tokens:
 
 
 def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
-    """The tokens of a run, made where the cache lacks them; `sources` maps the content hashes of
-    the corpus and of a tokenizer from a file to their locations.
+    """Return the tokens of a run, made if the cache lacks them.
 
-    Raises `AblateError` where a text has changed since the plan, or is too short for one window of
-    n_ctx + 1 tokens.
+    Args:
+        config: of the run.
+        sources: content hash of the corpus and of a tokenizer from a file → location.
+
+    Raises:
+        AblateError: a text changed since the plan, or is too short for a window of n_ctx + 1.
     """
     corpus, tokenizer = (config.corpus_hash, config.tokenizer_hash)
     tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
@@ -101,27 +101,29 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
 
 
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
-    """Training tokens of a corpus: what an epoch is made of. Trains the tokenizer and makes the
-    tokens where it has to.
-    """
+    """Return the training tokens of a corpus, which make an epoch; may train the tokenizer."""
     if tokenizer.location == "byte":
         return corpus.n_train_bytes
     return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
 
 
 def spelt(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
-    """Bytes that a tokenizer's tokens spell for each byte of held-out text, 1 where nothing is
-    lost; makes the tokens.
-    """
+    """Return how many bytes the tokens give back for each byte of held-out text; 1 is all."""
     tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
     return tokens.held_out_bytes / corpus.n_held_out_bytes
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
-    """`AblateError` unless training and held-out text hold a window of n_ctx + 1 tokens, the latter
-    one of `longest` + 1.
+    """Check that a corpus is long enough. Counts tokens only where bytes leave it open.
 
-    Counts tokens only where bytes leave it open: no text has 64 bytes a token.
+    Args:
+        corpus: to train on.
+        tokenizer: of the run.
+        n_ctx: training and held-out text need n_ctx + 1 tokens.
+        longest: held-out text needs longest + 1 tokens.
+
+    Raises:
+        AblateError: a part is too short.
     """
     lengths = (corpus.n_train_bytes, corpus.n_held_out_bytes)
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":

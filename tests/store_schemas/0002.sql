@@ -45,10 +45,10 @@ CREATE TABLE attempt (
 	CONSTRAINT uq_attempt_journal UNIQUE (journal), 
 	CONSTRAINT uq_attempt_run_id UNIQUE (run_id, n)
 );
-INSERT INTO "attempt" VALUES(1,1,1,'complete','vm:20669:5533f2b1',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'5196bc969278-1-63ece441.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(2,2,1,'complete','vm:20669:5533f2b1',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'8291e12f875d-1-153e9bce.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(3,3,1,'complete','vm:20669:5533f2b1',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'b35d19d8c1d6-1-d70f778a.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
-INSERT INTO "attempt" VALUES(4,4,1,'complete','vm:20669:5533f2b1',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'28e3eec90225-1-55095da1.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(1,1,1,'complete','vm:22917:1c4ef606',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'5196bc969278-1-f3b52e44.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(2,2,1,'complete','vm:22917:1c4ef606',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'8291e12f875d-1-ae47e741.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(3,3,1,'complete','vm:22917:1c4ef606',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'b35d19d8c1d6-1-90a8a2d1.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
+INSERT INTO "attempt" VALUES(4,4,1,'complete','vm:22917:1c4ef606',0,NULL,'cpu',NULL,1,NULL,NULL,'{"torch": "2.13"}',NULL,0,'2023-11-14T22:13:20.000Z','2023-11-14T22:13:21.000Z',1.5,1048576,0,'28e3eec90225-1-095b13b0.jsonl',419,'{"points":5,"tokens":65536,"lengths":[1.0],"probe":{"ratio":[0.15],"mix":[1.0,0.0,0.0],"kind":"token"},"downstream":[]}',NULL);
 CREATE TABLE cell (
 	id INTEGER NOT NULL, 
 	study_id INTEGER NOT NULL, 
@@ -213,6 +213,15 @@ INSERT INTO "run" VALUES(1,'transformer','5196bc9692786f46aaa2b6ef19f40a76a61585
 INSERT INTO "run" VALUES(2,'transformer','8291e12f875d20799f3371aa4cbb14bd77a49546bae556b040f232f1333d836b','{"topology": "parallel", "norm": "pre", "norm_kind": "layernorm", "n_layer": 1, "d_model": 16, "d_mlp": 64, "activation": "gelu", "outer_activation": "none", "bias": "all", "init": "fan-in", "dropout": 0.0, "attention": "causal", "n_head": 2, "n_kv_head": 2, "d_head": 8, "head_combine": "concat", "qkv": "linear", "qk_norm": "none", "attention_scale": "sqrt", "score": "dot", "position": "rotary", "n_ctx": 16, "tie_embeddings": "untied", "embed_norm": "none", "mlm_head_transform": "none", "n_vocab": 256, "objective": "causal", "mask_ratio": 0.15, "mask_mix": [0.8, 0.1, 0.1], "mask_kind": "token", "z_loss": 0.0, "corpus": "austen", "tokenizer": "byte", "corpus_hash": "", "tokenizer_hash": "", "steps": 1000, "batch_tokens": 64, "lr": 0.001, "weight_decay": 0.1, "grad_clip": 1.0, "warmup": 0.05, "schedule": "cosine", "precision": "float32"}',0,NULL,'complete',NULL,1000,64000,11504,3312,2949120000.0);
 INSERT INTO "run" VALUES(3,'transformer','b35d19d8c1d6904a27818d39995b58f168f7d1c87361666cf5f1c8ad99ea371f','{"topology": "serial", "norm": "pre", "norm_kind": "layernorm", "n_layer": 1, "d_model": 16, "d_mlp": 64, "activation": "gelu", "outer_activation": "none", "bias": "all", "init": "fan-in", "dropout": 0.0, "attention": "causal", "n_head": 2, "n_kv_head": 2, "d_head": 8, "head_combine": "concat", "qkv": "linear", "qk_norm": "none", "attention_scale": "sqrt", "score": "dot", "position": "rotary", "n_ctx": 16, "tie_embeddings": "untied", "embed_norm": "none", "mlm_head_transform": "none", "n_vocab": 256, "objective": "causal", "mask_ratio": 0.15, "mask_mix": [0.8, 0.1, 0.1], "mask_kind": "token", "z_loss": 0.0, "corpus": "austen", "tokenizer": "byte", "corpus_hash": "", "tokenizer_hash": "", "steps": 1000, "batch_tokens": 64, "lr": 0.001, "weight_decay": 0.1, "grad_clip": 1.0, "warmup": 0.05, "schedule": "cosine", "precision": "float32"}',1,NULL,'complete',NULL,1000,64000,11504,3312,2949120000.0);
 INSERT INTO "run" VALUES(4,'transformer','28e3eec90225d1fbd621914b66f656b03c753dbe63024ba652710171cbd25bcd','{"topology": "parallel", "norm": "pre", "norm_kind": "layernorm", "n_layer": 1, "d_model": 16, "d_mlp": 64, "activation": "gelu", "outer_activation": "none", "bias": "all", "init": "fan-in", "dropout": 0.0, "attention": "causal", "n_head": 2, "n_kv_head": 2, "d_head": 8, "head_combine": "concat", "qkv": "linear", "qk_norm": "none", "attention_scale": "sqrt", "score": "dot", "position": "rotary", "n_ctx": 16, "tie_embeddings": "untied", "embed_norm": "none", "mlm_head_transform": "none", "n_vocab": 256, "objective": "causal", "mask_ratio": 0.15, "mask_mix": [0.8, 0.1, 0.1], "mask_kind": "token", "z_loss": 0.0, "corpus": "austen", "tokenizer": "byte", "corpus_hash": "", "tokenizer_hash": "", "steps": 1000, "batch_tokens": 64, "lr": 0.001, "weight_decay": 0.1, "grad_clip": 1.0, "warmup": 0.05, "schedule": "cosine", "precision": "float32"}',1,NULL,'complete',NULL,1000,64000,11504,3312,2949120000.0);
+CREATE TABLE run_field (
+	run_id INTEGER NOT NULL, "topology", "norm", "norm_kind", "n_layer", "d_model", "d_mlp", "activation", "outer_activation", "bias", "init", "dropout", "attention", "n_head", "n_kv_head", "d_head", "head_combine", "qkv", "qk_norm", "attention_scale", "score", "position", "n_ctx", "tie_embeddings", "embed_norm", "mlm_head_transform", "n_vocab", "objective", "mask_ratio", "mask_mix", "mask_kind", "z_loss", "corpus", "tokenizer", "corpus_hash", "tokenizer_hash", "steps", "batch_tokens", "lr", "weight_decay", "grad_clip", "warmup", "schedule", "precision", 
+	CONSTRAINT pk_run_field PRIMARY KEY (run_id), 
+	CONSTRAINT fk_run_field_run_id FOREIGN KEY(run_id) REFERENCES run (id) ON DELETE CASCADE
+);
+INSERT INTO "run_field" VALUES(1,'serial','pre','layernorm',1,16,64,'gelu','none','all','fan-in',0.0,'causal',2,2,8,'concat','linear','none','sqrt','dot','rotary',16,'untied','none','none',256,'causal',0.15,'[0.8, 0.1, 0.1]','token',0.0,'austen','byte','','',1000,64,0.001,0.1,1.0,0.05,'cosine','float32');
+INSERT INTO "run_field" VALUES(2,'parallel','pre','layernorm',1,16,64,'gelu','none','all','fan-in',0.0,'causal',2,2,8,'concat','linear','none','sqrt','dot','rotary',16,'untied','none','none',256,'causal',0.15,'[0.8, 0.1, 0.1]','token',0.0,'austen','byte','','',1000,64,0.001,0.1,1.0,0.05,'cosine','float32');
+INSERT INTO "run_field" VALUES(3,'serial','pre','layernorm',1,16,64,'gelu','none','all','fan-in',0.0,'causal',2,2,8,'concat','linear','none','sqrt','dot','rotary',16,'untied','none','none',256,'causal',0.15,'[0.8, 0.1, 0.1]','token',0.0,'austen','byte','','',1000,64,0.001,0.1,1.0,0.05,'cosine','float32');
+INSERT INTO "run_field" VALUES(4,'parallel','pre','layernorm',1,16,64,'gelu','none','all','fan-in',0.0,'causal',2,2,8,'concat','linear','none','sqrt','dot','rotary',16,'untied','none','none',256,'causal',0.15,'[0.8, 0.1, 0.1]','token',0.0,'austen','byte','','',1000,64,0.001,0.1,1.0,0.05,'cosine','float32');
 CREATE TABLE series (
 	id INTEGER NOT NULL, 
 	name TEXT NOT NULL, 
@@ -246,49 +255,49 @@ CREATE INDEX ix_member_run_id ON member (run_id);
 CREATE VIEW runs AS SELECT study.name AS study, cell.label AS cell, cell.stratum AS stratum, member.role AS role,
        run.id AS run, run.key AS key, run.status AS status, run.diverged_at AS diverged_at,
        run.seed AS seed,
-       json_extract(run.fields, '$.topology') AS "topology",
-       json_extract(run.fields, '$.norm') AS "norm",
-       json_extract(run.fields, '$.norm_kind') AS "norm_kind",
-       json_extract(run.fields, '$.n_layer') AS "n_layer",
-       json_extract(run.fields, '$.d_model') AS "d_model",
-       json_extract(run.fields, '$.d_mlp') AS "d_mlp",
-       json_extract(run.fields, '$.activation') AS "activation",
-       json_extract(run.fields, '$.outer_activation') AS "outer_activation",
-       json_extract(run.fields, '$.bias') AS "bias",
-       json_extract(run.fields, '$.init') AS "init",
-       json_extract(run.fields, '$.dropout') AS "dropout",
-       json_extract(run.fields, '$.attention') AS "attention",
-       json_extract(run.fields, '$.n_head') AS "n_head",
-       json_extract(run.fields, '$.n_kv_head') AS "n_kv_head",
-       json_extract(run.fields, '$.d_head') AS "d_head",
-       json_extract(run.fields, '$.head_combine') AS "head_combine",
-       json_extract(run.fields, '$.qkv') AS "qkv",
-       json_extract(run.fields, '$.qk_norm') AS "qk_norm",
-       json_extract(run.fields, '$.attention_scale') AS "attention_scale",
-       json_extract(run.fields, '$.score') AS "score",
-       json_extract(run.fields, '$.position') AS "position",
-       json_extract(run.fields, '$.n_ctx') AS "n_ctx",
-       json_extract(run.fields, '$.tie_embeddings') AS "tie_embeddings",
-       json_extract(run.fields, '$.embed_norm') AS "embed_norm",
-       json_extract(run.fields, '$.mlm_head_transform') AS "mlm_head_transform",
-       json_extract(run.fields, '$.n_vocab') AS "n_vocab",
-       json_extract(run.fields, '$.objective') AS "objective",
-       json_extract(run.fields, '$.mask_ratio') AS "mask_ratio",
-       iif(instr(json_extract(run.fields, '$.mask_mix'), '"'), json_extract(run.fields, '$.mask_mix'), replace(json_extract(run.fields, '$.mask_mix'), ',', ', ')) AS "mask_mix",
-       json_extract(run.fields, '$.mask_kind') AS "mask_kind",
-       json_extract(run.fields, '$.z_loss') AS "z_loss",
-       json_extract(run.fields, '$.corpus') AS "corpus",
-       json_extract(run.fields, '$.tokenizer') AS "tokenizer",
-       json_extract(run.fields, '$.corpus_hash') AS "corpus_hash",
-       json_extract(run.fields, '$.tokenizer_hash') AS "tokenizer_hash",
-       json_extract(run.fields, '$.steps') AS "steps",
-       json_extract(run.fields, '$.batch_tokens') AS "batch_tokens",
-       json_extract(run.fields, '$.lr') AS "lr",
-       json_extract(run.fields, '$.weight_decay') AS "weight_decay",
-       json_extract(run.fields, '$.grad_clip') AS "grad_clip",
-       json_extract(run.fields, '$.warmup') AS "warmup",
-       json_extract(run.fields, '$.schedule') AS "schedule",
-       json_extract(run.fields, '$.precision') AS "precision",
+       run_field."topology" AS "topology",
+       run_field."norm" AS "norm",
+       run_field."norm_kind" AS "norm_kind",
+       run_field."n_layer" AS "n_layer",
+       run_field."d_model" AS "d_model",
+       run_field."d_mlp" AS "d_mlp",
+       run_field."activation" AS "activation",
+       run_field."outer_activation" AS "outer_activation",
+       run_field."bias" AS "bias",
+       run_field."init" AS "init",
+       run_field."dropout" AS "dropout",
+       run_field."attention" AS "attention",
+       run_field."n_head" AS "n_head",
+       run_field."n_kv_head" AS "n_kv_head",
+       run_field."d_head" AS "d_head",
+       run_field."head_combine" AS "head_combine",
+       run_field."qkv" AS "qkv",
+       run_field."qk_norm" AS "qk_norm",
+       run_field."attention_scale" AS "attention_scale",
+       run_field."score" AS "score",
+       run_field."position" AS "position",
+       run_field."n_ctx" AS "n_ctx",
+       run_field."tie_embeddings" AS "tie_embeddings",
+       run_field."embed_norm" AS "embed_norm",
+       run_field."mlm_head_transform" AS "mlm_head_transform",
+       run_field."n_vocab" AS "n_vocab",
+       run_field."objective" AS "objective",
+       run_field."mask_ratio" AS "mask_ratio",
+       run_field."mask_mix" AS "mask_mix",
+       run_field."mask_kind" AS "mask_kind",
+       run_field."z_loss" AS "z_loss",
+       run_field."corpus" AS "corpus",
+       run_field."tokenizer" AS "tokenizer",
+       run_field."corpus_hash" AS "corpus_hash",
+       run_field."tokenizer_hash" AS "tokenizer_hash",
+       run_field."steps" AS "steps",
+       run_field."batch_tokens" AS "batch_tokens",
+       run_field."lr" AS "lr",
+       run_field."weight_decay" AS "weight_decay",
+       run_field."grad_clip" AS "grad_clip",
+       run_field."warmup" AS "warmup",
+       run_field."schedule" AS "schedule",
+       run_field."precision" AS "precision",
        run.tokens AS tokens, run.n_params AS n_params,
        run.n_params_body AS n_params_body, run.flops AS flops,
        (SELECT f.value FROM final AS f WHERE f.run_id = run.id AND f.name = CASE instr(study.metric, '@') WHEN 0 THEN study.metric ELSE substr(study.metric, 1, instr(study.metric, '@') - 1) END AND f.at = CASE instr(study.metric, '@') WHEN 0 THEN 0.0 ELSE CAST(substr(study.metric, instr(study.metric, '@') + 1) AS REAL) END) AS metric,
@@ -297,7 +306,7 @@ CREATE VIEW runs AS SELECT study.name AS study, cell.label AS cell, cell.stratum
               WHERE attempt.run_id = run.id) AS device_seconds,
        (SELECT count(*) FROM attempt WHERE attempt.run_id = run.id) AS attempts
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
-       JOIN run ON run.id = member.run_id
+       JOIN run ON run.id = member.run_id LEFT JOIN run_field ON run_field.run_id = run.id
 WHERE cell.active;
 CREATE VIEW curves AS SELECT study.name AS study, cell.label AS cell, member.role AS role, run.id AS run,
        run.seed AS seed,

@@ -57,6 +57,14 @@ def upgrade() -> None:
         last = rows[-1].id
     op.drop_table("run")
     op.rename_table("run_new", "run")
+    op.create_table(
+        "run_field",
+        sa.Column("run_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_id"], ["run.id"], name=op.f("fk_run_field_run_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run_field")),
+    )
     op.drop_column("artifact", "sha256")  # nothing wrote it
 
 

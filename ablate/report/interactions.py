@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 from ablate.report.answers import Answer, Family, numbers
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
+from ablate.report.labels import decimals, detectable, ends, p_digits, p_value, plural, signed
 from ablate.report.tables import measured
-from ablate.report.words import decimals, ends, p_digits, p_value, plural, sight, signed
 from ablate.store.questions import quoted
 from ablate.units import listed
 
 
-def families(material: Material) -> list[Family]:
-    """A sentence on each interaction that is told from none; the others are named together."""
-    words, found = material.words, []
-    for (factor, stratum), part in material.interactions.groupby(["factor", "stratum"], sort=False):
+def families(data: ReportData) -> list[Family]:
+    """Return a sentence on each significant interaction, and one on all others."""
+    labels, found = data.labels, []
+    for (factor, stratum), part in data.interactions.groupby(["factor", "stratum"], sort=False):
         rows, answers = part.to_dict("records"), []
         for row in (row for row in rows if row["resolved"]):
             digits = decimals((row["hi"] - row["lo"]) / 2)
@@ -26,16 +26,17 @@ def families(material: Material) -> list[Family]:
                 f" {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
             )
             text = (
-                f"is not the sum of its parts: together they change {words.phrase} by"
-                f" {signed(row['mean'], digits)}{words.after} beyond that (95% interval"
+                f"is not the sum of its parts: together they change {labels.phrase} by"
+                f" {signed(row['mean'], digits)}{labels.after} beyond that (95% interval"
                 f" {ends(row['lo'], row['hi'], digits)}; {evidence})."
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
         rest = [row for row in rows if not row["resolved"] and row["n"]]
-        see = sight(words, [row["resolvable"] for row in rest])
-        told = listed(row["level"] for row in rest)
+        see = detectable(labels, [row["resolvable"] for row in rest])
+        rest_names = listed(row["level"] for row in rest)
         summary = (
-            f"Not told from the sum of its parts: {told}{f'; {see}' if see else ''}."
+            f"Not significantly different from the sum of the parts: {rest_names}"
+            f"{f'; {see}' if see else ''}."
             if rest
             else ""
         )
@@ -52,11 +53,11 @@ def families(material: Material) -> list[Family]:
     return found
 
 
-def interactions(material: Material) -> Table:
-    """Every interaction: the joint effect minus the sum of the single ones."""
-    several = any(material.strata)
+def interactions(data: ReportData) -> Table:
+    """Return a table of every interaction: the joint effect less the sum of the single ones."""
+    several = any(data.strata)
     rows = []
-    for row in material.interactions.to_dict("records"):
+    for row in data.interactions.to_dict("records"):
         places = decimals((row["hi"] - row["lo"]) / 2)
         rows.append(
             (
@@ -75,7 +76,7 @@ def interactions(material: Material) -> Table:
         )
     return Table(
         "interactions",
-        f"By how much factors together change {material.words.axis} beyond the sum of what each"
+        f"By how much factors together change {data.labels.axis} beyond the sum of what each"
         " does by itself: the mean, over the seeds whole in all of these cells, of the joint"
         " difference from the baseline minus the single ones. Holm's correction is over the levels"
         " of the same factors.",
@@ -88,11 +89,11 @@ def interactions(material: Material) -> Table:
             "95% interval",
             "p",
             "Holm p",
-            "can see",
+            "detectable",
         ),
         tuple(rows),
         "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed,"
-        f" difference\nFROM pairs\nWHERE study = {quoted(material.study.name)} AND status ="
+        f" difference\nFROM pairs\nWHERE study = {quoted(data.study.name)} AND status ="
         " 'complete' AND baseline_status = 'complete';",
-        data=material.interactions,
+        data=data.interactions,
     )

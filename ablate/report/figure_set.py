@@ -18,18 +18,18 @@ import matplotlib.backends.backend_pdf  # noqa: F401  # here, or every process w
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 
 from ablate import figures
 from ablate.launch.devices import cpu_threads
-from ablate.report.document import Picture
+from ablate.report.document import Figure
 
 SPAN = 1e100  # largest number that an axis can span
 OPEN = 4  # strata whose figures are shown unasked
 MOST = 16  # processes that draw, each with 40 MB of its own
 
 
-class Gallery:
+class FigureSet:
     """Takes figures for a folder; `draw` draws them all, and keeps none in memory."""
 
     def __init__(self, folder: Path):
@@ -37,7 +37,7 @@ class Gallery:
         folder.mkdir(parents=True, exist_ok=True)
         self.drawings: dict[str, _Drawing] = {}
 
-    def hang(
+    def add(
         self,
         name: str,
         title: str,
@@ -46,14 +46,14 @@ class Gallery:
         *frames: Any,
         stratum: int | None = None,
         **options: Any,
-    ) -> Picture:
+    ) -> Figure:
         """`draw(*frames, **options)`, to be saved as svg, pdf and png. stratum: its number, where
         each has such a figure.
         """
         name = name if stratum is None else f"{name}-{stratum}"
         assert name not in self.drawings, name
         self.drawings[name] = _Drawing(self.folder / name, draw, frames, options)
-        return Picture(
+        return Figure(
             name, title, caption, self.folder / f"{name}.svg", folded=(stratum or 0) >= OPEN
         )
 
@@ -79,7 +79,7 @@ class _Drawing:
 
     def save(self) -> None:
         figure = self.draw(*map(_drawable, self.frames), **self.options).figure
-        assert isinstance(figure, Figure)
+        assert isinstance(figure, Canvas)
         figures.save(figure, self.stem)
         plt.close(figure)
 

@@ -22,8 +22,8 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
 
 
 @dataclass(frozen=True)
-class MetricWords:
-    """A study's metric in words."""
+class MetricLabels:
+    """The texts for a study's metric."""
 
     phrase: str  # "held-out loss"
     unit: str  # "nats per token"; "" where the phrase says it all
@@ -47,15 +47,13 @@ class MetricWords:
         return difference < 0 if self.goal == "min" else difference > 0
 
 
-def metric_words(text: str, goal: str) -> MetricWords:
-    """Words for a study's metric, "loss" or "probe_loss@0.4"; an unknown one is called by its own
-    name.
-    """
+def metric_labels(text: str, goal: str) -> MetricLabels:
+    """Return the labels of a metric such as "probe_loss@0.4"; an unknown one has its own name."""
     name, _, at = text.partition("@")
     row = metrics.METRICS.get(name)
     unit = row.unit if row and row.unit not in ("share", "bits per byte") else ""
     phrase = PHRASES[name].format(at=at) if name in PHRASES else text.replace("_", " ")
-    return MetricWords(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
+    return MetricLabels(phrase, unit, goal, 1.0 if row and row.unit == "share" else math.inf)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -87,7 +85,7 @@ def number(value: float, places: int = 4) -> str:
 
 
 def signed(value: float, places: int = 4) -> str:
-    """`number` with its sign, but for what rounds to zero."""
+    """Return `number` with its sign, unless it rounds to zero."""
     text = number(value, places)
     if text.strip(f"{MINUS}0.") == "":
         return text.lstrip(MINUS)
@@ -114,21 +112,27 @@ def _nonzero(value: float, places: int) -> int:
     return next((more for more in range(places, 12) if round(value, more)), places)
 
 
-def sight(words: MetricWords, resolvable: Iterable[float], where: str = "") -> str:
-    """What a study can see of contrasts that it does not resolve, by the one it sees least of; ""
-    where that is not known.
+def detectable(labels: MetricLabels, resolvable: Iterable[float]) -> str:
+    """Say which effects non-significant contrasts would have shown, by the noisiest of them.
+
+    Args:
+        labels: of the metric.
+        resolvable: the smallest effect of each contrast that is detected with 80% power.
+
+    Returns:
+        A clause without a full stop; "" where no smallest effect is known.
     """
     known = [value for value in resolvable if math.isfinite(value) and value > 0]
     if not known:
         return ""
     worst = number(max(known), decimals(max(known)))
-    where = where or (" for the noisiest of them" if len(known) > 1 else "")
-    if max(known) >= words.widest:
+    where = " for the noisiest of them" if len(known) > 1 else ""
+    if max(known) >= labels.widest:
         return (
-            f"this study cannot see any effect{where}: it would have to be {worst}, and shares"
-            f" differ by {words.widest:g} at most"
+            f"no possible effect is detectable{where}: it would have to be {worst}, and shares"
+            f" differ by at most {labels.widest:g}"
         )
-    return f"this study can see {worst}{words.after} or more{where}"
+    return f"only effects of {worst}{labels.after} or more are detected with 80% power{where}"
 
 
 def p_value(p: float) -> str:

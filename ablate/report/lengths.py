@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 
 from ablate import stats
-from ablate.report.material import Material
-from ablate.report.words import decimals, ends, signed
+from ablate.report.data import ReportData
+from ablate.report.labels import decimals, ends, signed
 from ablate.stats import Effect
 from ablate.units import listed
 
 
-def sentences(material: Material) -> list[str]:
-    """A sentence a stratum: the change from the context of training to the longest, run by run, the
-    least first.
-    """
-    finals = material.finals[material.finals["name"] == "loss_at_length"]
+def sentences(data: ReportData) -> list[str]:
+    """Return a sentence a stratum on the change of loss at the longest context."""
+    finals = data.finals[data.finals["name"] == "loss_at_length"]
     losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
     longest = finals["at"].max()
     if 1.0 not in losses or not longest > 1:
@@ -23,31 +21,29 @@ def sentences(material: Material) -> list[str]:
     changes = losses[longest] - losses[1.0]
     defined = set(finals.loc[finals["at"] == longest, "cell"])
     said = []
-    for stratum in material.strata:
-        arms = (
-            material.arms[material.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
-        )
+    for stratum in data.strata:
+        arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
         measured = [cell for cell in arms.index if cell in losses.index]
         effects = {
             arms[cell]: stats.paired(changes.loc[cell]) for cell in measured if cell in defined
         }
-        told = [
-            _told(arm, one)
+        parts = [
+            _text(arm, one)
             for arm, one in sorted(effects.items(), key=lambda item: item[1].mean)
             if one.n
         ]
         lacking = [arms[cell] for cell in measured if cell not in defined]
         beyond = f"; not defined for {listed(lacking)}" if lacking else ""
         at = f"At {stratum}, with" if stratum else "With"
-        if told:
+        if parts:
             said.append(
-                f"{at} {longest:g} times the context of training the loss on the same targets"
-                f" changes by {listed(told)}{beyond}."
+                f"{at} {longest:g} times the training context the loss on the same targets"
+                f" changes by {listed(parts)}{beyond}."
             )
     return said
 
 
-def _told(arm: str, change: Effect) -> str:
+def _text(arm: str, change: Effect) -> str:
     digits = decimals((change.hi - change.lo) / 2)
     interval = "" if math.isnan(change.lo) else f" ({ends(change.lo, change.hi, digits)})"
     over = f", over {change.n} of {change.n + change.lost} seeds" if change.lost else ""

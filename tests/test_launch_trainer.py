@@ -1,6 +1,4 @@
-"""What the worker's way to torch tells of failures: memory that ran out, and a device that no
-longer answers.
-"""
+"""How a worker classifies failures of torch: memory that ran out, a device that is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +10,9 @@ from launching import HERE, launch, rows, small_plan
 from training import run
 
 from ablate import text
-from ablate.launch import engine, launcher
+from ablate.launch import ingestor
+from ablate.launch.trainer import TorchTrainer
+from ablate.study_run import Outcome
 
 
 def test_a_worker_trains_with_the_threads_that_it_records() -> None:
@@ -21,7 +21,7 @@ def test_a_worker_trains_with_the_threads_that_it_records() -> None:
     try:
         for threads in (2, 1):
             assert (
-                engine.setup("cpu", threads, 1 << 30)["threads"]
+                TorchTrainer().setup("cpu", threads, 1 << 30)["threads"]
                 == threads
                 == torch.get_num_threads()
             )
@@ -41,47 +41,49 @@ def test_what_torch_says_of_memory_that_ran_out() -> None:
             "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
         ),
     ):
-        assert engine.status(error) == "oom"
+        assert TorchTrainer().status(error) == "oom"
     for other in (
         RuntimeError("The size of tensor a (2) must match the size of tensor b (3)"),
         ValueError("out of memory"),
     ):
-        assert engine.status(other) == "failed"
+        assert TorchTrainer().status(other) == "failed"
 
 
 def test_a_device_is_usable_until_it_no_longer_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.usable("cpu")
+    assert TorchTrainer().usable("cpu")
 
     def lost(*_: object, **__: object) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(torch, "ones", lost)
-    assert not engine.usable("cuda:0")
+    assert not TorchTrainer().usable("cuda:0")
 
 
 SCARCE = """
 import torch
-from ablate.launch.engine import *
-from ablate.launch import engine
-def train(configs, *a, micro_batch, **k):
-    if not 0 < micro_batch * configs[0].n_ctx <= 16:
-        torch.empty(1 << 60)
-    engine.train(configs, *a, micro_batch=micro_batch, **k)
+from ablate.launch import worker
+from ablate.launch.trainer import TorchTrainer
+class Scarce(TorchTrainer):
+    def train(self, job, context):
+        if not 0 < job.micro_batch * job.runs[0].fields["n_ctx"] <= 16:
+            torch.empty(1 << 60)
+        super().train(job, context)
+worker.main(Scarce)
 """
 
 
 def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the real engine on a device that holds two of its eight sequences at once."""
+    """With the real trainer on a device that holds two of its eight sequences at once."""
     (tmp_path / "scarce.py").write_text(SCARCE)
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setenv("ABLATE_ENGINE", "scarce")
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setenv("ABLATE_WORKER", "scarce")
     plan = small_plan(tmp_path, [1e-2], steps=20)
     outcome, output = launch(plan, tmp_path / "a.db")
-    assert outcome == launcher.Outcome({"complete": 1}, 0)
+    assert outcome == Outcome({"complete": 1}, 0)
     assert rows(tmp_path / "a.db", "SELECT status FROM attempt ORDER BY n") == [
         ("oom",),
         ("complete",),

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from ablate import stats
+from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
-from ablate.report.material import Material
+from ablate.report.labels import decimals, percent, plural
 from ablate.report.tables import measured, plain
-from ablate.report.words import decimals, percent, plural
 from ablate.store import questions
 from ablate.store.questions import quoted
 from ablate.units import duration, listed
@@ -20,11 +20,9 @@ from ablate.units import duration, listed
 UNFINISHED = ("failed", "oom", "diverged", "stopped")
 
 
-def cost(material: Material) -> Table:
+def cost(data: ReportData) -> Table:
     """Device time, of steps and evaluation, by role and by what became of the attempt."""
-    frame = material.attempts.assign(
-        device_seconds=material.attempts["device_seconds"].astype(float)
-    )
+    frame = data.attempts.assign(device_seconds=data.attempts["device_seconds"].astype(float))
     frame = frame.drop_duplicates("id")
     rows = []
     for (role, status), part in frame.groupby(["role", "status"]):
@@ -37,15 +35,15 @@ def cost(material: Material) -> Table:
         f" {plural(len(frame), 'attempt')}.",
         ("role", "attempts that ended", "attempts", "device time"),
         tuple(rows),
-        questions.find("gpu-seconds").with_values(study=material.study.name) + ";",
+        questions.find("gpu-seconds").with_values(study=data.study.name) + ";",
     )
 
 
-def setting(material: Material) -> Table:
+def setting(data: ReportData) -> Table:
     """On what, with which versions, from which commit the accepted attempts ran."""
-    frame = material.attempts[
-        material.attempts["status"].isin(["complete", "diverged"])
-    ].drop_duplicates("id")
+    frame = data.attempts[data.attempts["status"].isin(["complete", "diverged"])].drop_duplicates(
+        "id"
+    )
     frame = frame.assign(
         device=frame["device_name"].where(frame["device_name"].notna(), frame["device"])
     )
@@ -84,7 +82,7 @@ def setting(material: Material) -> Table:
         tuple(rows),
         "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host,"
         ' threads, pack_size, compile_mode,\n       versions, "commit", dirty\nFROM runs JOIN'
-        f" attempt ON attempt.run_id = runs.run\nWHERE study = {quoted(material.study.name)} AND"
+        f" attempt ON attempt.run_id = runs.run\nWHERE study = {quoted(data.study.name)} AND"
         " attempt.status IN ('complete', 'diverged')\nGROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
@@ -111,16 +109,14 @@ def _versions(value: Any) -> str:
         return _text(value)
 
 
-def troubles(material: Material) -> Table:
+def troubles(data: ReportData) -> Table:
     """Every run that failed, diverged, stopped or ran out of memory, and every try that did, by
     name.
     """
-    last = material.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
+    last = data.attempts.sort_values("n").drop_duplicates("run", keep="last").set_index("run")
     rows = []
     for run in (
-        material.runs[material.runs["status"].isin(UNFINISHED)]
-        .drop_duplicates("run")
-        .to_dict("records")
+        data.runs[data.runs["status"].isin(UNFINISHED)].drop_duplicates("run").to_dict("records")
     ):
         error = last["error"].get(run["run"]) if len(last) else None
         step = run["diverged_at"]
@@ -143,15 +139,15 @@ def troubles(material: Material) -> Table:
         ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
         tuple(rows),
         "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\nWHERE study ="
-        f" {quoted(material.study.name)} AND status IN"
+        f" {quoted(data.study.name)} AND status IN"
         f" ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
     )
 
 
-def unstable(material: Material) -> Table:
+def unstable(data: ReportData) -> Table:
     """Cells of which runs diverged, with the rate."""
     rows: list[tuple[str | Value, ...]] = []
-    ended = material.compared[material.compared["status"].isin(["complete", "diverged"])]
+    ended = data.compared[data.compared["status"].isin(["complete", "diverged"])]
     for cell, part in ended.groupby("cell", sort=False):
         diverged = int((part["status"] == "diverged").sum())
         if diverged:
@@ -167,7 +163,7 @@ def unstable(material: Material) -> Table:
         ("cell", "diverged", "share", "95% interval"),
         tuple(rows),
         "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\nWHERE"
-        f" study = {quoted(material.study.name)} AND role = 'compare' AND status IN ('complete',"
+        f" study = {quoted(data.study.name)} AND role = 'compare' AND status IN ('complete',"
         " 'diverged')\nGROUP BY cell HAVING sum(status = 'diverged') > 0;",
     )
 
@@ -179,9 +175,9 @@ def _last_line(error: Any) -> str:
     return lines[-1][:200] if lines else "–"
 
 
-def runs(material: Material) -> Table:
+def runs(data: ReportData) -> Table:
     """All runs, one row each."""
-    places = decimals(float(material.good["metric"].std()) / 10) if len(material.good) > 1 else 4
+    places = decimals(float(data.good["metric"].std()) / 10) if len(data.good) > 1 else 4
     rows = tuple(
         (
             Value(f"{run['run']}", run["run"]),
@@ -194,7 +190,7 @@ def runs(material: Material) -> Table:
             _seconds(float(run["seconds"])),
             Value(f"{run['attempts']}", run["attempts"]),
         )
-        for run in material.runs.to_dict("records")
+        for run in data.runs.to_dict("records")
     )
     return Table(
         "runs",
@@ -205,22 +201,22 @@ def runs(material: Material) -> Table:
             "seed",
             "role",
             "status",
-            material.words.axis,
+            data.labels.axis,
             "learning rate",
             "training time",
             "attempts",
         ),
         rows,
         "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study ="
-        f" {quoted(material.study.name)};",
+        f" {quoted(data.study.name)};",
         folded=True,
-        data=material.runs,
+        data=data.runs,
     )
 
 
-def excluded(material: Material) -> list[str]:
+def excluded(data: ReportData) -> list[str]:
     """A sentence on what the study file leaves out."""
-    rules = material.settings.get("exclude") or []
+    rules = data.settings.get("exclude") or []
     named = [
         ", ".join(f"{factor} = {level}" for factor, level in rule.items())
         for rule in rules

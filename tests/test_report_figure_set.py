@@ -24,7 +24,7 @@ from launching import wait_for
 from matplotlib.axes import Axes
 
 from ablate import figures
-from ablate.report.gallery import Gallery
+from ablate.report.figure_set import FigureSet
 
 FRAME = pd.DataFrame(
     {
@@ -40,10 +40,10 @@ pareto = partial(figures.pareto, hue="topology")
 
 
 def draw(folder: Path, **hung: object) -> None:
-    gallery = Gallery(folder)
+    figure_set = FigureSet(folder)
     for name, figure in hung.items():
-        gallery.hang(name, name, "", figure, FRAME)  # type: ignore[arg-type]
-    gallery.draw()
+        figure_set.add(name, name, "", figure, FRAME)  # type: ignore[arg-type]
+    figure_set.draw()
 
 
 def who(folder: Path, frame: pd.DataFrame) -> Axes:
@@ -109,10 +109,10 @@ def paint(folder: Path) -> None:
     """Four figures by two processes, each of which leaves its process's number and waits for the
     word "go".
     """
-    gallery = Gallery(folder)
+    figure_set = FigureSet(folder)
     for name in "abcd":
-        gallery.hang(name, name, "", partial(slow, folder, name), FRAME)
-    gallery.draw()
+        figure_set.add(name, name, "", partial(slow, folder, name), FRAME)
+    figure_set.draw()
 
 
 def slow(folder: Path, name: str, frame: pd.DataFrame) -> Axes:
@@ -129,7 +129,7 @@ def painter(folder: Path) -> Iterator[subprocess.Popen[str]]:
     )
     code = (
         heed
-        + "import sys, pathlib, test_report_gallery as one; one.paint(pathlib.Path(sys.argv[1]))"
+        + "import sys, pathlib, test_report_figure_set as one; one.paint(pathlib.Path(sys.argv[1]))"
     )
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(figures.__file__).parents[2])])
     process = subprocess.Popen(

@@ -1,6 +1,4 @@
-"""Several devices, and several workers of one: turns, the order of jobs, and places on which no
-worker starts.
-"""
+"""Several devices, and several workers of one: the device lock, slots on which none starts."""
 
 from __future__ import annotations
 
@@ -9,59 +7,61 @@ import fcntl
 import os
 import signal
 import tempfile
+import textwrap
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import stub_engine
+import stub_worker
 from launching import HERE, launch, rows, small_plan, wait_for
 
-from ablate.launch import devices, launcher
-from ablate.launch.turns import turn
+from ablate.launch import devices, ingestor, pool
+from ablate.launch.device_lock import device_lock
 from ablate.plan import Plan
 from ablate.plan import plan as make
 from ablate.study import load
+from ablate.study_run import Outcome
 
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_ENGINE", "stub_engine")
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launcher, "INGEST", 0.05)
-    monkeypatch.setattr(launcher, "POLL", 0.1)
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 REFUSING = """
 import os, time
 from pathlib import Path
-from stub_engine import *
-import stub_engine
+from stub_worker import *
 place = Path(os.environ["PLACE"])
 def refuse(why):
-    (place / f"refused{os.getpid()}").touch()
+    (place / ("refused%d" % os.getpid())).touch()
     raise AssertionError(why)
-def train(*a, **k):
-    # the study outlasts the tries of a worker that does not start
-    while len(list(place.glob("refused*"))) < 3:
-        time.sleep(0.01)
-    stub_engine.train(*a, **k)
+class Refusing(Stub):
+    def setup(self, device, threads, memory):
+{lines}        return super().setup(device, threads, memory)
+    def train(self, job, context):
+        # the study outlasts the tries of a worker that does not start
+        while len(list(place.glob("refused*"))) < 3:
+            time.sleep(0.01)
+        super().train(job, context)
+main(Refusing)
 """
 
 
 @pytest.fixture
 def refusing(tmp_path, monkeypatch):
-    """Makes an engine that does not start where the lines of its `setup` say so."""
+    """Makes a worker that does not start where the lines of its `setup` say so."""
 
     def make(lines: str) -> None:
-        setup = (
-            f"def setup(device, threads, memory):\n{lines}    return stub_engine.setup(device,"
-            " threads, memory)\n"
-        )
-        (tmp_path / "refusing.py").write_text(REFUSING + setup)
+        lines = textwrap.indent(lines, "    ")
+        (tmp_path / "refusing.py").write_text(REFUSING.format(lines=lines))
         monkeypatch.setenv("PLACE", str(tmp_path))
-        monkeypatch.setenv("ABLATE_ENGINE", "refusing")
+        monkeypatch.setenv("ABLATE_WORKER", "refusing")
         monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
 
     return make
@@ -71,8 +71,8 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch, r
     refusing("    if device == 'cuda:1': refuse('fell off the bus')\n")
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 1)
     plan, path = small_plan(tmp_path, [1e-3, 2e-3, 3e-3, 4e-3], seeds=2), tmp_path / "a.db"
-    outcome, output = launch(plan, path, places=gpus(2))
-    assert outcome == launcher.Outcome({"complete": 8}, 0)
+    outcome, output = launch(plan, path, found=gpus(2))
+    assert outcome == Outcome({"complete": 8}, 0)
     assert (
         "cuda:1 is given up, as its worker ended 3 times before it was ready: AssertionError: fell"
         " off the bus" in output
@@ -87,8 +87,8 @@ def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, 
         "        break\n"
         "    else: refuse('no room for a third')\n"
     )
-    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(1))
-    assert outcome == launcher.Outcome({"complete": 12}, 0)
+    outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", found=gpus(1))
+    assert outcome == Outcome({"complete": 12}, 0)
     assert "given up" not in output
     told = "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready"
     assert f"{told}: AssertionError: no room for a third" in output
@@ -103,9 +103,9 @@ def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
         "        os.kill(os.getpid(), 9)\n"
     )
     outcome, output = launch(
-        several_shapes(tmp_path), tmp_path / "a.db", places=[devices.Device("cpu", 8 << 30, 1)] * 2
+        several_shapes(tmp_path), tmp_path / "a.db", found=[devices.Device("cpu", 8 << 30, 1)] * 2
     )
-    assert outcome == launcher.Outcome({"complete": 12}, 0)
+    assert outcome == Outcome({"complete": 12}, 0)
     told = "cpu goes on with 1 worker, as another ended 3 times before it was ready"
     assert f"{told}: the worker died (killed by SIGKILL)" in output
 
@@ -139,12 +139,12 @@ def worked(log: Path) -> dict[str, list[tuple[float, float, int]]]:
     return {device: sorted(each) for device, each in jobs.items()}
 
 
-def test_workers_of_a_gpu_take_turns(tmp_path, monkeypatch):
+def test_workers_of_a_gpu_train_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.03")
     monkeypatch.setenv("STUB_LOG", str(tmp_path / "log"))
-    assert launch(several_shapes(tmp_path), tmp_path / "a.db", places=gpus(2))[
-        0
-    ] == launcher.Outcome({"complete": 12}, 0)
+    assert launch(several_shapes(tmp_path), tmp_path / "a.db", found=gpus(2))[0] == Outcome(
+        {"complete": 12}, 0
+    )
     for jobs in worked(tmp_path / "log").values():
         assert all(ended <= begun for (_, ended, _), (begun, _, _) in pairwise(jobs)), (
             "one trains at a time"
@@ -152,10 +152,10 @@ def test_workers_of_a_gpu_take_turns(tmp_path, monkeypatch):
         assert len({pid for _, _, pid in jobs}) > 1, "several make ready"
 
 
-def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
+def test_a_device_lock_ends_with_its_worker(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.03")
     plan = several_shapes(tmp_path)
-    once = {"lr": stub_engine.DIES_ONCE}
+    once = {"lr": stub_worker.DIES_ONCE}
     dying = tuple(
         (
             dataclasses.replace(run, config=run.config.model_copy(update=once))
@@ -164,27 +164,27 @@ def test_a_turn_ends_with_its_worker(tmp_path, monkeypatch):
         )
         for run in plan.runs
     )
-    outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", places=gpus(1))
-    assert outcome == launcher.Outcome({"complete": 12}, 0)
+    outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", found=gpus(1))
+    assert outcome == Outcome({"complete": 12}, 0)
 
 
-def test_a_worker_that_waits_for_its_turn_can_be_stopped():
+def test_a_worker_that_waits_for_the_device_lock_can_be_stopped():
     holder = tempfile.TemporaryFile()  # noqa: SIM115
     waiter = os.open(f"/proc/self/fd/{holder.fileno()}", os.O_RDWR)
     pid = os.fork()
-    if pid == 0:  # locks are a process's own: another one has its turn and keeps it
+    if pid == 0:  # locks belong to a process: another one holds it
         fcntl.lockf(holder, fcntl.LOCK_EX)
         time.sleep(30)
         os._exit(0)
     try:
         wait_for(lambda: _locked(waiter))
         asked = iter([False, False, True])
-        with turn(waiter, lambda: next(asked)):
-            assert _locked(waiter), "it goes on without its turn, to record that it was stopped"
+        with device_lock(waiter, lambda: next(asked)):
+            assert _locked(waiter), "it goes on without the lock, to record that it was stopped"
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    with turn(waiter, lambda: False):  # the turn of a process ends with it
+    with device_lock(waiter, lambda: False):  # the lock of a process ends with it
         pass
     os.close(waiter)
 
@@ -204,7 +204,7 @@ def test_the_longest_jobs_come_first_where_there_are_several_devices(tmp_path, m
     order = (
         "SELECT fields ->> 'n_layer' FROM run JOIN attempt ON run_id = run.id ORDER BY attempt.id"
     )
-    launch(plan, path, places=gpus(1))
+    launch(plan, path, found=gpus(1))
     assert rows(path, order) == [(1,), (2,), (3,)] * 2
-    launch(plan, other := tmp_path / "b.db", places=gpus(2))
+    launch(plan, other := tmp_path / "b.db", found=gpus(2))
     assert rows(other, order) == [(3,), (3,), (2,), (2,), (1,), (1,)]

@@ -10,11 +10,11 @@ from ablate.scaling.isoflop import IsoFlop
 
 CLAIMS = {
     "exponent": "differs in its exponent",
-    "offset": "is not told to differ in its exponents, and differs in loss",
-    "not told apart": "is not told apart",
+    "offset": "differs in loss, but not significantly in its exponents",
+    "inconclusive": "does not differ significantly",
 }
 UNTRUSTED = (
-    ", but a curve does not describe its runs or missed what was held out: not to be trusted"
+    ", but this is not reliable: a curve does not describe its runs or missed what was held out"
 )
 
 
@@ -28,8 +28,8 @@ def fit_lines(name: str, one: Fit) -> list[str]:
         out.append(f"  best N grows as C^a, a = {one.n_exponent}")
     out += [f"  {one.held_out}"] if one.held_out else []
     out += [f"  {one.lost} runs without a finite loss left out."] if one.lost else []
-    told = [f"  {note}" for note in (*one.notes, enough(one)) if note]
-    return [first, *out, *told] if one.describes else [first, *told, *out]
+    notes = [f"  {note}" for note in (*one.notes, enough(one)) if note]
+    return [first, *out, *notes] if one.describes else [first, *notes, *out]
 
 
 def enough(one: Fit) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from ablate import analysis, results
 from ablate.metrics import parse
 from ablate.plan.check import COMPARABLE
-from ablate.report.words import MetricWords, metric_words
+from ablate.report.labels import MetricLabels, metric_labels
 from ablate.store import status
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ POINTS = 200  # of a curve in a figure
 
 
 @dataclass(frozen=True)
-class Material:
-    """A study's frames, as `ablate.results` and `ablate.analysis` give them, and its file."""
+class ReportData:
+    """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file."""
 
     study: results.StudyRow
     runs: pd.DataFrame  # every member, all roles
@@ -51,8 +51,8 @@ class Material:
         return curves[curves["role"] == "compare"]
 
     @cached_property
-    def words(self) -> MetricWords:
-        return metric_words(self.study.metric, self.study.goal)
+    def labels(self) -> MetricLabels:
+        return metric_labels(self.study.metric, self.study.goal)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -94,8 +94,8 @@ class Material:
         return list(dict.fromkeys(self.arms["stratum"]))
 
 
-def gather(db: Database, study: str) -> Material:
-    """Read all that the report on `study` needs."""
+def gather(db: Database, study: str) -> ReportData:
+    """Read all that the report on a study needs."""
     runs = results.load(study, db)
     seconds = (
         results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
@@ -108,7 +108,7 @@ def gather(db: Database, study: str) -> Material:
     ).reset_index(drop=True)
     finals = results.finals(study, db=db)
     pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
-    return Material(
+    return ReportData(
         study=results.study(study, db),
         runs=runs,
         arms=arms,

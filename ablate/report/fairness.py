@@ -7,28 +7,28 @@ import math
 import numpy as np
 
 from ablate.report import probes, tuned
-from ablate.report.material import Material
-from ablate.report.words import number, percent, plural, sentence
+from ablate.report.data import ReportData
+from ablate.report.labels import number, percent, plural, sentence
 from ablate.store.status import UNFINISHED
 from ablate.units import listed
 
 SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
 
 
-def fairness(material: Material) -> list[str]:
-    """Sentences on what was matched, tuned and paired."""
+def fairness(data: ReportData) -> list[str]:
+    """Return sentences on what was matched, tuned and paired."""
     return [
-        _matched(material),
-        _tuned(material),
-        _paired(material),
-        *probes.chance(material),
-        *probes.sentences(material),
-        *tuned.seeds(material),
+        _matched(data),
+        _tuned(data),
+        _paired(data),
+        *probes.chance(data),
+        *probes.sentences(data),
+        *tuned.seeds(data),
     ]
 
 
-def _matched(material: Material) -> str:
-    match = material.settings.get("match") or {}
+def _matched(data: ReportData) -> str:
+    match = data.settings.get("match") or {}
     body, every = (
         {"n_params_body": "the parameters without embeddings and head"},
         {"n_params": "all parameters"},
@@ -36,8 +36,8 @@ def _matched(material: Material) -> str:
     counted = (every if match.get("params") == "total" else {**body, **every}) | {
         "flops": "the training FLOPs"
     }
-    sizes = material.compared.groupby("cell")[list(counted)].first().astype(float)
-    base = material.effects.drop_duplicates("cell").set_index("cell")["baseline"]
+    sizes = data.compared.groupby("cell")[list(counted)].first().astype(float)
+    base = data.effects.drop_duplicates("cell").set_index("cell")["baseline"]
     known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
     ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
     largest = dict(zip(counted.values(), ratios.max(axis=0), strict=True)) if known else {}
@@ -56,9 +56,9 @@ def _matched(material: Material) -> str:
     return f"Matched: nothing but the budget of the study file; {left}."
 
 
-def _tuned(material: Material) -> str:
-    tune = material.settings.get("tune") or {}
-    rates = sorted(set(material.compared["lr"].dropna())) if "lr" in material.compared else []
+def _tuned(data: ReportData) -> str:
+    tune = data.settings.get("tune") or {}
+    rates = sorted(set(data.compared["lr"].dropna())) if "lr" in data.compared else []
     if tune:
         per = tune.get("per", "study")
         each = (
@@ -69,42 +69,40 @@ def _tuned(material: Material) -> str:
         chosen = (
             f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
         )
-        shares = any(len(row["cells"]) > 1 for row in tuned.found(material))
+        shares = any(len(row["cells"]) > 1 for row in tuned.found(data))
         first = ", on the first cell of each group" if shares else ""
         return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
-    if "lr" in (material.settings.get("factors") or {}):
+    if "lr" in (data.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:
         return (
-            f"Not tuned: every run has learning rate {rates[0]:.3g}, so an arm that wants another"
-            " one loses by it."
+            f"Not tuned: every run has learning rate {rates[0]:.3g}, which is a disadvantage"
+            " for arms that need another one."
         )
     return "Not tuned: learning rates are those of the study file."
 
 
-def _paired(material: Material) -> str:
-    seeds = material.compared["seed"].nunique()
-    correlation = material.effects["correlation"].dropna()
+def _paired(data: ReportData) -> str:
+    seeds = data.compared["seed"].nunique()
+    correlation = data.effects["correlation"].dropna()
     median = number(float(correlation.median()), 2) if len(correlation) else ""
     shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
     return (
-        "Paired: runs of one seed share their batch order and the start of every weight of the"
-        f" same name and shape ({plural(seeds, 'seed')}{shared})."
+        "Paired: runs of one seed share their batch order and the initial value of every weight"
+        f" with the same name and shape ({plural(seeds, 'seed')}{shared})."
     )
 
 
-def state(material: Material) -> str:
-    """How far the study is: "40 of 40 runs are complete", what is missing, and what cannot be
-    decided.
-    """
-    return " ".join([_counted(material), *(f"{sentence(text)}." for text in material.waiting)])
+def state(data: ReportData) -> str:
+    """Return how far the study is: "40 of 40 runs are complete", and what blocks it."""
+    return " ".join([_counted(data), *(f"{sentence(text)}." for text in data.waiting)])
 
 
-def _counted(material: Material) -> str:
-    counts = material.compared.drop_duplicates("run")["status"].value_counts()
+def _counted(data: ReportData) -> str:
+    counts = data.compared.drop_duplicates("run")["status"].value_counts()
     total = int(counts.sum())
     if not total:
-        tuning = material.runs[material.runs["role"] == "tune"].drop_duplicates("run")
+        tuning = data.runs[data.runs["role"] == "tune"].drop_duplicates("run")
         ended = int(tuning["status"].isin(["complete", "diverged"]).sum())
         if len(tuning):
             return (

@@ -1,0 +1,83 @@
+"""What runs jobs: a protocol that any executor keeps, be it of local workers or of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ablate.kinds import Job
+from ablate.launch.devices import Device
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one job at a time.
+
+    Attributes:
+        number: Unique among the slots of an executor.
+        device: What the job trains on.
+        free: Whether a job can be submitted to it.
+    """
+
+    number: int
+    device: Device
+    free: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that an executor no longer runs. Its journals say how its runs ended.
+
+    Attributes:
+        handle: What `submit` returned.
+        how: "done": the job ran to its end. "lost": its worker died, perhaps by its fault.
+            "stopped": it was cancelled, or its worker died by no fault of the job.
+        reason: Why its worker died.
+        notice: A sentence for the user on a slot that the executor gave up.
+        fatal: Why no job can run any more; "" if others can.
+    """
+
+    handle: int
+    how: Literal["done", "lost", "stopped"]
+    reason: str = ""
+    notice: str = ""
+    fatal: str = ""
+
+
+class Executor(Protocol):
+    """Runs jobs, each to its end in the journals of its runs. It knows no database.
+
+    `tests/test_executors.py` holds what every executor keeps.
+    """
+
+    def capacity(self) -> Sequence[Slot]:
+        """Return the slots in service."""
+        ...
+
+    def submit(self, slot: int, job: Job, journals: Sequence[Path]) -> int:
+        """Run a job in a free slot, and return a handle.
+
+        Args:
+            slot: Number of the slot.
+            job: What to train.
+            journals: One file for each of its runs, which its worker writes.
+        """
+        ...
+
+    def poll(self, timeout: float) -> list[Ended]:
+        """Return the jobs that ended since the last call, each once.
+
+        Args:
+            timeout: Seconds to wait if none has ended.
+        """
+        ...
+
+    def cancel(self, handle: int, *, kill: bool = False) -> None:
+        """Have a job checkpoint and end; with `kill` end it at once. `poll` reports its end."""
+        ...
+
+    def close(self, timeout: float) -> None:
+        """End all jobs as `cancel` does, and kill those that have not ended after `timeout` s."""
+        ...

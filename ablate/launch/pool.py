@@ -1,0 +1,289 @@
+"""Trains the stages of a study: the loop around scheduler, executor, journals and progress."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from ablate.errors import AblateError
+from ablate.journal import Event
+from ablate.kinds import Job
+from ablate.launch.executor import Ended, Executor
+from ablate.launch.ingestor import Ingestor
+from ablate.launch.progress import Display, Running, Tally
+from ablate.launch.scheduler import Pack, Scheduler
+from ablate.launch.signals import Signals
+from ablate.plan import Plan
+from ablate.store import Database, status
+from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, counts, finish, owned
+
+GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
+# Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
+# then the child's process group.
+ECHO = 1.0
+WAIT = 0.2  # seconds between two looks at signals and the display
+POLL = 1.0  # seconds between two looks for runs while others train the remaining ones
+CHECK = 5.0  # seconds between two looks whether attempts were taken over
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state in which a study was left.
+
+    Attributes:
+        counts: Runs by status.
+        exit_code: 0: every run has its result (a diverged run has one). 1: runs failed. 130:
+            Ctrl-C. 143: SIGTERM.
+    """
+
+    counts: dict[str, int]
+    exit_code: int
+
+
+@dataclass
+class Active:
+    """A job that the executor runs, and the attempts of it that have not ended."""
+
+    pack: Pack
+    attempts: dict[int, tuple[Claim, Candidate]] = field(default_factory=dict)
+
+
+class WorkerPool:
+    """Trains one study with an executor. A context manager: at its end all jobs have ended.
+
+    One thread, which alone talks to the executor and writes the database. Several pools may train
+    the same study at once, each in its own process.
+
+    Args:
+        executor: Runs the jobs.
+        db: The database.
+        study: Name of the study.
+        metric: The study's metric, shown when a run is complete.
+        console: Where progress is shown.
+        fail_fast: Stop at the first run that fails.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        db: Database,
+        study: str,
+        metric: str,
+        console: Console,
+        *,
+        fail_fast: bool = False,
+    ):
+        self._executor, self._db, self._study, self._metric = executor, db, study, metric
+        several = len({slot.device.name for slot in executor.capacity()}) > 1
+        self._scheduler = Scheduler(longest_first=several, fail_fast=fail_fast)
+        self._ingestor, self._tally, self._signals = Ingestor(db), Tally(), Signals()
+        self._display = Display(console, study, self._tally)
+        self._stack = ExitStack()
+        self._jobs: dict[int, Active] = {}  # by the executor's handle
+        self._deadline: float | None = None  # of all jobs, once they are to stop
+        self._signals_seen = 0
+        self._first_signal = 0.0
+        self._next: dict[str, float] = {}  # what is done every few seconds → when it is due
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._owner = stack.enter_context(Owner.here(self._db))
+            stack.enter_context(self._signals)
+            stack.enter_context(self._display)
+            stack.callback(self._executor.close, GRACE)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def run(self, plan: Plan, study_id: int) -> bool:
+        """Train what is missing of a plan; return whether the study may go on.
+
+        Args:
+            plan: The plan, which is registered in the database.
+            study_id: Its study.
+
+        Raises:
+            AblateError: No worker starts, a disk is full, or a journal cannot be read.
+        """
+        self._plan, self._study_id = plan, study_id
+        self._next.clear()
+        while self._tick():
+            pass
+        return self._deadline is None
+
+    def outcome(self) -> Outcome:
+        """Return, and show, how the study was left; to be called when the pool is closed."""
+        after = counts(self._db, self._study_id)
+        totals = ", ".join(f"{number} {status}" for status, number in sorted(after.items()))
+        self.say(f"{self._study}: {totals}")
+        if self._signals.received:
+            return Outcome(after, 128 + self._signals.received[0])
+        return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
+
+    def say(self, text: str) -> None:
+        """Print a line that stays above the bars."""
+        self._display.say(text)
+
+    def _tick(self) -> bool:
+        """Look after everything once; return whether there is more to do or to wait for."""
+        self._handle_signals()
+        more = False
+        if self._deadline is None:
+            more = self._submit_jobs()
+        elif time.monotonic() > self._deadline:
+            self._cancel(kill=True)
+        if not more and not self._jobs:
+            return False
+        for ended in self._executor.poll(WAIT):
+            self._job_ended(ended)
+        if self._ingestor.due():
+            attempts = [attempt for job in self._jobs.values() for attempt in job.attempts]
+            self._take(*self._ingestor.read_all(attempts))
+        if self._due("check", CHECK):
+            self._kill_taken_over()
+        self._display.refresh()
+        return True
+
+    def _due(self, what: str, every: float) -> bool:
+        now = time.monotonic()
+        if now < self._next.get(what, 0.0):
+            return False
+        self._next[what] = now + every
+        return True
+
+    # -- submitting --------------------------------------------------------------------------------
+
+    def _submit_jobs(self) -> bool:
+        """Give every free slot a job; return whether more may come, here or elsewhere."""
+        slots = self._executor.capacity()
+        if not any(slot.free for slot in slots) or not self._due("submit", POLL):
+            return True
+        # Counted before candidates are listed: a run whose owner ends in between is one of them.
+        running = status.survey(self._db, self._study_id).running
+        waiting = candidates(self._db, self._study_id, self._owner)
+        more = not self._scheduler.done(waiting, running)
+        some = any(run.checkpoint for run in waiting)
+        checkpoints = status.checkpoints(self._db, self._study_id) if some else {}
+        while pack := self._scheduler.next(waiting, checkpoints, self._executor.capacity()):
+            self._submit(pack)
+            taken = {run.run_id for run in pack.runs}
+            waiting = [run for run in waiting if run.run_id not in taken]
+        self._tally.update(status.survey(self._db, self._study_id))
+        return more
+
+    def _submit(self, pack: Pack) -> None:
+        by_id = {run.run_id: run for run in pack.runs}
+        claims = claim(self._db, self._study_id, self._owner, list(by_id))
+        if not claims:
+            return  # another launcher was quicker
+        first = claims[0]
+        pack = replace(pack, runs=tuple(by_id[each.run_id] for each in claims))
+        new_file = self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt"
+        job = Job(
+            runs=tuple(each.run for each in claims),
+            evaluation=first.evaluation,
+            sources=self._plan.sources,
+            checkpoint=Path(pack.checkpoint) if pack.checkpoint else new_file,
+            resume=pack.checkpoint is not None,
+            micro_batch=pack.size.micro_batch,
+            recompute=pack.size.recompute,
+        )
+        handle = self._executor.submit(pack.slot.number, job, [each.journal for each in claims])
+        attempts = {
+            each.attempt_id: (each, run) for each, run in zip(claims, pack.runs, strict=True)
+        }
+        self._jobs[handle] = Active(pack, attempts)
+        for each, run in attempts.values():
+            self._show_begin(each, run, pack)
+
+    def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
+        config = run.config
+        rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
+        label = f"{run.cell}, seed {run.run.seed}{rate}"
+        steps = config.steps if config else 1
+        tokens = config.batch_tokens if config else run.run.cost.tokens or 0
+        running = Running(label, steps, tokens, run.flops or 0.0, self._metric)
+        self._tally.begin(run.run.key, running)
+        if pack.oom_level and each.n > 1:
+            self.say(f"{self._study}: {label} is tried again with {pack.in_memory}")
+
+    # -- what becomes of jobs ----------------------------------------------------------------------
+
+    def _job_ended(self, ended: Ended) -> None:
+        """Read the job's journals to their end, and end the attempts that have no end there."""
+        job = self._jobs[ended.handle]
+        self._take(*self._ingestor.read(list(job.attempts)))
+        how, reason = "dead", ended.reason or "its worker was done, and its journal has no end"
+        if ended.how == "stopped":
+            how = "stopped"
+        if ended.how != "done" and self._deadline is not None:
+            how, reason = "stopped", "it was stopped before it could write a checkpoint"
+        for attempt in list(job.attempts):
+            finish(self._db, attempt, how, reason)
+            self._attempt_ended(job, attempt, how, reason)
+        del self._jobs[ended.handle]
+        self._next.pop("submit", None)
+        if ended.fatal:
+            raise AblateError(ended.fatal)
+        if ended.notice:
+            self.say(ended.notice)
+
+    def _take(self, new: dict[int, list[Event]], error: AblateError | None) -> None:
+        """Show events that are new in the database; then raise the error, if there is one."""
+        jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
+        for attempt, events in new.items():
+            key = jobs[attempt].attempts[attempt][0].run.key
+            for event in events:
+                self._tally.see(key, event)
+                if event["event"] == "end":
+                    why = event.get("error") or ""
+                    self._attempt_ended(jobs[attempt], attempt, event["status"], why)
+        if error:
+            raise error
+
+    def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
+        claimed, run = job.attempts.pop(attempt)
+        last = self._scheduler.ended(job.pack, run, how)
+        self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
+        if self._scheduler.stopped and self._deadline is None:
+            self._stop()
+
+    def _kill_taken_over(self) -> None:
+        """Kill jobs of which another launcher has taken an attempt over."""
+        ours = owned(self._db, self._owner) if self._jobs else set()
+        for handle, job in self._jobs.items():
+            if not ours.issuperset(job.attempts):
+                self._executor.cancel(handle, kill=True)
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        new = len(self._signals.received) > self._signals_seen
+        self._signals_seen = len(self._signals.received)
+        if new and self._deadline is None:
+            self._first_signal = time.monotonic()
+            self.say("stopping: jobs at work write a checkpoint; once more to kill them")
+            self._stop()
+        elif new and time.monotonic() - self._first_signal > ECHO:
+            self._cancel(kill=True)
+
+    def _stop(self) -> None:
+        self._deadline = time.monotonic() + GRACE
+        self._cancel()
+
+    def _cancel(self, *, kill: bool = False) -> None:
+        for handle in self._jobs:
+            self._executor.cancel(handle, kill=kill)

@@ -1,0 +1,145 @@
+"""Which job comes next, and what the end of an attempt means. No process, clock or database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ablate.launch import packs
+from ablate.launch.executor import Slot
+from ablate.launch.packs import Size
+from ablate.store.runs import Candidate
+from ablate.store.schema import ACCEPTED
+
+# Attempts of a run that loses its worker or runs out of memory. One that fails by itself has one:
+# it would fail again.
+RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Runs to train together as one job.
+
+    Attributes:
+        slot: Where.
+        runs: Its runs, of one shape.
+        size: How many were to train together, and how they keep within memory.
+        oom_level: How often their shape had run out of memory.
+        checkpoint: File that its runs left together and go on from; None to begin anew.
+    """
+
+    slot: Slot
+    runs: tuple[Candidate, ...]
+    size: Size
+    oom_level: int
+    checkpoint: str | None
+
+    @property
+    def in_memory(self) -> str:
+        """How much of it is in memory at once, in words."""
+        if not self.size.micro_batch:
+            return f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''} at a time"
+        again = ", and blocks computed again in the backward pass" if self.size.recompute else ""
+        config = self.runs[0].config
+        assert config
+        return f"{self.size.micro_batch} of {config.batch_size} sequences in memory at once{again}"
+
+
+class Scheduler:
+    """Chooses jobs for one launcher. Jobs become smaller where memory runs out.
+
+    Args:
+        longest_first: Take the longest runs first, so that no device is left training long after
+            the others have ended; else runs come in the order of the plan.
+        fail_fast: Stop at the first run that fails.
+    """
+
+    def __init__(self, *, longest_first: bool = False, fail_fast: bool = False):
+        self._longest_first, self._fail_fast = longest_first, fail_fast
+        self._oom_levels: dict[str, int] = {}  # shape → how often it ran out of memory
+        self.stopped = False  # by a failure, with `fail_fast`
+
+    def next(
+        self,
+        candidates: Sequence[Candidate],
+        checkpoints: Mapping[str, str],
+        slots: Sequence[Slot],
+    ) -> Pack | None:
+        """Return the next job for a free slot; None if there is no slot or nothing to train now.
+
+        Its runs are of one shape. Those that left a checkpoint together go on together.
+
+        Args:
+            candidates: Runs that can be claimed, in the order of the plan.
+            checkpoints: Key of a run → its newest checkpoint.
+            slots: All slots, those that are busy included.
+        """
+        free = [slot for slot in slots if slot.free]
+        runs = self._ready(candidates)
+        if not free or not runs:
+            return None
+        slot, first = free[0], runs[0]
+
+        def checkpoint(run: Candidate) -> str | None:
+            return checkpoints.get(run.run.key) if _shape(run) not in self._oom_levels else None
+
+        shape, file = _shape(first), checkpoint(first)
+        alike = [run for run in runs if _shape(run) == shape and checkpoint(run) == file]
+        level = self._oom_levels.get(shape, 0)
+        size = Size(1)
+        if first.config:
+            size = packs.size(first.config, slot.device, level, last=level >= RETRIES - 1)
+        n = len(alike) if file else packs.share(len(alike), size.runs, _idle_devices(slots))
+        return Pack(slot, tuple(alike[:n]), size, level, file)
+
+    def done(self, candidates: Sequence[Candidate], running: int) -> bool:
+        """Return whether nothing is left to train.
+
+        Args:
+            candidates: Runs that can be claimed.
+            running: Runs that this or another launcher trains; what follows from their end may be
+                left to train.
+        """
+        return not running and not self._ready(candidates)
+
+    def ended(self, pack: Pack, run: Candidate, status: str) -> bool:
+        """Take in how an attempt of a run ended; return whether that was the run's last attempt.
+
+        Args:
+            pack: The job that it was trained in.
+            run: The run, as it was before the attempt.
+            status: How the attempt ended: "complete", "diverged", "failed", "oom", "dead" or
+                "stopped".
+        """
+        if status == "oom":
+            self._oom_levels[_shape(run)] = pack.oom_level + 1
+        exhausted = status in ("dead", "oom") and run.losses + 1 >= RETRIES
+        failed = status == "failed" or exhausted
+        self.stopped |= failed and self._fail_fast
+        return failed or status in ACCEPTED
+
+    def _ready(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Those that may be trained now, the next one first: parents come before children."""
+        ready = [run for run in candidates if run.parent_complete and may_retry(run)]
+
+        def order(run: Candidate) -> tuple[bool, float]:
+            tried = run.losses > 0
+            return tried, -(run.flops or 0.0) if self._longest_first else 0.0
+
+        return sorted(ready, key=order)
+
+
+def may_retry(run: Candidate) -> bool:
+    """Return whether this launcher may try a run again, after the attempts that it made of it."""
+    return not run.failures and run.losses < RETRIES
+
+
+def _shape(run: Candidate) -> str:
+    """Equal for runs that can train in one pack; a run of another kind trains alone."""
+    return packs.shape(run.config) if run.config else run.run.key
+
+
+def _idle_devices(slots: Sequence[Slot]) -> int:
+    """Devices without any job, or 1 if only some worker of a busy device has none."""
+    busy = {slot.device.name for slot in slots if not slot.free}
+    return max(1, len({slot.device.name for slot in slots} - busy))

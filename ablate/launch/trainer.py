@@ -1,0 +1,66 @@
+"""What a worker asks of torch: set a device up, train a job, and classify a failure."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+
+from ablate.kinds import Context, Job, kind
+from ablate.train import engine
+
+# What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, when memory has
+# run out.
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+class TorchTrainer:
+    """Trains jobs of every kind on a device of torch; see `ablate.launch.worker.Trainer`."""
+
+    def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
+        """See `Trainer.setup`. On a GPU this process then takes at most `memory` bytes."""
+        torch.set_num_threads(threads)
+        if device.startswith("cuda"):
+            total = torch.cuda.mem_get_info(device)[1]
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total), device)
+        torch.zeros(1, device=device)
+        return {
+            "device_name": _name(device),
+            "threads": torch.get_num_threads(),
+            "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
+        }
+
+    def train(self, job: Job, context: Context) -> None:
+        """See `Trainer.train`."""
+        kind(job.runs[0].kind).train(job, context)
+
+    def status(self, error: Exception) -> str:
+        """See `Trainer.status`."""
+        no_memory = isinstance(error, RuntimeError) and any(
+            words in str(error) for words in NO_MEMORY
+        )
+        oom = no_memory or isinstance(error, torch.OutOfMemoryError | MemoryError)
+        return "oom" if oom else "failed"
+
+    def usable(self, device: str) -> bool:
+        """See `Trainer.usable`. After a device error no call of the same process succeeds."""
+        try:
+            return torch.ones(1, device=device).add_(1).item() == 2
+        except RuntimeError:
+            return False
+
+    def peak_bytes(self, device: str) -> int:
+        """See `Trainer.peak_bytes`."""
+        return engine.peak_bytes(torch.device(device))
+
+
+def _name(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()

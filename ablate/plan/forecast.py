@@ -1,0 +1,69 @@
+"""How long a plan takes, from the speed at which its cells train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ablate import sizes
+from ablate.evaluation import Evaluation
+from ablate.plan.model import Cell, Plan
+
+SLOW = 0.75  # of the baseline's speed; a cell below it is named
+FORWARD = 1 / 3  # of a training token's time takes a token that is evaluated: no backward pass
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The speed of a plan's cells.
+
+    Attributes:
+        tokens_per_second: Label of a cell → tokens a second of its training, all members of a pack
+            together.
+        side_by_side: Runs or packs that train at the same time.
+        start: Seconds from the command to the first step.
+        device: Where the speed was measured; "" for one that was given.
+        upper_bound: Whether runs may be faster, since the speed was measured without a compiler.
+    """
+
+    tokens_per_second: Mapping[str, float]
+    side_by_side: int = 1
+    start: float = 0.0
+    device: str = ""
+    upper_bound: bool = False
+
+    def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
+        """Return the seconds of one run of a cell, evaluations included."""
+        evaluated = min(evaluation.tokens, cell.held_out) * evaluation.passes(cell.config)
+        return (cell.config.tokens + FORWARD * evaluated) / self.tokens_per_second[cell.label]
+
+    def total(self, plan: Plan) -> float:
+        """Return the seconds of all distinct runs of a plan."""
+        planned = (*plan.runs, *plan.later)
+        cells = {run.config.key: run.cell for run in planned}.values()
+        each = {cell.label: self.seconds(cell, plan.study.evaluation) for cell in plan.cells}
+        return sum(each[cell] for cell in cells) / self.side_by_side
+
+    def slow(self, plan: Plan) -> list[tuple[str, str, float]]:
+        """Return (cell, baseline, share of its speed) of cells much slower than their baseline."""
+        speed = self.tokens_per_second
+        shares = {
+            contrast.cell: (contrast.baseline, speed[contrast.cell] / speed[contrast.baseline])
+            for contrast in plan.contrasts
+        }
+        return [(cell, *pair) for cell, pair in shares.items() if pair[1] < SLOW]
+
+
+def at_speed(plan: Plan, flops: float) -> Forecast:
+    """Return the forecast for a device of a given speed.
+
+    Args:
+        plan: The plan.
+        flops: Floating-point operations a second.
+    """
+    return Forecast(
+        {
+            cell.label: flops * cell.config.tokens / sizes.train_flops(cell.config)
+            for cell in plan.cells
+        }
+    )

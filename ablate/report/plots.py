@@ -1,0 +1,375 @@
+"""Which figures a study gets, from what it varies, with captions that say all a reader needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from ablate import figures
+from ablate.figures.cost import front
+from ablate.report import tuned
+from ablate.report.data import ReportData
+from ablate.report.document import Figure
+from ablate.report.figure_set import FigureSet
+from ablate.report.labels import sentence
+from ablate.units import listed
+
+SLOWER = 1.02  # arms whose times differ by less than this ratio have no figure of loss against time
+MARKS = (
+    "Mark: mean over seeds with its 95% t-interval, from three seeds on; faint points: single runs."
+)
+BAND = "Line: mean over seeds; band: lowest to highest seed."
+SHORT = "A thin line is a run that ended early, with a cross where it diverged."
+
+
+def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """The effect plot; none without a contrast."""
+    if data.effects.empty:
+        return []
+    single = data.effects.groupby("family").size().max() == 1
+    test = (
+        "uncorrected, as each family is one contrast"
+        if single
+        else "after Holm's correction over a family"
+    )
+    caption = (
+        "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"
+        f" significant ({test}); line: 95% t-interval; faint points: single pairs, one a seed."
+        " An arrow marks what lies beyond the axis."
+    )
+    labels = data.labels
+    frames = data.effects, data.pairs
+    title = f"Effects on {labels.phrase}"
+    look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
+    return [figure_set.add("effects", title, caption, figures.effects, *frames, **look)]
+
+
+def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """For each stratum: learning curves by tokens, the difference from the baseline, then by FLOPs
+    and by seconds.
+
+    By FLOPs only where the arms spend different FLOPs a token: the curves are those by tokens
+    otherwise.
+    """
+    frame = _points(data)
+    plots = []
+    for number, stratum in enumerate(data.strata):
+        part = frame[frame["stratum"] == stratum]
+        if part.empty:
+            continue
+        at = f" at {stratum}" if stratum else ""
+        series = "held-out loss" if part["series"].iloc[0] == "loss" else "training loss"
+        label = f"{series} (nats per token)"
+        comparable = data.compared["mask_ratio"].nunique() == 1
+        short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
+        if not comparable:
+            short += " Arms are at their own masking ratios; the values do not compare across them."
+        over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
+        price = part["flops"] / part["tokens"]
+        if not price.max() > 1.01 * price.min():
+            del over["flops"]
+        if part["seconds"].isna().all():
+            del over["seconds"]
+        for x, name in over.items():
+            title, look = f"{sentence(series)} over {name}{at}", {"x": x, "label": label}
+            plots.append(
+                figure_set.add(
+                    f"curves-{x}", title, BAND + short, figures.curves, part, **look, stratum=number
+                )
+            )
+        apart = _gaps(part, data)
+        if comparable and apart.groupby("run")["step"].nunique().max() > 1:
+            title = f"Difference from the baseline over training{at}"
+            caption = f"Each run minus the baseline's run of the same seed. {BAND}{short}"
+            look = {"label": f"difference in {label}"}
+            gap = figure_set.add(
+                "gaps", title, caption, figures.gaps, apart, **look, stratum=number
+            )
+            plots.insert(len(plots) - len(over) + 1, gap)
+    return plots
+
+
+def _points(data: ReportData) -> pd.DataFrame:
+    """Points of held-out loss, or of training loss where held-out loss was seen only once a run,
+    with what the axes need.
+    """
+    frame = data.curves
+    held_out = frame[frame["series"] == "loss"]
+    enough = not held_out.empty and held_out.groupby("run")["step"].nunique().max() > 2
+    frame = held_out if enough else frame[frame["series"] == "train_loss"]
+    runs = data.compared.drop_duplicates("run").set_index("run")
+    frame = frame.drop_duplicates(["cell", "run", "step"])
+    frame = frame.assign(diverged_at=frame["run"].map(runs["diverged_at"]))
+    share = frame["tokens"] / frame["run"].map(runs["tokens"])
+    return frame.assign(
+        flops=share * frame["run"].map(runs["flops"]),
+        seconds=share * frame["run"].map(runs["seconds"]),
+    )
+
+
+def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
+    """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
+    base = data.arms.loc[data.arms["is_baseline"], "cell"]
+    mine = part["cell"].isin(base)
+    baseline = (
+        part[mine]
+        .drop_duplicates(["seed", "step"])
+        .set_index(["seed", "step"])["value"]
+        .rename("baseline")
+    )
+    joined = part[~mine].join(baseline, on=["seed", "step"], how="inner")
+    return joined.assign(value=joined["value"] - joined["baseline"])
+
+
+def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """The metric over each factor that has three numbers or more as levels, a line for each
+    combination of the others.
+    """
+    plots = []
+    labels = data.labels
+    for factor in data.factors:
+        levels = pd.to_numeric(_level(data.good, data, factor), errors="coerce")
+        if levels.nunique() < 3 or levels.isna().any():
+            continue
+        others = _others(data.good, data, {factor})
+        frame = pd.DataFrame({factor: levels, "metric": data.good["metric"], "others": others})
+        hue = "others" if frame["others"].nunique() > 1 else None
+        title = f"{sentence(labels.phrase)} over {factor}"
+        look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
+        plots.append(
+            figure_set.add(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look)
+        )
+    return plots
+
+
+def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """The metric over two factors, where the study has two."""
+    if len(data.factors) != 2 or data.good.empty or data.incomparable:
+        return []
+    x, y = sorted(data.factors, key=lambda factor: -len(data.orders[factor]))
+    frame = pd.DataFrame(
+        {
+            factor: pd.Categorical(
+                _level(data.good, data, factor),
+                categories=_in_order(data, factor),
+                ordered=True,
+            )
+            for factor in (x, y)
+        }
+    ).assign(metric=data.good["metric"])
+    labels = data.labels
+    title = f"{sentence(labels.phrase)} over {x} and {y}"
+    caption = (
+        "Mean over the seeds that completed; empty where none did. A cell far from the others has"
+        " the colour of the end."
+    )
+    return [
+        figure_set.add("heat", title, caption, figures.heat, frame, x=x, y=y, label=labels.axis)
+    ]
+
+
+def _in_order(data: ReportData, factor: str) -> list[str]:
+    """A factor's levels: numbers by size, names as the study file has them."""
+    levels = data.orders[factor]
+    values = pd.to_numeric(pd.Series(levels), errors="coerce")
+    return levels if values.isna().any() else [levels[place] for place in values.argsort()]
+
+
+def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """The metric against the seconds of a run, for each stratum whose arms differ in time."""
+    plots = []
+    labels = data.labels
+    for number, stratum in enumerate(data.strata):
+        frame = data.good[(data.good["stratum"] == stratum) & data.good["seconds"].notna()]
+        means = frame.groupby("arm", observed=True)["seconds"].mean()
+        if len(means) < 2 or means.max() < SLOWER * means.min():
+            continue
+        title = f"{sentence(labels.phrase)} against training time" + (
+            f" at {stratum}" if stratum else ""
+        )
+        best = front(frame, goal=labels.goal)
+        caption = (
+            "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
+            " shared the machine with "
+        )
+        caption += "whatever else it did. "
+        if best:
+            line = ", which the grey line joins" if len(best) > 1 else ""
+            caption += (
+                f"No other arm is as good in both and better in one than {listed(best)}{line}."
+            )
+        else:
+            caption += (
+                "It is not certain which arms no other beats in both: their times overlap over"
+                " seeds with those of others."
+            )
+        look = {"goal": labels.goal, "label": labels.axis}
+        plots.append(
+            figure_set.add("pareto", title, caption, figures.pareto, frame, **look, stratum=number)
+        )
+    return plots
+
+
+def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """RMS of the residual stream and similarity of tokens, block by block, for each stratum: why a
+    topology fails.
+    """
+    kinds = {
+        "stream_rms": (
+            "RMS of the residual stream",
+            f"On held-out text, at the end of training. {BAND}",
+        ),
+        "token_similarity": (
+            "mean cosine similarity of tokens",
+            f"Mean cosine between the stream's vectors of different tokens: 1 is collapse. {BAND}",
+        ),
+    }
+    plots = []
+    for name, (label, caption) in kinds.items():
+        frame = _finals(data, name, "block")
+        look = {"label": label, "share": name == "token_similarity"}
+        for number, at, part in _strata(data, frame, "block"):
+            title = sentence(label) + at
+            plots.append(
+                figure_set.add(
+                    slug(name), title, caption, figures.blocks, part, **look, stratum=number
+                )
+            )
+    return plots
+
+
+def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """Loss over position and context length, masked loss over the probe ratio; for each stratum."""
+    same = "The same tokens are scored"
+    kinds = {
+        "loss_at_length": ("context (× training context)", "held-out loss", f"{same} throughout. "),
+        "probe_loss": ("probe ratio", "masked loss", f"{same} in every arm. "),
+        "probe_accuracy": ("probe ratio", "masked accuracy", f"{same} in every arm. "),
+    }
+    plots = _positions(figure_set, data)
+    for name, (x, metric, caption) in kinds.items():
+        label = f"{metric} (nats per token)" if metric.endswith("loss") else metric
+        look = {"x": x, "y": "value", "hue": "arm", "label": label}
+        for number, at, part in _strata(data, _finals(data, name, x), x):
+            title = f"{sentence(metric)} over {x.split(' (')[0]}{at}"
+            said = caption + lacking(part, x) + MARKS
+            plots.append(
+                figure_set.add(
+                    slug(name), title, said, figures.ordered, part, **look, stratum=number
+                )
+            )
+    return plots
+
+
+def _finals(data: ReportData, name: str, at: str) -> pd.DataFrame:
+    """Return the final values of a name that are numbers, with `at` as the name of their place."""
+    finals = data.finals[(data.finals["name"] == name) & data.finals["value"].notna()]
+    return finals.rename(columns={"at": at})
+
+
+def _strata(
+    data: ReportData, frame: pd.DataFrame, varies: str
+) -> Iterator[tuple[int, str, pd.DataFrame]]:
+    """Yield the number, the end of a title and the rows of each stratum in which `varies` does."""
+    for number, stratum in enumerate(data.strata):
+        part = frame[frame["stratum"] == stratum]
+        if part[varies].nunique() > 1:
+            yield number, f" at {stratum}" if stratum else "", part
+
+
+def lacking(frame: pd.DataFrame, x: str) -> str:
+    """A sentence for each arm that was not measured where others were: a context that its position
+    encoding does not reach.
+    """
+    everywhere = set(frame[x])
+    places = {
+        str(arm): sorted(everywhere - set(own[x]))
+        for arm, own in frame.groupby("arm", observed=True)
+    }
+    return "".join(
+        f"Not defined for {arm} at {listed(f'{at:g}' for at in missing)}. "
+        for arm, missing in places.items()
+        if missing
+    )
+
+
+def _positions(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    caption = (
+        "Each mark is the mean over positions from its own to the next mark's; the axis is"
+        f" logarithmic. {BAND}"
+    )
+    look = {"label": "held-out loss (nats per token)"}
+    plots = []
+    for number, at, part in _strata(
+        data, _finals(data, "loss_at_position", "position"), "position"
+    ):
+        title = f"Held-out loss over the position in the context{at}"
+        plots.append(
+            figure_set.add(
+                "positions", title, caption, figures.positions, part, **look, stratum=number
+            )
+        )
+    return plots
+
+
+def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """The metric over the learning rates that were tried, from the runs whose role is to tune; the
+    chosen ones are marked.
+    """
+    frame = data.runs[
+        (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
+    ]
+    called = tuned.names(data)
+    named = [
+        called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)
+    ]
+    arms = list(frame["arm"].cat.categories)
+    order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
+    frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
+    chosen = {row["cell"]: row["value"] for row in tuned.found(data)}
+    caption = (
+        "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
+        " rate. A cross at the edge is a rate at which a run diverged."
+    )
+    look = {"hue": "group", "label": data.labels.axis, "goal": data.labels.goal}
+    plots = []
+    for number, at, part in _strata(data, frame, "lr"):
+        title = f"{sentence(data.labels.phrase)} over the learning rate{at}"
+        rings = {called[cell]: chosen[cell] for cell in set(part["cell"]) if cell in chosen}
+        plots.append(
+            figure_set.add(
+                "tuning", title, caption, figures.rates, part, rings, **look, stratum=number
+            )
+        )
+    return plots
+
+
+def slug(text: str) -> str:
+    """A name that every file system and every id takes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
+
+
+def _level(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:
+    return frame["cell"].map({cell: levels.get(factor) for cell, levels in data.levels.items()})
+
+
+def _others(frame: pd.DataFrame, data: ReportData, without: set[str]) -> pd.Series:
+    """The levels of all factors but `without`, as one name: the level alone where one factor is
+    left.
+    """
+    rest = [factor for factor in data.factors if factor not in without]
+    named = {
+        cell: ", ".join(
+            levels[factor] if len(rest) == 1 else f"{factor}={levels[factor]}"
+            for factor in rest
+            if factor in levels
+        )
+        for cell, levels in data.levels.items()
+    }
+    order = list(dict.fromkeys(named.values()))
+    return pd.Series(
+        pd.Categorical(frame["cell"].map(named), categories=order, ordered=True), index=frame.index
+    )

@@ -1,0 +1,51 @@
+"""Runs a study: asks for its stages one after another, and trains each in a pool of workers."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from ablate import tune
+from ablate.launch.executor import Executor
+from ablate.launch.pool import Outcome, WorkerPool
+from ablate.plan import Plan
+from ablate.store import Database, status
+
+__all__ = ["Outcome", "run_study"]
+
+
+def run_study(
+    plan: Plan,
+    db: Database,
+    executor: Executor,
+    *,
+    fail_fast: bool = False,
+    console: Console | None = None,
+) -> Outcome:
+    """Train what is missing of a study, stage after stage, and show progress.
+
+    Several processes may run the same study at once.
+
+    Args:
+        plan: The study's plan, without decisions.
+        db: The database.
+        executor: What trains; it is closed at the end.
+        fail_fast: Stop at the first run that fails.
+        console: Where progress is shown; standard output by default.
+
+    Raises:
+        AblateError: No worker starts, a disk is full, or a journal cannot be read.
+    """
+    study, console = plan.study, console or Console()
+    stages = tune.stages(plan, db)
+    # The first stage is asked for before anything starts: it registers the plan, which may fail.
+    stage = next(stages, None)
+    with WorkerPool(executor, db, study.name, study.metric, console, fail_fast=fail_fast) as pool:
+        while stage:
+            for decision in stage.decided:
+                pool.say(f"{study.name}: {tune.describe(decision)}")
+            stage = next(stages, None) if pool.run(stage.plan, stage.study_id) else None
+    outcome = pool.outcome()
+    if outcome.exit_code < 128:
+        for sentence in status.waiting(db, study.name):
+            pool.say(f"{study.name}: {sentence}")
+    return outcome

@@ -1,0 +1,25 @@
+"""What a decision rests on: the question that it answers, as a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ablate import metrics
+from ablate.plan import Decision
+from ablate.store.evaluated import measure
+from ablate.study import Study
+
+Stored = Mapping[tuple[str, str], Decision]  # by cell and name
+
+
+def question_hash(study: Study, *question: Any) -> str:
+    """Return a hash of a question and of the metric that answers it.
+
+    A stored decision holds as long as the hash of its question stays the same.
+    """
+    measured = measure(study.evaluation)
+    by = study.metric, measured.get(metrics.final(study.metric)[0], measured["loss"])
+    return hashlib.sha256(json.dumps([by, question]).encode()).hexdigest()

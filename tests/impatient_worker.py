@@ -1,0 +1,16 @@
+"""A worker with blocks and checkpoints at short intervals, which must change no number."""
+
+from ablate.launch import worker
+
+
+def impatient() -> worker.Trainer:
+    from ablate.train import engine
+
+    engine.BLOCK_SECONDS = 0.02
+    engine.CHECKPOINT_SECONDS = 0.1
+    return worker.torch_trainer()
+
+
+if __name__ == "__main__":
+    worker.HEARTBEAT = 0.05
+    worker.main(impatient)

@@ -1,0 +1,237 @@
+"""The contract of an executor, kept by the one of this host and by one without processes."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import stub_worker
+from in_process import InProcessExecutor
+from launching import HERE, content, small_plan
+from rich.console import Console
+
+from ablate import journal, store
+from ablate.config import RunConfig
+from ablate.evaluation import Evaluation
+from ablate.kinds import Job, Run
+from ablate.kinds.transformer import run_of
+from ablate.launch import ingestor, messages, pool
+from ablate.launch.devices import Device
+from ablate.launch.executor import Ended, Executor
+from ablate.launch.local import LocalExecutor
+from ablate.study_run import Outcome, run_study
+
+CPU = Device("cpu", 8 << 30, 1)
+Make = Callable[..., Executor]
+
+
+@pytest.fixture(params=["local", "in process"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes executors with so many slots; closes them at the end of a test."""
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    made: list[Executor] = []
+
+    def start(slots: int = 1) -> Executor:
+        if request.param == "local":
+            made.append(LocalExecutor([CPU] * slots))
+        else:
+            made.append(InProcessExecutor([CPU] * slots, stub_worker.Stub))
+        return made[-1]
+
+    yield start
+    for executor in made:
+        executor.close(5.0)
+
+
+def job(folder: Path, name: str, *configs: RunConfig, resume: bool = False) -> tuple:
+    """A job, and the journals of its runs."""
+    runs = tuple(map(run_of, configs))
+    checkpoint = folder / f"{configs[0].seed}.pt"
+    journals = [folder / f"{name}-{config.seed}.jsonl" for config in configs]
+    return Job(runs, Evaluation(), checkpoint=checkpoint, resume=resume), journals
+
+
+def ended(executor: Executor, number: int = 1, seconds: float = 30) -> dict[int, Ended]:
+    """Handle → how it ended, of the next jobs that end."""
+    found: list[Ended] = []
+    until = time.monotonic() + seconds
+    while len(found) < number:
+        assert time.monotonic() < until, "waited in vain"
+        found += executor.poll(0.1)
+    assert len(found) == number == len({each.handle for each in found})
+    return {each.handle: each for each in found}
+
+
+def events(path: Path) -> list[str]:
+    return [each["event"] for each in journal.read(path)[0]]
+
+
+def end(path: Path) -> dict:
+    return journal.read(path)[0][-1]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_a_job_runs_to_its_end_in_the_journals_of_its_runs(make: Make, tmp_path: Path) -> None:
+    executor = make()
+    configs = [RunConfig(steps=5, seed=seed) for seed in (1, 2)]
+    work, journals = job(tmp_path, "a", *configs)
+    handle = executor.submit(0, work, journals)
+    assert ended(executor) == {handle: Ended(handle, "done")}
+    for config, path in zip(configs, journals, strict=True):
+        metrics = [each for each in journal.read(path)[0] if each["event"] == "metrics"]
+        curve = [x for each in metrics for x in each["series"]["train_loss"]]
+        assert curve == [stub_worker.value(config, "train_loss", step) for step in range(1, 6)]
+        assert events(path)[0] == "start" and end(path)["status"] == "complete"
+        assert not journal.alive(path)
+    assert executor.poll(0.05) == [], "an end is reported once"
+
+
+def test_a_run_that_fails_is_recorded_and_its_job_is_done(make: Make, tmp_path: Path) -> None:
+    executor = make()
+    bad, good = RunConfig(steps=5, lr=stub_worker.RAISES, seed=1), RunConfig(steps=5, seed=2)
+    for config, status in ((bad, "failed"), (good, "complete")):
+        work, journals = job(tmp_path, "a", config)
+        handle = executor.submit(0, work, journals)
+        assert ended(executor)[handle].how == "done"
+        assert end(journals[0])["status"] == status
+
+
+def test_capacity_tells_which_slots_are_free(make: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = make(2)
+    assert [slot.device for slot in executor.capacity()] == [CPU, CPU]
+    free = [slot.number for slot in executor.capacity() if slot.free]
+    assert len(free) == 2
+    handle = executor.submit(free[1], *job(tmp_path, "a", RunConfig(steps=5)))
+    assert [slot.number for slot in executor.capacity() if slot.free] == free[:1]
+    assert ended(executor)[handle].how == "done"
+    assert [slot.number for slot in executor.capacity() if slot.free] == free
+
+
+def test_jobs_run_side_by_side(make: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.02")
+    executor = make(2)
+    paths = []
+    for slot in executor.capacity():
+        work, journals = job(tmp_path, "a", RunConfig(steps=100, seed=slot.number))
+        executor.submit(slot.number, work, journals)
+        paths += journals
+    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    assert all(events(path)[-1] != "end" for path in paths)
+    assert {each.how for each in ended(executor, 2).values()} == {"done"}
+
+
+def test_a_cancelled_job_checkpoints_and_another_goes_on_from_there(
+    make: Make, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = make()
+    config = RunConfig(steps=400)
+    work, (first,) = job(tmp_path, "a", config)
+    handle = executor.submit(0, work, [first])
+    wait_for(lambda: first.exists() and "metrics" in events(first))
+    executor.cancel(handle)
+    assert ended(executor)[handle].how == "stopped"
+    assert end(first)["status"] == "stopped" and 0 < end(first)["step"] < 400
+    assert work.checkpoint.exists() and executor.capacity()[0].free
+    monkeypatch.setenv("STUB_DELAY", "0")
+    work, (second,) = job(tmp_path, "b", config, resume=True)
+    handle = executor.submit(0, work, [second])
+    assert ended(executor)[handle].how == "done"
+    start = next(each for each in journal.read(second)[0] if each["event"] == "start")
+    assert start["step"] == end(first)["step"] and end(second)["status"] == "complete"
+
+
+def test_a_job_that_is_killed_ends(make: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = make()
+    work, (path,) = job(tmp_path, "a", RunConfig(steps=100_000))
+    handle = executor.submit(0, work, [path])
+    wait_for(lambda: path.exists() and "start" in events(path))
+    executor.cancel(handle, kill=True)
+    assert ended(executor)[handle].how in ("lost", "stopped")
+    assert not journal.alive(path) and executor.capacity()[0].free
+
+
+def test_a_lost_worker_loses_only_its_job(make: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = make(2)
+    bad = RunConfig(steps=5, lr=stub_worker.BREAKS_DEVICE, seed=1)
+    good = RunConfig(steps=100, seed=2)
+    lost = executor.submit(0, *job(tmp_path, "a", bad))
+    kept = executor.submit(1, *job(tmp_path, "a", good))
+    found = ended(executor, 2)
+    assert (found[lost].how, found[kept].how) == ("lost", "done")
+    assert "the stub's device is lost" in found[lost].reason
+    assert "end" not in events(tmp_path / "a-1.jsonl")
+    assert end(tmp_path / "a-2.jsonl")["status"] == "complete"
+    assert all(slot.free for slot in executor.capacity())
+    again = executor.submit(0, *job(tmp_path, "b", RunConfig(steps=5, seed=3)))
+    assert ended(executor)[again].how == "done", "the slot has another worker"
+
+
+def test_heartbeats_come_from_a_job_that_emits_nothing(
+    make: Make, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("STUB_HEARTBEAT", "0.05")
+    monkeypatch.setattr("ablate.launch.worker.HEARTBEAT", 0.05)
+    monkeypatch.setenv("STUB_DELAY", "1")
+    executor = make()
+    work, (path,) = job(tmp_path, "a", RunConfig(steps=1000))
+    handle = executor.submit(0, work, [path])
+    wait_for(lambda: path.exists() and events(path).count("heartbeat") > 2)
+    assert "metrics" not in events(path)
+    executor.cancel(handle)
+    ended(executor)
+
+
+def test_close_ends_what_is_left(make: Make, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = make(2)
+    paths = []
+    for slot in executor.capacity():
+        work, journals = job(tmp_path, "a", RunConfig(steps=100_000, seed=slot.number))
+        executor.submit(slot.number, work, journals)
+        paths += journals
+    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    executor.close(10.0)
+    assert [end(path)["status"] for path in paths] == ["stopped", "stopped"]
+
+
+def test_a_study_has_the_same_content_with_either_executor(
+    make: Make, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "POLL", 0.1)
+    lrs = [1e-3, stub_worker.RAISES, stub_worker.DIVERGES, stub_worker.BREAKS_DEVICE]
+    plan, path = small_plan(tmp_path, lrs, seeds=2), tmp_path / "a.db"
+    with store.open(str(path), create=True) as db:
+        outcome = run_study(plan, db, make(2), console=Console(file=io.StringIO()))
+    assert outcome == Outcome({"complete": 2, "diverged": 2, "failed": 4}, 1)
+    curves = {(key, step): value for key, name, step, value in content(path)["metric"]}
+    for planned in plan.runs:
+        if planned.config.lr in (1e-3, stub_worker.DIVERGES):
+            for step in range(1, 7):
+                value = stub_worker.value(planned.config, "train_loss", step)
+                assert curves[planned.config.key, step] == value
+
+
+def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
+    run = Run("transformer", run_of(RunConfig(steps=3, seed=7)).fields, 7, parent="ab" * 32)
+    evaluation = Evaluation(tokens=512, lengths=(1, 2))
+    for checkpoint in (None, tmp_path / "a.pt"):
+        work = Job((run, run), evaluation, {"hash": "/text"}, checkpoint, True, 2, True)
+        journals = [tmp_path / "a", tmp_path / "b"]
+        line = messages.encode(3, work, journals)
+        assert line.count(b"\n") == 1 and line.endswith(b"\n")
+        assert messages.decode(line) == (3, work, journals)

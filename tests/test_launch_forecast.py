@@ -1,0 +1,105 @@
+"""The forecast of `ablate plan --device`: what is timed, and what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablate import sizes
+from ablate.config import RunConfig
+from ablate.kinds.transformer import config_of
+from ablate.launch import forecast, packs
+from ablate.launch.devices import Device
+from ablate.launch.trainer import TorchTrainer
+from ablate.plan import plan
+from ablate.plan.forecast import at_speed
+from ablate.study import parse
+
+STUDY = """
+name = "t"
+question = "?"
+seeds = 3
+[base]
+corpus = "sotu"
+tokens = 10_000_000_000
+[factors]
+topology = ["serial", "parallel"]
+lr = [1e-3, 2e-3]
+"""
+GPU = Device("cuda:0", 80 << 30, 8)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[list[RunConfig]]:
+    """The packs that are timed, on a device that is not there."""
+    found: list[list[RunConfig]] = []
+
+    def speed(configs: list[RunConfig], *rest: object) -> float:
+        found.append(configs)
+        return {"serial": 2e6, "parallel": 4e6}[configs[0].topology]
+
+    monkeypatch.setattr(TorchTrainer, "setup", lambda *of: None)
+    monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2, 4))
+    monkeypatch.setattr(forecast, "_speed", speed)
+    return found
+
+
+def test_every_shape_is_timed_once_as_a_pack_of_the_size_that_trains(
+    timed: list[list[RunConfig]],
+) -> None:
+    done: list[int] = []
+    made = plan(parse(STUDY, Path("t.toml")))
+    found = forecast.measure(made, [GPU] * 3, done.append)
+    assert [[config.topology for config in pack] for pack in timed] == [
+        ["serial", "serial"],
+        ["parallel", "parallel"],
+    ]
+    assert set(found.tokens_per_second) == {cell.label for cell in made.cells}
+    assert set(found.tokens_per_second.values()) == {2e6, 4e6}
+    assert done == [1, 2, 3, 4]
+
+
+def test_a_forecast_without_a_compiler_is_an_upper_bound_where_runs_are_compiled(
+    timed: list[list[RunConfig]],
+) -> None:
+    made = plan(parse(STUDY, Path("t.toml")))
+    on_gpu = forecast.measure(made, [GPU] * 3, lambda done: None)
+    assert on_gpu.upper_bound and on_gpu.start > 0 and on_gpu.side_by_side == 1
+    two = forecast.measure(made, [GPU, Device("cuda:1", 80 << 30, 8)], lambda done: None)
+    assert two.side_by_side == 2 and two.total(made) == on_gpu.total(made) / 2
+    on_cpu = forecast.measure(made, [Device("cpu", 8 << 30, 1)] * 4, lambda done: None)
+    assert not on_cpu.upper_bound and on_cpu.start == 0 and on_cpu.side_by_side == 4
+
+
+def test_the_timed_speed_is_that_of_the_real_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "SECONDS", 0.1)
+    jobs = []
+    real = forecast.kind
+
+    class Seen:
+        def train(self, job, context):
+            jobs.append(job)
+            real("transformer").train(job, context)
+
+    monkeypatch.setattr(forecast, "kind", lambda name: Seen())
+    study = STUDY.replace('corpus = "sotu"\n', "").replace("10_000_000_000", '"1M"')
+    small = study.replace("[factors]", "n_layer = 1\nd_model = 8\nn_head = 1\n[factors]")
+    made = plan(parse(small, Path("t.toml")))
+    found = forecast.measure(made, [Device("cpu", 8 << 30, 1)], lambda done: None)
+    assert all(speed > 0 for speed in found.tokens_per_second.values())
+    assert {job.compile for job in jobs} == {"eager"}
+    assert {config_of(job.runs[0]).steps for job in jobs} == {
+        min(forecast.STEPS, made.cells[0].config.steps)
+    }
+
+
+def test_a_given_speed_is_spent_on_the_flops_of_each_cell() -> None:
+    made = plan(parse(STUDY, Path("t.toml")))
+    found = at_speed(made, 1e12)
+    for cell in made.cells:
+        seconds = cell.config.tokens / found.tokens_per_second[cell.label]
+        assert seconds * 1e12 == pytest.approx(sizes.train_flops(cell.config))
+    assert found.total(made) == pytest.approx(
+        sum(found.seconds(cell, made.study.evaluation) for cell in made.cells) * 3
+    )
