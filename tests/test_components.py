@@ -148,6 +148,7 @@ def test_a_components_own_field_is_a_field_of_runs_that_choose_it() -> None:
 def test_a_components_own_field_enters_the_key_where_it_is_not_the_default() -> None:
     keys = [small(position="windowed", **own).key for own in ({}, {"window": 8}, {"window": 5})]
     assert keys[0] == keys[1] != keys[2]
+    assert "window" not in small(position="windowed").identity  # a later default changes no key
     runs = [run_of(small(position="windowed", window=window)) for window in (8, 5)]
     assert [one.key for one in runs] == [keys[0], keys[2]]
 
