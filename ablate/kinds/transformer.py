@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ablate import sizes
+from ablate import sizes, text
 from ablate.components import CATALOGUE
 from ablate.config import NUMERICS, RunConfig, field_info, resolve
 from ablate.evaluation import Evaluation
@@ -53,8 +53,9 @@ class Transformer:
         return evaluation.finals(_parse(json.dumps(fields)))
 
     def train(self, job: Job, context: Context) -> None:
-        """See `Kind.train`. Imports torch."""
-        importlib.import_module("ablate.train.engine").train(job, context)
+        """Load the text of a job and train it; see `Kind.train`. Imports torch."""
+        tokens = text.load(config_of(job.runs[0]), job.sources)
+        importlib.import_module("ablate.train.engine").train(job, context, tokens)
 
 
 def config_of(run: Run) -> RunConfig:
