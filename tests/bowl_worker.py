@@ -15,8 +15,6 @@ from pathlib import Path
 
 from stub_worker import COST, Stub, main
 
-from ablate.kinds.transformer import config_of
-
 BEST = {
     "serial": -2.72,
     "no-attention-skip": -3.0,
@@ -39,7 +37,7 @@ class Bowl(Stub):
     def train(self, job, context):
         time.sleep(float(os.environ.get("STUB_DELAY", "0")))
         fails = Path(os.environ.get("FAILS", "none"))
-        for config, to in zip(map(config_of, job.runs), context.emit, strict=True):
+        for config, to in zip((run.config for run in job.runs), context.emit, strict=True):
             words = {
                 str(config.lr),
                 config.topology,

@@ -14,7 +14,6 @@ import torch
 
 from ablate.config import RunConfig
 from ablate.kinds import Context, Job
-from ablate.kinds.transformer import config_of
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
 from ablate.train.compiled import CompiledStep, cached_step
@@ -44,7 +43,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
         AblateError: The text does not serve, or `job.compile` names no mode.
     """
     assert len(job.runs) == len(context.emit)
-    configs = [config_of(run) for run in job.runs]
+    configs = [run.config for run in job.runs]
     cuda = context.device.startswith("cuda")
     with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
