@@ -1,4 +1,4 @@
-"""The command `ablate` (`python -m ablate`): closed streams and Ctrl-C are handled here."""
+"""The command `ablate`, also as `python -m ablate`, with closed streams and Ctrl-C handled."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it silently with exit code 130, even during imports."""
+    """Run the command line. Ctrl-C ends it silently with exit code 130, during imports too."""
     open_streams()
-    heeds = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # one started in the background does not
-    if heeds:
+    # A process that a shell started in the background ignores Ctrl-C.
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
         signal.signal(signal.SIGINT, leave)
     from ablate import cli
 
     try:
-        if heeds:
+        if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main()
     except KeyboardInterrupt:
@@ -30,17 +29,20 @@ def main() -> None:
             leave()
         raise
     finally:
-        if heeds:
+        if interruptible:
             signal.signal(signal.SIGINT, leave)
 
 
 def leave(*_: object) -> None:
-    """Exit at once: Python would wait for threads, such as one that still imports modules."""
+    """End at once, without waiting for threads, of which one may be importing."""
     os._exit(INTERRUPTED)
 
 
 def open_streams() -> None:
-    """Open closed standard streams on /dev/null, so that no other file takes their number."""
+    """Open closed standard streams as /dev/null.
+
+    Otherwise printing fails, and the next file that is opened takes a stream's number.
+    """
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so the stream's own

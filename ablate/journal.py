@@ -14,8 +14,8 @@ Every line is an object with an `event`:
         peak_bytes, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system
-lock on the file while it lives, so that on its own host a dead worker is told from a slow one at
-once.
+lock on the file while it lives, so that on its own host a dead worker is distinguished from a slow
+one at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the benchmarks of training share: a device's speed and memory. Imports torch alone."""
+"""The speed and memory of a device, for the benchmarks of training. Imports torch alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 
 
 def synchronise(device: str) -> None:
+    """Wait until the device has done what it was given."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def speed(step: Callable[[], object], device: str, seconds: float) -> float:
-    """Calls a second, over about `seconds`."""
+    """Return calls of `step` a second, over about `seconds`."""
     n, elapsed = 1, 0.0
     while elapsed < seconds:
         n = max(n + 1, int(n * min(10.0, 1.1 * seconds / elapsed))) if elapsed else n
@@ -28,5 +29,5 @@ def speed(step: Callable[[], object], device: str, seconds: float) -> float:
 
 
 def peak_bytes(device: str) -> int:
-    """Most memory allocated on a CUDA device; 0 elsewhere."""
+    """Return the most memory allocated on a CUDA device; 0 elsewhere."""
     return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0

@@ -1,9 +1,8 @@
-"""How long `ablate --help` takes beside a Typer application with one empty command: a ratio, so
-that the machine hardly matters.
+"""The time of `ablate --help`, as a ratio to that of a Typer application with two empty commands.
 
     python benchmarks/help.py
 
-Target: at most twice. Both are started in turn, and the fastest of each counts.
+Target: at most 2. The two are started alternately, and the fastest start of each counts.
 """
 
 from __future__ import annotations

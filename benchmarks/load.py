@@ -65,7 +65,9 @@ def fill(path: Path, n_runs: int, points: int) -> None:
             )
         waiting = [run.run_id for run in runs.candidates(db, study_id, owner)]
         for claim in runs.claim(db, study_id, owner, waiting):
-            final = value(claim.run_id, 0, points) + (claim.config.topology == "parallel") * 0.01
+            final = (
+                value(claim.run_id, 0, points) + (claim.run.config.topology == "parallel") * 0.01
+            )
             with db.begin() as connection:
                 rows = [
                     (claim.run_id, s, k, value(claim.run_id, s, k))

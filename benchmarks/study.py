@@ -1,14 +1,15 @@
-"""How long a whole study takes, from command to report, beside a fresh compiled nanoGPT process a
-run.
+"""The time of a whole study, from command to report, beside a fresh compiled nanoGPT process a run.
 
-    python benchmarks/study.py --nanogpt ~/nanoGPT                 # 5 topologies × 3 seeds × 1,000
-    steps at 0.85M, 15 processes python benchmarks/study.py --nanogpt ~/nanoGPT --processes 4   #
-    the other 11 count as long as the mean of all but the first python benchmarks/study.py --size
-    tiny --device cpu            # whether it works
+    # 5 topologies × 3 seeds × 1,000 steps at 0.85M, 15 processes
+    python benchmarks/study.py --nanogpt ~/nanoGPT
+    # the other 11 count as long as the mean of all but the first
+    python benchmarks/study.py --nanogpt ~/nanoGPT --processes 4
+    # whether it works
+    python benchmarks/study.py --size tiny --device cpu
 
 The study is `ablate run` and `ablate report`. A process of nanoGPT imports, starts CUDA, makes and
 compiles its model, trains on the same text with batches from memory, and is evaluated once, on as
-many tokens. Both begin with empty caches, of the compiler too; nanoGPT's processes share theirs.
+many tokens. Both begin with empty caches, also of the compiler; nanoGPT's processes share theirs.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ RUNS = len(TOPOLOGIES) * SEEDS
 
 
 def study_file(shape: dict[str, int], steps: int, precision: str) -> str:
+    """Return the text of a study file."""
     fields: dict[str, Any] = {
         name: value for name, value in shape.items() if name not in ("batch", "n_vocab")
     } | COMMON
@@ -70,21 +72,21 @@ points = 1
 
 
 def timed(command: list[str], **environment: str) -> tuple[float, str]:
-    """Seconds that a command takes, and what it prints. Fails with what it said."""
+    """Return the seconds that a command takes, and its output; exit with its output if it fails."""
     begun = time.perf_counter()
-    done = subprocess.run(
+    finished = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True
     )
-    if done.returncode:
+    if finished.returncode:
         raise SystemExit(
             f"{' '.join(command)[:200]} ended with"
-            f" {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            f" {finished.returncode}:\n{finished.stdout[-2000:]}{finished.stderr[-4000:]}"
         )
-    return time.perf_counter() - begun, done.stdout
+    return time.perf_counter() - begun, finished.stdout
 
 
 def ours(study: Path, device: str, folder: Path) -> dict[str, float]:
-    """Seconds of each command."""
+    """Return the seconds of each command."""
     ablate = [sys.executable, "-m", "ablate"]
     environment = {
         "ABLATE_CACHE": str(folder / "cache"),
@@ -101,10 +103,10 @@ def ours(study: Path, device: str, folder: Path) -> dict[str, float]:
 
 
 def theirs(study: Path, options: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each process, one after another."""
-    made = plan(load(str(study)))
-    first = made.runs[0].config
-    tokens = text.load(first, made.sources)
+    """Return the seconds of each process; they run one after another."""
+    planned = plan(load(str(study)))
+    first = planned.runs[0].config
+    tokens = text.load(first, planned.sources)
     np.save(folder / "data.npy", tokens.train)
     np.save(folder / "held_out.npy", tokens.held_out)
     job = {
@@ -161,7 +163,7 @@ def main() -> None:
     line("`ablate run` and `ablate report`", RUNS, f"{took:.1f}", f"{took / RUNS:.1f}", "1")
     if each:
         whole = sum(each) + (RUNS - len(each)) * mean(each[1:] or each)
-        counted = "" if len(each) == RUNS else f", {len(each)} run and {RUNS - len(each)} reckoned"
+        counted = "" if len(each) == RUNS else f", {len(each)} run and {RUNS - len(each)} estimated"
         line(
             f"nanoGPT, a process a run{counted}",
             RUNS,

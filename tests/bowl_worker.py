@@ -15,10 +15,12 @@ from pathlib import Path
 
 from stub_worker import COST, Stub, main
 
-from ablate.kinds.transformer import config_of
-
-# log10 of the best rate
-BEST = {"serial": -2.72, "no-attention-skip": -3.0, "parallel": -1.1, "double-skip": -4.6}
+BEST = {
+    "serial": -2.72,
+    "no-attention-skip": -3.0,
+    "parallel": -1.1,
+    "double-skip": -4.6,
+}  # log10 of the best rate
 LIMIT = {"no-mlp-skip": 0.0}  # the highest rate that does not diverge; 0.02 elsewhere
 NOISE = 0.01
 
@@ -35,7 +37,7 @@ class Bowl(Stub):
     def train(self, job, context):
         time.sleep(float(os.environ.get("STUB_DELAY", "0")))
         fails = Path(os.environ.get("FAILS", "none"))
-        for config, to in zip(map(config_of, job.runs), context.emit, strict=True):
+        for config, to in zip((run.config for run in job.runs), context.emit, strict=True):
             words = {
                 str(config.lr),
                 config.topology,

@@ -90,8 +90,8 @@ def study(
     with runs.Owner.here(db) as owner:
         claims = claim_next(db, study_id, owner, len(plan.runs))
         for claim in claims:
-            cell, seed = by_key[claim.config.key]
-            rate = {"lr": str(claim.config.lr)} if seed == TUNING_SEED else {}
+            cell, seed = by_key[claim.run.key]
+            rate = {"lr": str(claim.run.config.lr)} if seed == TUNING_SEED else {}
             result = outcome(levels[cell] | rate, seed)
             if result is None:
                 _forget(db, claim.attempt_id, claim.run_id)
@@ -171,7 +171,7 @@ def _forget(db: Database, attempt_id: int, run_id: int) -> None:
 
 
 def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
-    last = result.step or max(result.points, default=claim.config.steps)
+    last = result.step or max(result.points, default=claim.run.config.steps)
     with Journal(claim.journal) as journal:
         journal.append(
             "start",

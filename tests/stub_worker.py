@@ -14,7 +14,6 @@ import signal
 import time
 from pathlib import Path
 
-from ablate.kinds.transformer import config_of
 from ablate.launch import worker
 
 RAISES, RUNS_OUT_OF_MEMORY, DIES, DIES_ONCE, BREAKS_DEVICE, DIVERGES, PACK_TOO_LARGE = (
@@ -54,7 +53,7 @@ class Stub:
             self.steps(job, context)
 
     def steps(self, job, context):
-        configs, emit, stop = [config_of(run) for run in job.runs], context.emit, context.stop
+        configs, emit, stop = [run.config for run in job.runs], context.emit, context.stop
         checkpoint = job.checkpoint
         at = json.loads(checkpoint.read_text()) if job.resume and checkpoint.exists() else 0
         for to in emit:

@@ -23,7 +23,7 @@ from ablate.components.position import Position
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.kinds import kind
-from ablate.kinds.transformer import config_of, run_of
+from ablate.kinds.transformer import run_of
 from ablate.model.position import Position as PositionModule
 from ablate.model.transformer import Transformer
 from ablate.plan import plan
@@ -142,12 +142,13 @@ def test_a_components_own_field_is_a_field_of_runs_that_choose_it() -> None:
     assert small(window=5) == plain and "window" not in plain.model_dump()
     assert windowed.model_dump()["window"] == 5 and small(position="windowed").window == 8
     assert RunConfig(**windowed.model_dump(mode="json")) == windowed
-    assert config_of(run_of(windowed)) == windowed
+    assert run_of(windowed).config == windowed
 
 
 def test_a_components_own_field_enters_the_key_where_it_is_not_the_default() -> None:
     keys = [small(position="windowed", **own).key for own in ({}, {"window": 8}, {"window": 5})]
     assert keys[0] == keys[1] != keys[2]
+    assert "window" not in small(position="windowed").identity  # a later default changes no key
     runs = [run_of(small(position="windowed", window=window)) for window in (8, 5)]
     assert [one.key for one in runs] == [keys[0], keys[2]]
 

@@ -8,7 +8,6 @@ import pytest
 
 from ablate import sizes
 from ablate.config import RunConfig
-from ablate.kinds.transformer import config_of
 from ablate.launch import forecast, packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
@@ -89,7 +88,7 @@ def test_the_timed_speed_is_that_of_the_real_step(monkeypatch: pytest.MonkeyPatc
     found = forecast.measure(made, [Device("cpu", 8 << 30, 1)], lambda done: None)
     assert all(speed > 0 for speed in found.tokens_per_second.values())
     assert {job.compile for job in jobs} == {"eager"}
-    assert {config_of(job.runs[0]).steps for job in jobs} == {
+    assert {job.runs[0].config.steps for job in jobs} == {
         min(forecast.STEPS, made.cells[0].config.steps)
     }
 

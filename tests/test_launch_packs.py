@@ -6,6 +6,7 @@ import pytest
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.kinds.transformer import run_of, shape
 from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.scheduler import RETRIES
@@ -21,9 +22,9 @@ H100 = Device("cuda:0", 80 << 30, 8)
 
 def test_members_differ_in_four_fields_only():
     for change in ({"seed": 7}, {"lr": 1e-2}, {"weight_decay": 0.5}):
-        assert packs.shape(SMALL) == packs.shape(SMALL.model_copy(update=change))
+        assert shape(SMALL) == shape(SMALL.model_copy(update=change))
     masked = RunConfig(objective="masked", n_vocab=257)
-    assert packs.shape(masked) == packs.shape(masked.model_copy(update={"mask_ratio": 0.4}))
+    assert shape(masked) == shape(masked.model_copy(update={"mask_ratio": 0.4}))
     for change in (
         {"steps": 7},
         {"topology": "parallel"},
@@ -31,7 +32,7 @@ def test_members_differ_in_four_fields_only():
         {"dropout": 0.1},
         {"batch_tokens": 4096},
     ):
-        assert packs.shape(SMALL) != packs.shape(SMALL.model_copy(update=change))
+        assert shape(SMALL) != shape(SMALL.model_copy(update=change))
 
 
 def test_a_pack_grows_until_the_device_is_busy_or_full():
@@ -65,9 +66,9 @@ def test_idle_devices_get_their_part_in_packs_of_one_size(waiting, capacity, idl
 def test_what_ran_out_of_memory_becomes_smaller(monkeypatch):
     monkeypatch.setattr(packs, "capacity", lambda config, device: 10)
     tries = [(10, 0, False), (3, 0, False), (1, 2, True), (1, 2, True)]  # of 32 sequences
-    assert [packs.size(SMALL, H100, k, last=k >= RETRIES - 1) for k in range(4)] == tries
+    assert [packs.size(run_of(SMALL), H100, k, last=k >= RETRIES - 1) for k in range(4)] == tries
     monkeypatch.setattr(packs, "capacity", lambda config, device: 1)
-    assert [packs.size(SMALL, H100, k, last=k >= RETRIES - 1) for k in range(RETRIES)] == [
+    assert [packs.size(run_of(SMALL), H100, k, last=k >= RETRIES - 1) for k in range(RETRIES)] == [
         (1, 0, False),
         (1, 8, False),
         (1, 2, True),
@@ -89,6 +90,6 @@ def test_a_run_that_would_not_fit_begins_smaller(share, expected):
     micro-batch of 2 takes 5.
     """
     whole = sizes.memory_bytes(LARGE) / packs.MEMORY_SHARE
-    assert packs.size(LARGE, Device("cuda:0", int(share * whole) + 1, 8), 0) == expected
+    assert packs.size(run_of(LARGE), Device("cuda:0", int(share * whole) + 1, 8), 0) == expected
     device = Device("cuda:0", int(share * whole) + 1, 8)
-    assert packs.size(LARGE, device, RETRIES - 1, last=True) == (1, 2, True)
+    assert packs.size(run_of(LARGE), device, RETRIES - 1, last=True) == (1, 2, True)

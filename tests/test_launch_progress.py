@@ -33,11 +33,11 @@ def metrics(step: int, loss: float = 2.5, speed: float = 1000.0) -> dict:
 def test_a_run_says_its_step_loss_speed_and_time_left():
     run = Running("serial, seed 0", steps=100, step_tokens=500, flops=1e9)
     assert str(run) == "step 0/100"
-    run.see(metrics(40))
+    run.observe(metrics(40))
     assert (
         str(run) == "step 40/100, loss 2.5, 1k tokens/s, 30 s left"
     )  # 60 steps × 500 tokens at 1000 a second
-    run.see(
+    run.observe(
         {"event": "metrics", "steps": [50], "series": {"loss": [2.4]}}
     )  # held-out only: the speed stays
     assert str(run) == "step 50/100, loss 2.5, 1k tokens/s, 25 s left"
@@ -53,13 +53,13 @@ def test_the_study_estimates_from_flops_done_here():
     assert tally.seconds_left is None
     tally.begin("a", Running("a", 100, 500, 1e9))
     clock.now += 99  # while the worker starts
-    tally.see("a", {"event": "start", "step": 0})
+    tally.observe("a", {"event": "start", "step": 0})
     clock.now += 10
-    tally.see("a", metrics(50))
+    tally.observe("a", metrics(50))
     assert tally.seconds_left == pytest.approx(12)
     assert str(tally) == "1 running, 1k tokens/s, about 12 s left"
     clock.now += 10
-    tally.see("a", metrics(100))
+    tally.observe("a", metrics(100))
     tally.end("a", done=True)
     assert (tally.done, tally.total) == (4, 5)
     assert tally.seconds_left == pytest.approx(2)
@@ -70,9 +70,9 @@ def test_what_a_checkpoint_saved_is_no_work_of_this_session():
     tally = Tally(clock=clock)
     tally.update(Survey({"running": 1}, flops_left=1e9))
     tally.begin("a", Running("a", 100, 500, 1e9))
-    tally.see("a", {"event": "start", "step": 50})
+    tally.observe("a", {"event": "start", "step": 50})
     clock.now += 10
-    tally.see("a", metrics(60))
+    tally.observe("a", metrics(60))
     assert tally.seconds_left == pytest.approx(40)
 
 
@@ -101,8 +101,10 @@ def test_every_run_that_ends_has_its_plain_line(monkeypatch):
         for k in range(40):
             clock.now += 0.1
             tally.begin("a", Running(f"cell [x], seed {k}", 100, 500, 1e9))
-            tally.see("a", metrics(100))
-            tally.see("a", {"event": "final", "values": [["accuracy", 0, 0.3], ["loss", 0, 2.75]]})
+            tally.observe("a", metrics(100))
+            tally.observe(
+                "a", {"event": "final", "values": [["accuracy", 0, 0.3], ["loss", 0, 2.75]]}
+            )
             display.ended(tally.end("a", done=True), "complete")
             display.refresh()
 
@@ -133,7 +135,7 @@ def test_a_finished_run_is_told_with_the_metric_of_its_study(monkeypatch, metric
             ["probe_loss", 0.4, 1.75],
         ]
         tally.begin("a", Running("serial, seed 0", 100, 500, 1e9, metric))
-        tally.see("a", {"event": "final", "values": finals})
+        tally.observe("a", {"event": "final", "values": finals})
         display.ended(tally.end("a", done=True), "complete")
 
     assert shown(False, monkeypatch, act).splitlines() == [
@@ -146,7 +148,7 @@ def test_plain_lines_about_a_long_run_come_every_half_minute(monkeypatch):
         tally.begin("a", Running("serial, seed 0", 1000, 500, 1e9))
         for step in range(2, 120):
             clock.now += 1
-            tally.see("a", metrics(step))
+            tally.observe("a", metrics(step))
             display.refresh()
 
     lines = shown(False, monkeypatch, act).splitlines()
@@ -188,7 +190,7 @@ def test_a_terminal_shows_a_row_for_the_study_and_for_each_run(monkeypatch):
     def act(display, tally, clock):
         tally.begin("a", Running("topology=[serial], seed 0", 100, 500, 1e9))
         clock.now += 10
-        tally.see("a", metrics(40))
+        tally.observe("a", metrics(40))
         display.refresh()
 
     text = shown(True, monkeypatch, act)

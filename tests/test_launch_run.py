@@ -39,7 +39,7 @@ def attempts(path: Path, lr: float) -> list[tuple]:
     return rows(
         path,
         "SELECT a.status, a.error FROM attempt AS a JOIN run ON run.id = run_id"
-        " WHERE run.fields ->> 'lr' = ?"
+        " WHERE fields ->> 'lr' = ?"
         " ORDER BY n",
         lr,
     )
@@ -118,7 +118,7 @@ def test_a_dead_worker_is_replaced_and_its_run_tried_a_few_times(tmp_path, lr):
     assert rows(
         path,
         "SELECT name, step, value FROM metric JOIN series ON series.id = series_id JOIN run ON"
-        " run.id = run_id WHERE run.fields ->> 'lr' = ? AND name = 'lr'",
+        " run.id = run_id WHERE fields ->> 'lr' = ? AND name = 'lr'",
         lr,
     ) == [("lr", step, stub_worker.value(plan.runs[1].config, "lr", step)) for step in (1, 2)], (
         "what it wrote before it died stays, once"

@@ -30,7 +30,7 @@ def run(number: int, **fields: object) -> Candidate:
         "checkpoint": False,
         "parent_complete": True,
     }
-    return Candidate(number, run_of(config), config, **(defaults | own))
+    return Candidate(number, run_of(config), **(defaults | own))
 
 
 def slots(*devices: Device, busy: set[int] = frozenset()) -> list[Slot]:
@@ -92,8 +92,8 @@ def test_idle_devices_share_the_runs_of_a_shape(four: None) -> None:
 
 def test_runs_that_left_a_checkpoint_together_go_on_together(four: None) -> None:
     waiting = [run(k) for k in range(1, 9)]
-    files = {waiting[k].config.key: "one.pt" for k in (1, 3)}
-    files |= {waiting[k].config.key: "all.pt" for k in (0, 2, 4, 5, 6)}
+    files = {waiting[k].run.key: "one.pt" for k in (1, 3)}
+    files |= {waiting[k].run.key: "all.pt" for k in (0, 2, 4, 5, 6)}
     first = Scheduler().next(waiting, files, slots(GPUS[0]))
     assert (numbers(first), first.checkpoint) == ([1, 3, 5, 6, 7], "all.pt"), "more than fit anew"
     rest = [each for each in waiting if each.run_id not in numbers(first)]
@@ -162,7 +162,7 @@ def test_fail_fast_stops_at_a_failure_and_not_at_an_attempt_that_is_retried() ->
 def test_a_shape_that_ran_out_of_memory_comes_smaller_and_anew(four: None) -> None:
     scheduler = Scheduler()
     waiting = [run(k) for k in range(1, 5)]
-    files = {each.config.key: "all.pt" for each in waiting}
+    files = {each.run.key: "all.pt" for each in waiting}
     seen = []
     for losses in range(RETRIES):
         tried = [run(k, losses=losses) for k in range(1, 5)]

@@ -10,6 +10,8 @@ import pytest
 
 from ablate import sizes
 from ablate.errors import AblateError
+from ablate.kinds import Cost, Fields
+from ablate.kinds.transformer import Transformer
 from ablate.plan import Decision, Plan, plan
 from ablate.plan.ladder import solve
 from ablate.plan.match import mismatch
@@ -245,6 +247,32 @@ def test_tokens_become_steps(study) -> None:
     )
     assert [cell.config.steps for cell in made.cells] == [195, 977]  # 195.3 and 976.6
     assert price(made).tokens == 2 * (195 + 977) * 1024
+
+
+def test_an_unknown_cost_enters_no_sum(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    stated, known = Transformer.cost, {1, 2}
+
+    def cost(self: Transformer, fields: Fields) -> Cost:
+        return stated(self, fields) if fields["n_layer"] in known else Cost()
+
+    monkeypatch.setattr(Transformer, "cost", cost)
+
+    def made() -> Plan:
+        return plan(study('seeds = 3\n[base]\ntokens = "1M"\n[factors]\nn_layer = [1, 2]\n'))
+
+    assert all(run.run.key == run.config.key for run in made().runs)
+    assert any(one.kind == "parameters" for one in made().confounds)
+    known.remove(2)
+    some = price(made())
+    first, second = made().cells
+    assert (some.runs, some.unknown, some.tokens) == (6, 3, 3 * first.config.tokens)
+    assert some.flops == 3 * sizes.train_flops(first.config)
+    assert second.cost.params is None and first.cost.params
+    assert not any(one.kind == "parameters" for one in made().confounds)
+    known.clear()
+    nothing = price(made())
+    assert (nothing.runs, nothing.unknown) == (6, 6)
+    assert (nothing.tokens, nothing.flops, nothing.memory) == (None, None, None)
 
 
 def test_tokens_per_param_count_all_parameters(study) -> None:

@@ -12,8 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from store_plans import claim_next, do_all, execute, fresh, plan_of, rows, train
 
 from ablate import store
-from ablate.errors import AblateError
-from ablate.store import Database, merge, register, runs, views
+from ablate.store import Database, merge, register, runs
 from ablate.store.forget import forget
 from ablate.store.ingest import ingest
 
@@ -188,14 +187,3 @@ def test_a_call_that_fails_at_its_end_changes_nothing(
                 merge.merge(db, other)
         execute(db.path, "DROP TRIGGER IF EXISTS cut")
         assert _dump(db) == before and sorted(db.journals.glob("*.jsonl")) == files
-
-
-def test_a_field_that_is_refused_registers_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "RESERVED", views.RESERVED | {"lr"})
-    with fresh(tmp_path / "x.db") as db:
-        before = _dump(db)
-        with pytest.raises(AblateError, match="field 'lr'"):
-            register.register(db, plan_of())
-        assert _dump(db) == before

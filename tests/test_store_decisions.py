@@ -69,8 +69,8 @@ def test_values_are_of_runs_that_have_their_result(db: Database) -> None:
             train(
                 claim,
                 status=status,
-                loss=2.0 + claim.config.seed,
-                finals=[("loss", 0, 2.0 + claim.config.seed)],
+                loss=2.0 + claim.run.config.seed,
+                finals=[("loss", 0, 2.0 + claim.run.config.seed)],
             )
             ingest.ingest(db, claim.attempt_id)
     keys = [planned.config.key for planned in made.runs]

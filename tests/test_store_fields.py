@@ -33,6 +33,12 @@ class Sorting:
     def cost(self, fields: Mapping[str, Any]) -> Cost:
         return Cost()
 
+    def typed(self, run: Run) -> None:
+        return None
+
+    def pack_key(self, run: Run) -> str:
+        return run.key
+
     def finals(self, fields: Mapping[str, Any], evaluation: Evaluation) -> list[tuple[str, float]]:
         return [("loss", 0.0)]
 
@@ -46,13 +52,9 @@ def sorting(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setitem(kinds._PATHS, "sorting", f"{__name__}:Sorting")
     kinds.kind.cache_clear()
     plan = plan_of("sorting", levels=("serial",), n_layer=3)
-    mapped = {
-        planned.config: Run("sorting", FIELDS | {"parts": [1, 0.5], "names": ["a,b", "c"]}, seed)
-        for seed, planned in enumerate(plan.runs)
-    }
-    monkeypatch.setattr(
-        register, "run_of", lambda config: mapped.get(config) or kinds.transformer.run_of(config)
-    )
+    for seed, planned in enumerate(plan.runs):
+        fields = FIELDS | {"parts": [1, 0.5], "names": ["a,b", "c"]}
+        planned.__dict__["run"] = Run("sorting", fields, seed)
     return plan
 
 
@@ -65,7 +67,7 @@ def test_a_new_field_is_a_column_once_a_run_has_it(tmp_path: Path, sorting: Plan
         columns, _ = ask(db, "SELECT * FROM runs")
         new = [name for name in columns if name not in transformers[0]]
         assert new == ["algorithm", "n_items", "rate", "on", "parts", "names"]
-        assert not {"topology", "lr"} & set(before) and {"topology", "lr"} <= set(transformers[0])
+        assert before == transformers[0], "the fields of transformers have columns at once"
         sql = (
             "SELECT algorithm, n_items, rate, lr, parts, names, topology, tokens, n_params, flops"
             " FROM runs WHERE study = 'sorting' AND seed = 1"
@@ -105,12 +107,11 @@ def test_runs_of_another_kind_are_claimed_measured_and_merged(
             assert ask(other, "SELECT DISTINCT n_items FROM runs ORDER BY 1")[1] == [(None,), (7,)]
 
 
-def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
     plan = plan_of(levels=("serial",))
     first, second = plan.runs
-    parent = kinds.transformer.run_of(first.config)
-    child = kinds.transformer.run_of(second.config, parent.key)
-    monkeypatch.setattr(register, "run_of", lambda c: child if c == second.config else parent)
+    parent = first.run
+    child = second.__dict__["run"] = dataclasses.replace(second.run, parent=parent.key)
     with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
         study = register.register(db, plan)
         claims = claim_next(db, study, owner, 2)
@@ -120,12 +121,10 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["status", "loss", "tokens", "study", "a b", 'x"'])
 def test_a_field_that_cannot_be_a_column_is_refused(
-    tmp_path: Path, sorting: Plan, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, sorting: Plan, name: str
 ) -> None:
-    run = Run("sorting", {name: 1})
-    monkeypatch.setattr(
-        register, "run_of", lambda config: dataclasses.replace(run, seed=config.seed)
-    )
+    for planned in sorting.runs:
+        planned.__dict__["run"] = Run("sorting", {name: 1}, planned.config.seed)
     with fresh(tmp_path / "x.db") as db:
         with pytest.raises(AblateError, match=f"field {name!r}"):
             register.register(db, sorting)

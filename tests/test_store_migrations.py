@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
 import shutil
 import sqlite3
@@ -293,12 +294,17 @@ def test_newest_schema_is_kept_and_has_not_changed_without_a_migration(tmp_path:
     )
     with contextlib.closing(sqlite3.connect(kept)) as connection:
         connection.executescript(file.read_text(encoding="utf-8"))
-    with store.open(str(path), create=True) as db:
-        runs.register(db, plan_of())  # the kept database shows the fields of such runs
-    question = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-    assert dict(rows(path, question)) == dict(rows(kept, question)), (
+    assert _schema(path) == _schema(kept), (
         "a table or view changed: it needs a migration of its own"
     )
+
+
+def _schema(path: Path) -> dict[str, str]:
+    """Table, view or index → its SQL without the columns of fields, which need no migration."""
+    sql = dict(rows(path, "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    sql["runs"] = re.sub(r'run_field\."\w+" AS "\w+",\s+', "", sql["runs"])
+    sql["run_field"] = re.sub(r'(?:,\s+"\w+")+', "", sql["run_field"])
+    return sql
 
 
 def _keep(folder: Path) -> None:

@@ -19,7 +19,6 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.kinds import Run
-from ablate.kinds.transformer import config_of
 from ablate.launch.scheduler import RETRIES
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest
@@ -57,7 +56,7 @@ def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> N
     assert len(stored) == 4
     for planned in plan.runs:
         run = stored[planned.config.key]
-        assert config_of(run) == planned.config and run.key == planned.config.key
+        assert run.config == planned.config and run.key == planned.config.key
     row = rows(
         db.path,
         "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status"
@@ -207,7 +206,7 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
     plan = plan_of(seeds=(0, 1, 2))
     study_id = runs.register(db, plan)
     claims = [claim for _ in range(4) for claim in claim_next(db, study_id, owner, 2)]
-    assert [claim.config for claim in claims] == [planned.config for planned in plan.runs]
+    assert [claim.run.config for claim in claims] == [planned.config for planned in plan.runs]
     assert len({claim.journal for claim in claims}) == 6 and {claim.n for claim in claims} == {1}
     assert claim_next(db, study_id, owner, 9) == []
     with runs.Owner.here(db) as other:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.components import CATALOGUE
+
 PACKAGE = Path(__file__).parent.parent / "ablate"
 ORDER = [
     *(
@@ -162,3 +164,26 @@ def test_only_the_store_speaks_sql() -> None:
             ]
             if called in ("execute", "executemany", "run", "read_sql", "read_sql_query", "text"):
                 assert not any(map(SQL.match, statements)), f"{path}:{node.lineno}"
+
+
+def test_no_module_decides_by_the_name_of_a_level() -> None:
+    """What a level decides is asked of its component, wherever it is defined."""
+    choices = {name for name, row in CATALOGUE.items() if row.choice}
+    levels = {level for name in choices for level in CATALOGUE[name].names}
+
+    def factor(node: ast.AST) -> str:
+        """The factor that `config.factor` or `fields["factor"]` names, "" for anything else."""
+        name = node.attr if isinstance(node, ast.Attribute) else ""
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            name = str(node.slice.value)
+        return name if name in choices else ""
+
+    for module, path in modules():
+        if module == "components":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and any(map(factor, (node.left, *node.comparators))):
+                constants = {
+                    one.value for one in ast.walk(node) if isinstance(one, ast.Constant)
+                } & levels
+                assert not constants, f"{path.name}:{node.lineno} compares with {constants}"

@@ -11,11 +11,14 @@ import pytest
 from rich.console import Console
 from sqlalchemy import text
 
-from ablate import launch, metrics, store
+from ablate import metrics, store
 from ablate.launch import devices
+from ablate.launch.local import LocalExecutor
+from ablate.launch.packs import worker_slots
 from ablate.plan import plan
 from ablate.plan.tiny import tiny
 from ablate.study import load
+from ablate.study_run import run_study
 
 STUDIES = sorted(Path(__file__).parent.parent.glob("studies/*.toml"))
 
@@ -25,9 +28,8 @@ def test_every_cell_of_a_tiny_study_reaches_its_metric(file: Path, tmp_path: Pat
     small = tiny(load(str(file)))
     made = plan(dataclasses.replace(small, seeds=small.seeds[:1], tune=None))
     with store.open(str(tmp_path / "tiny.db"), create=True) as db:
-        outcome = launch.run(
-            made, db, places=devices.find("cpu"), console=Console(file=io.StringIO())
-        )
+        executor = LocalExecutor(worker_slots(made, devices.find("cpu")))
+        outcome = run_study(made, db, executor, console=Console(file=io.StringIO()))
         with db.read() as connection:
             rows = connection.execute(text("SELECT cell, status, metric FROM runs")).all()
             names = set(connection.execute(text("SELECT name, at FROM final")).all())

@@ -212,16 +212,16 @@ def fresh_process(of: RunConfig) -> dict:
     return json.loads(done.stdout)
 
 
-def test_a_warm_worker_equals_a_fresh_process_bit_for_bit() -> None:
+def test_a_cached_step_equals_a_fresh_process_bit_for_bit() -> None:
     wanted = config(seed=5, dropout=0.1, lr=3e-3)
     run(config(d_model=8, steps=3))  # another shape
     run(
         config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0)
     )  # the same shape, left in a bad way: its step is kept
-    (warm,) = run(wanted)
+    (cached,) = run(wanted)
     fresh = fresh_process(wanted)
-    assert fresh["curve"] == json.loads(json.dumps(warm.curve()))
-    assert fresh["finals"] == [[*key, value] for key, value in warm.measured().items()]
+    assert fresh["curve"] == json.loads(json.dumps(cached.curve()))
+    assert fresh["finals"] == [[*key, value] for key, value in cached.measured().items()]
 
 
 def test_how_a_run_keeps_within_memory_is_no_part_of_it() -> None:
@@ -255,7 +255,7 @@ def test_stop_and_resume_change_no_bit(
         assert events[0].of("checkpoint")[-1]["step"] == stop and path.exists()
         run(
             config(steps=5, d_model=8, dropout=0.1, seed=9)
-        )  # the warm step meanwhile serves another run
+        )  # the cached step meanwhile serves another run
         done = stop
     run(wanted, into=events, checkpoint=path, resume=True)
     assert events[0].of("start")[-1]["step"] == stops[-1]
@@ -360,7 +360,7 @@ def test_a_pack_whose_members_have_all_diverged_ends(tmp_path: Path) -> None:
     assert events[0].end["device_seconds"] < 5
 
 
-def test_divergence_in_a_warm_step_does_not_reach_the_next_run() -> None:
+def test_divergence_in_a_cached_step_does_not_reach_the_next_run() -> None:
     (before,) = run(config(seed=4))
     run(config(seed=4, lr=1e30))
     (again,) = run(config(seed=4))

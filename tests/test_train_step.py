@@ -1,4 +1,4 @@
-"""The step: packs equal solo runs, accumulation equals the whole batch, a warm step serves other
+"""The step: packs equal solo runs, accumulation equals the whole batch, a used step serves other
 runs.
 """
 
@@ -174,11 +174,11 @@ def test_each_step_draws_its_own_masks_and_dropout() -> None:
 def test_a_step_loaded_with_other_runs_is_as_a_new_one(change: dict[str, Any]) -> None:
     first = config(objective="masked", dropout=0.1)
     other = config(**{"objective": "masked", "dropout": 0.1} | change)
-    warm, untouched = go([first], 10), go([first], 10)
-    warm.load([other], text())
-    warm.run(10, lambda: False)
+    used, untouched = go([first], 10), go([first], 10)
+    used.load([other], text())
+    used.run(10, lambda: False)
     new = go([other], 10)
-    assert torch.equal(warm.optimiser.weights, new.optimiser.weights)
+    assert torch.equal(used.optimiser.weights, new.optimiser.weights)
     assert not torch.equal(new.optimiser.weights, untouched.optimiser.weights)
 
 

@@ -18,14 +18,12 @@ class Position(Component):
             and not to the embeddings.
         rotates: Whether it changes queries and keys.
         learned_bias: Whether it adds a learned bias to the scores.
-        fuses: Whether a compiler makes it a part of other kernels, so that it takes no time.
     """
 
     factors = ("position",)
     in_body: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
     learned_bias: ClassVar[bool] = False
-    fuses: ClassVar[bool] = False
 
     def block_sizes(self, config: Config) -> Counts:
         """Return what it takes in each block, beside `sizes`, which is once a model."""
@@ -53,7 +51,7 @@ class Rotary(_WithoutWeights):
     """Queries and keys turned."""
 
     module = "ablate.model.position:Rotary"
-    rotates = fuses = True
+    rotates = True
 
     def check(self, config: Config) -> None:
         if config.d_head % 2:

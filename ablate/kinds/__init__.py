@@ -29,6 +29,7 @@ Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a jour
 class Cost:
     """What a run takes. None is "unknown": it is shown as unknown and enters no sum."""
 
+    steps: int | None = None  # of the optimiser
     params: int | None = None
     params_body: int | None = None  # without embeddings and head
     tokens: int | None = None  # of the whole training
@@ -107,6 +108,14 @@ class Kind(Protocol):
         """Return what a run of these fields takes, in closed form or measured once."""
         ...
 
+    def typed(self, run: Run) -> Any:
+        """Return the configuration that the code of this kind reads, or None."""
+        ...
+
+    def pack_key(self, run: Run) -> str:
+        """Return a text that is equal for runs that can train in one job."""
+        ...
+
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals, as (name, at), that a run of these fields is to report."""
         ...
@@ -166,3 +175,13 @@ class Run:
     def cost(self) -> Cost:
         """What training it takes; see `Kind.cost`."""
         return kind(self.kind).cost(self.fields)
+
+    @functools.cached_property
+    def config(self) -> Any:
+        """Its typed configuration, such as a `RunConfig`; see `Kind.typed`."""
+        return kind(self.kind).typed(self)
+
+    @functools.cached_property
+    def pack_key(self) -> str:
+        """Equal for runs that can train in one job; see `Kind.pack_key`."""
+        return kind(self.kind).pack_key(self)

@@ -8,11 +8,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ablate import sizes
+from ablate import sizes, text
 from ablate.components import CATALOGUE
 from ablate.config import NUMERICS, RunConfig, field_info, resolve
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Cost, Field, Fields, Job, Run
+
+MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which runs of a pack may differ
 
 
 class Transformer:
@@ -46,20 +48,31 @@ class Transformer:
         size = sizes.count(config)
         flops = float(sizes.train_flops(config))
         memory = sizes.memory_bytes(config)
-        return Cost(size.params, size.body, config.tokens, flops, memory)
+        return Cost(config.steps, size.params, size.body, config.tokens, flops, memory)
+
+    def typed(self, run: Run) -> RunConfig:
+        """See `Kind.typed`."""
+        return _parse(json.dumps(run.fields)).model_copy(update={"seed": run.seed})
+
+    def pack_key(self, run: Run) -> str:
+        """See `Kind.pack_key`."""
+        return shape(run.config)
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """See `Kind.finals`."""
         return evaluation.finals(_parse(json.dumps(fields)))
 
     def train(self, job: Job, context: Context) -> None:
-        """See `Kind.train`. Imports torch."""
-        importlib.import_module("ablate.train.engine").train(job, context)
+        """Load the text of a job and train it; see `Kind.train`. Imports torch."""
+        tokens = text.load(job.runs[0].config, job.sources)
+        importlib.import_module("ablate.train.engine").train(job, context, tokens)
 
 
-def config_of(run: Run) -> RunConfig:
-    """Return the typed configuration of a run of this kind."""
-    return _parse(json.dumps(run.fields)).model_copy(update={"seed": run.seed})
+@functools.lru_cache(maxsize=1 << 14)
+def shape(config: RunConfig) -> str:
+    """Return a text that is equal for configurations that one compiled step can train together."""
+    fields = config.model_dump(mode="json", exclude_defaults=True, exclude=set(MEMBER_FIELDS))
+    return json.dumps(fields, sort_keys=True)
 
 
 def run_of(config: RunConfig, parent: str = "") -> Run:

@@ -41,14 +41,14 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     TorchTrainer().setup(device.name, device.threads, device.memory)
     speeds: dict[str, float] = {}  # by shape
     for timed, cell in enumerate(plan.cells, 1):
-        shape = packs.shape(cell.config)
+        shape = cell.run.pack_key
         if shape not in speeds:
-            size = packs.size(cell.config, device, oom_level=0)
+            size = packs.size(cell.run, device, oom_level=0)
             n_runs = min(len(plan.study.seeds), size.runs)
             pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
             speeds[shape] = _speed(pack, plan.sources, device, size)
         done(timed)
-    by_cell = {cell.label: speeds[packs.shape(cell.config)] for cell in plan.cells}
+    by_cell = {cell.label: speeds[cell.run.pack_key] for cell in plan.cells}
     # Workers that share a GPU train one at a time.
     side_by_side = len({slot.name for slot in slots}) if gpu else len(slots)
     start = START if gpu else 0.0

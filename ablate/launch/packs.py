@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.kinds import Run
 from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
 from ablate.plan import Plan
 
-MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which members may differ
 LARGEST = 32  # runs of a pack
 # FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32
 # (H200)
@@ -34,13 +32,6 @@ class Size(NamedTuple):
     recompute: bool = False
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def shape(config: RunConfig) -> str:
-    """Return a string that is equal for runs that can train in one pack."""
-    fields = config.model_dump(mode="json", exclude_defaults=True, exclude=set(MEMBER_FIELDS))
-    return json.dumps(fields, sort_keys=True)
-
-
 def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
@@ -57,7 +48,7 @@ def capacity(config: RunConfig, device: Device) -> int:
     return next(fits, 1)
 
 
-def size(config: RunConfig, device: Device, oom_level: int, *, last: bool = False) -> Size:
+def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Size:
     """Return the size of the next pack of this shape.
 
     Each level takes less memory: a whole pack, a quarter of it, one run with a quarter of its
@@ -65,11 +56,14 @@ def size(config: RunConfig, device: Device, oom_level: int, *, last: bool = Fals
     first that the device is estimated to hold.
 
     Args:
-        config: A run of the shape.
+        run: A run of the shape. One without the configuration of a transformer trains alone.
         device: The device, or the share of it, that trains.
         oom_level: How often the shape ran out of memory.
         last: Whether it is the last attempt, which takes the least memory.
     """
+    config = run.config
+    if not isinstance(config, RunConfig):
+        return Size(1)
     full = capacity(config, device)
     few, fewer = -(-config.batch_size // 4), -(-config.batch_size // 16)
     quarter = [Size(-(-full // 4))] if full > 1 else []
@@ -83,10 +77,10 @@ def size(config: RunConfig, device: Device, oom_level: int, *, last: bool = Fals
 
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
     """Return a device, or its share of one, for each worker of a plan."""
-    configs = {planned.config.key: planned.config for planned in (*plan.runs, *plan.later)}.values()
-    largest = max((sizes.memory_bytes(config, 1) for config in configs), default=0)
-    n_shapes = len({shape(config) for config in configs})
-    return devices.shares(found, len(configs), n_shapes, largest)
+    runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
+    largest = max((run.cost.bytes or 0 for run in runs), default=0)
+    n_shapes = len({run.pack_key for run in runs})
+    return devices.shares(found, len(runs), n_shapes, largest)
 
 
 def share(waiting: int, capacity: int, idle: int) -> int:

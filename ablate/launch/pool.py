@@ -210,12 +210,12 @@ class WorkerPool:
             self._show_begin(each, run, pack)
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
-        config = run.config
         rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
         label = f"{run.cell}, seed {run.run.seed}{rate}"
-        steps = config.steps if config else 1
-        tokens = config.batch_tokens if config else run.run.cost.tokens or 0
-        running = Running(label, steps, tokens, run.flops or 0.0, self._metric)
+        cost = run.run.cost
+        steps = cost.steps or 1
+        step_tokens = (cost.tokens or 0) // steps
+        running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is tried again with {pack.in_memory}")
@@ -247,7 +247,7 @@ class WorkerPool:
         for attempt, events in new.items():
             key = jobs[attempt].attempts[attempt][0].run.key
             for event in events:
-                self._tally.see(key, event)
+                self._tally.observe(key, event)
                 if event["event"] == "end":
                     why = event.get("error") or ""
                     self._attempt_ended(jobs[attempt], attempt, event["status"], why)

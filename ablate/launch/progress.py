@@ -1,6 +1,4 @@
-"""What a study's progress looks like: bars on a terminal, elsewhere a line for each run that ends,
-and some between.
-"""
+"""The progress of a study: bars on a terminal, elsewhere a line for each run that ends."""
 
 from __future__ import annotations
 
@@ -20,28 +18,42 @@ from ablate import metrics
 from ablate.store.status import Survey
 from ablate.units import count, duration
 
-ROWS = 8  # runs at work that a terminal shows
-SETTLED = 3.0  # seconds of training before which a rate says nothing: short runs are read whole
-PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about those at work
+ROWS = 8  # running runs that a terminal shows
+# Seconds of training from which on a rate is shown: the journal of a short run is read at once.
+MIN_SECONDS = 3.0
+PLAIN_RUNNING_EVERY = 30.0  # seconds between plain lines about running runs
 
 
 @dataclass
 class Running:
-    """A run at work, as far as its journal has been read."""
+    """A run that trains here, as far as its journal has been read.
+
+    Attributes:
+        label: What the user is shown.
+        steps: Steps of its whole schedule.
+        step_tokens: Tokens of a step.
+        flops: Floating-point operations of the whole run.
+        metric: The study's metric.
+        step: Steps made.
+        began_at: Step of the checkpoint that it resumed from.
+        loss: Training loss.
+        result: The metric at its end.
+        speed: Tokens a second.
+    """
 
     label: str
-    steps: int  # of the whole schedule
+    steps: int
     step_tokens: int
-    flops: float  # of the whole run
-    metric: str = "loss"  # the study's
+    flops: float
+    metric: str = "loss"
     step: int = 0
-    began_at: int = 0  # the step of the checkpoint it resumed from
-    loss: float | None = None  # training loss
-    result: float | None = None  # the metric at the end
-    speed: float | None = None  # tokens a second
+    began_at: int = 0
+    loss: float | None = None
+    result: float | None = None
+    speed: float | None = None
 
-    def see(self, event: Mapping[str, Any]) -> None:
-        """Take in an event of its journal."""
+    def observe(self, event: Mapping[str, Any]) -> None:
+        """Update it with an event of its journal."""
         if event["event"] == "start":
             self.began_at = self.step = event["step"]
         elif event["event"] == "metrics":
@@ -49,13 +61,13 @@ class Running:
             self.loss = event["series"].get("train_loss", [self.loss])[-1]
             self.speed = event["series"].get("tokens_per_second", [self.speed])[-1]
         elif event["event"] == "final":
-            wanted = metrics.final(self.metric)
-            self.result = next(
-                (value for name, at, value in event["values"] if (name, at) == wanted), None
-            )
+            name_at = metrics.final(self.metric)
+            values = (value for name, at, value in event["values"] if (name, at) == name_at)
+            self.result = next(values, None)
 
     @property
     def seconds_left(self) -> float | None:
+        """Seconds until its last step at its present speed; None without one."""
         return (self.steps - self.step) * self.step_tokens / self.speed if self.speed else None
 
     def __str__(self) -> str:
@@ -71,33 +83,48 @@ class Running:
 
 @dataclass
 class Tally:
-    """The whole study: what is done, what is at work here, and how long the rest takes at the rate
-    seen so far.
+    """The progress of a whole study.
+
+    Attributes:
+        total: Runs.
+        done: Runs that have a result, or failed.
+        flops_left: Floating-point operations of the runs that are not done.
+        running: Key of a run → the run, of those that train here.
+        flops_done: Made here by runs that no longer train.
+        since: When the first run began to train here.
+        clock: Seconds of a clock that never goes back.
     """
 
-    total: int = 0  # runs
-    done: int = 0  # runs that have a result, or failed
-    flops_left: float = 0.0  # of the runs not done
-    running: dict[str, Running] = field(default_factory=dict)  # by run key
-    flops_done: float = 0.0  # since `since`, by runs no longer at work
-    since: float | None = None  # when the first run began to train
+    total: int = 0
+    done: int = 0
+    flops_left: float = 0.0
+    running: dict[str, Running] = field(default_factory=dict)
+    flops_done: float = 0.0
+    since: float | None = None
     clock: Callable[[], float] = time.monotonic
 
     def update(self, study: Survey) -> None:
+        """Take over the numbers of runs in the database."""
         self.total, self.done, self.flops_left = study.total, study.done, study.flops_left
 
     def begin(self, key: str, run: Running) -> None:
+        """Add a run that begins to train here."""
         self.running[key] = run
 
-    def see(self, key: str, event: Mapping[str, Any]) -> None:
-        """Take an event of a run's journal in."""
-        if event["event"] == "heartbeat":  # comes before the run trains, too
+    def observe(self, key: str, event: Mapping[str, Any]) -> None:
+        """Update a run with an event of its journal."""
+        if event["event"] == "heartbeat":  # which comes before the run trains, too
             return
         self.since = self.clock() if self.since is None else self.since
-        self.running[key].see(event)
+        self.running[key].observe(event)
 
     def end(self, key: str, *, done: bool) -> Running:
-        """Take a run out; `done` unless it will be tried again."""
+        """Remove a run that no longer trains, and return it.
+
+        Args:
+            key: Key of the run.
+            done: Whether it will not be tried again.
+        """
         run = self.running.pop(key)
         self.flops_done += run.flops * (run.step - run.began_at) / run.steps
         if done:
@@ -107,14 +134,15 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        at_work = self.running.values()
+        """Seconds until the study is done at the rate so far; None while that is not known."""
+        running = self.running.values()
         here = self.flops_done + sum(
-            run.flops * (run.step - run.began_at) / run.steps for run in at_work
+            run.flops * (run.step - run.began_at) / run.steps for run in running
         )
         elapsed = 0.0 if self.since is None else self.clock() - self.since
-        if not here or elapsed < SETTLED:
+        if not here or elapsed < MIN_SECONDS:
             return None
-        left = self.flops_left - sum(run.flops * run.step / run.steps for run in at_work)
+        left = self.flops_left - sum(run.flops * run.step / run.steps for run in running)
         return max(0.0, left) * elapsed / here
 
     def __str__(self) -> str:
@@ -127,7 +155,13 @@ class Tally:
 
 
 class Display:
-    """Shows a tally. A context manager: the bars are taken down at its end."""
+    """Shows a tally. A context manager: the bars are removed at its end.
+
+    Args:
+        console: Where it is shown.
+        study: Name of the study.
+        tally: What is shown.
+    """
 
     def __init__(self, console: Console, study: str, tally: Tally):
         self._console, self._study, self._tally = console, study, tally
@@ -161,12 +195,16 @@ class Display:
             self._bars.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays above the bars."""
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
     def ended(self, run: Running, status: str, error: str = "") -> None:
-        """A run has ended. On a terminal only one that failed gets a line, with the last of its
-        error.
+        """Print a line on a run that ended; on a terminal only if it did not succeed.
+
+        Args:
+            run: The run.
+            status: How its attempt ended.
+            error: Its error, of which the last line is shown.
         """
         if self._bars and status in ("complete", "diverged"):
             return
@@ -185,7 +223,7 @@ class Display:
         )
 
     def refresh(self) -> None:
-        """Draw the present state; to be called a few times a second."""
+        """Show the present state. Call it a few times a second."""
         if not self._bars:
             now = time.monotonic()
             if now - max(self._last_running, self._last_ended) >= PLAIN_RUNNING_EVERY:

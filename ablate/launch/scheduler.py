@@ -40,9 +40,8 @@ class Pack:
         if not self.size.micro_batch:
             return f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''} at a time"
         again = ", and blocks computed again in the backward pass" if self.size.recompute else ""
-        config = self.runs[0].config
-        assert config
-        return f"{self.size.micro_batch} of {config.batch_size} sequences in memory at once{again}"
+        batch = self.runs[0].run.config.batch_size
+        return f"{self.size.micro_batch} of {batch} sequences in memory at once{again}"
 
 
 class Scheduler:
@@ -81,14 +80,14 @@ class Scheduler:
         slot, first = free[0], runs[0]
 
         def checkpoint(run: Candidate) -> str | None:
-            return checkpoints.get(run.run.key) if _shape(run) not in self._oom_levels else None
+            return (
+                checkpoints.get(run.run.key) if run.run.pack_key not in self._oom_levels else None
+            )
 
-        shape, file = _shape(first), checkpoint(first)
-        alike = [run for run in runs if _shape(run) == shape and checkpoint(run) == file]
+        shape, file = first.run.pack_key, checkpoint(first)
+        alike = [run for run in runs if run.run.pack_key == shape and checkpoint(run) == file]
         level = self._oom_levels.get(shape, 0)
-        size = Size(1)
-        if first.config:
-            size = packs.size(first.config, slot.device, level, last=level >= RETRIES - 1)
+        size = packs.size(first.run, slot.device, level, last=level >= RETRIES - 1)
         n = len(alike) if file else packs.share(len(alike), size.runs, _idle_devices(slots))
         return Pack(slot, tuple(alike[:n]), size, level, file)
 
@@ -112,7 +111,7 @@ class Scheduler:
                 "stopped".
         """
         if status == "oom":
-            self._oom_levels[_shape(run)] = pack.oom_level + 1
+            self._oom_levels[run.run.pack_key] = pack.oom_level + 1
         exhausted = status in ("dead", "oom") and run.losses + 1 >= RETRIES
         failed = status == "failed" or exhausted
         self.stopped |= failed and self._fail_fast
@@ -132,11 +131,6 @@ class Scheduler:
 def may_retry(run: Candidate) -> bool:
     """Return whether this launcher may try a run again, after the attempts that it made of it."""
     return not run.failures and run.losses < RETRIES
-
-
-def _shape(run: Candidate) -> str:
-    """Equal for runs that can train in one pack; a run of another kind trains alone."""
-    return packs.shape(run.config) if run.config else run.run.key
 
 
 def _idle_devices(slots: Sequence[Slot]) -> int:

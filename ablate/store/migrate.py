@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+from ablate.kinds import kind
 from ablate.store import sqlite, views
 from ablate.store.schema import HEAD, VERSION_TABLE
 
@@ -51,7 +52,7 @@ def upgrade(path: Path) -> None:
             assert not broken, (
                 f"migration to {HEAD} leaves rows that refer to nothing: {broken[:5]}"
             )
-            views.refresh(connection)
+            views.refresh(connection, kind("transformer").fields)
             views.drop(connection)
             views.create(connection)
     finally:

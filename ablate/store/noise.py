@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ablate.kinds import Run
-from ablate.kinds.transformer import run_of
 from ablate.store.database import Database
 from ablate.units import listed
 
@@ -121,7 +120,7 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
 
 def planned_settings(plan: Plan) -> set[Setting]:
     """Return the settings of a plan's cells."""
-    return {_setting(run_of(cell.config)) for cell in plan.cells}
+    return {_setting(cell.run) for cell in plan.cells}
 
 
 def _setting(run: Run) -> Setting:

@@ -17,7 +17,6 @@ from sqlalchemy.dialects.sqlite import insert
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run
-from ablate.kinds.transformer import run_of
 from ablate.plan import Plan
 from ablate.store import schema, views
 from ablate.store.database import Database
@@ -35,7 +34,7 @@ def register(db: Database, plan: Plan) -> int:
         AblateError: Another study shares a run but measures it by other means: a run has each final
             once.
     """
-    runs = [run_of(planned.config) for planned in plan.runs]
+    runs = [planned.run for planned in plan.runs]
     plan_hash = _hash(plan, runs)
     with db.begin() as connection:
         existing = connection.execute(

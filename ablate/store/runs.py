@@ -13,10 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run, kind
-from ablate.kinds.transformer import config_of
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
@@ -44,7 +42,6 @@ class Candidate:
     Attributes:
         run_id: Row of the table `run`.
         run: What to train.
-        config: Its typed configuration; None for a run of another kind than "transformer".
         flops: Floating-point operations of its training; None if unknown.
         cell: Label of a cell that it belongs to.
         role: "compare" or "tune".
@@ -56,7 +53,6 @@ class Candidate:
 
     run_id: int
     run: Run
-    config: RunConfig | None
     flops: float | None
     cell: str
     role: str
@@ -86,11 +82,6 @@ class Claim:
     run: Run
     journal: Path
     evaluation: Evaluation
-
-    @property
-    def config(self) -> RunConfig:
-        """Typed configuration of a run of the kind "transformer"."""
-        return config_of(self.run)
 
 
 _OPEN = """
@@ -144,12 +135,11 @@ def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner)}
         for row in connection.execute(text(_CANDIDATES), values):
-            run, config = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            run = _parse(row.kind, row.fields, row.seed, row.parent or "")
             if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
                 candidate = Candidate(
                     row.id,
                     run,
-                    config,
                     row.flops,
                     row.cell,
                     row.role,
@@ -180,16 +170,15 @@ def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> 
         values = {"study": study_id, "ids": json.dumps(list(run_ids))}
         claims = []
         for row in connection.execute(text(_CHOSEN), values).all():
-            run, _ = _parse(row.kind, row.fields, row.seed, row.parent or "")
+            run = _parse(row.kind, row.fields, row.seed, row.parent or "")
             if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
                 claims.append(_attempt(connection, db, owner, row, run))
         return claims
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _parse(kind: str, fields: str, seed: int, parent: str) -> tuple[Run, RunConfig | None]:
-    run = Run(kind, json.loads(fields), seed, parent)
-    return run, config_of(run) if kind == "transformer" else None
+def _parse(kind: str, fields: str, seed: int, parent: str) -> Run:
+    return Run(kind, json.loads(fields), seed, parent)
 
 
 def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], run: Run) -> Claim:

@@ -90,6 +90,8 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
+        # A view in somebody else's file cannot call functions with side effects.
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cache_size = -32768")  # KiB
         if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             # a commit that is lost with the power is ingested again from its journal

@@ -8,10 +8,10 @@
 | effects | an analysed contrast, by name |
 | finals_wide | a run, with its usual finals as columns |
 
-`runs` has a column for each field that any run has. `refresh` copies the JSON of new runs into the
-columns of the table `run_field`, which `runs` reads, for `json_extract` on every read took up to
-1.7 times as long. When a run brings a new field, the table gets a column and the views are made
-anew, in the transaction that inserts the run.
+`runs` has a column for each field of the built-in kind and each other field that a run has.
+`refresh` copies the JSON of new runs into the columns of the table `run_field`, which `runs` reads:
+`json_extract` on every read took up to 1.7 times as long. When a run brings a new field, the table
+gets a column and the views are made anew, in the transaction that inserts the run.
 
 In `metric`, `final` and these views a row whose value is NULL is NaN. In `runs` a run that was not
 measured has NULL too: its `status` tells the two apart. Any other change of a view needs a
@@ -19,6 +19,8 @@ migration, even one that changes no table.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
@@ -140,8 +142,12 @@ def create(connection: Connection) -> None:
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {sql}")
 
 
-def refresh(connection: Connection) -> None:
+def refresh(connection: Connection, fields: Iterable[str] = ()) -> None:
     """Show the fields of runs that were inserted in this transaction.
+
+    Args:
+        connection: A connection in a transaction.
+        fields: Fields that get a column even if no run has them.
 
     Raises:
         AblateError: A field cannot be a column of the view `runs`.
@@ -151,7 +157,7 @@ def refresh(connection: Connection) -> None:
         f" WHERE {_NEW} GROUP BY field.key ORDER BY min(run.id), min(field.id)"
     )
     known = _fields(connection)
-    new = [name for name in in_use.scalars() if name not in known]
+    new = [name for name in dict.fromkeys([*fields, *in_use.scalars()]) if name not in known]
     for name in new:
         if name in RESERVED or not name.isidentifier():
             raise AblateError(
@@ -159,11 +165,11 @@ def refresh(connection: Connection) -> None:
                 f" the columns {', '.join(sorted(RESERVED))}"
             )
         connection.exec_driver_sql(f'ALTER TABLE run_field ADD COLUMN "{name}"')
-    if fields := [*known, *new]:
-        connection.exec_driver_sql(
-            f"INSERT INTO run_field (run_id, {', '.join(map(_quoted, fields))})"
-            f" SELECT id, {', '.join(map(_value, fields))} FROM run WHERE {_NEW}"
-        )
+    columns = [*known, *new]
+    connection.exec_driver_sql(
+        f"INSERT INTO run_field ({', '.join(['run_id', *map(_quoted, columns)])})"
+        f" SELECT {', '.join(['id', *map(_value, columns)])} FROM run WHERE {_NEW}"
+    )
     if new:
         drop(connection)
         create(connection)

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import torch
 
-from ablate import text
 from ablate.config import RunConfig
 from ablate.kinds import Context, Job
-from ablate.kinds.transformer import config_of
 from ablate.text import Tokens
 from ablate.train import checkpoint as checkpoints
 from ablate.train.compiled import CompiledStep, cached_step
@@ -26,7 +24,7 @@ BLOCK_SECONDS = 1.0  # of work between two readings of the device's metrics
 CHECKPOINT_SECONDS = 60.0
 
 
-def train(job: Job, context: Context, tokens: Tokens | None = None) -> None:
+def train(job: Job, context: Context, tokens: Tokens) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
 
     Runs differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
@@ -39,14 +37,13 @@ def train(job: Job, context: Context, tokens: Tokens | None = None) -> None:
     Args:
         job: Runs of kind "transformer", and how to train them.
         context: Device, events, and when to stop.
-        tokens: The text of the runs; by default it is loaded from `job.sources`.
+        tokens: The text of the runs.
 
     Raises:
         AblateError: The text does not serve, or `job.compile` names no mode.
     """
     assert len(job.runs) == len(context.emit)
-    configs = [config_of(run) for run in job.runs]
-    tokens = tokens or text.load(configs[0], job.sources)
+    configs = [run.config for run in job.runs]
     cuda = context.device.startswith("cuda")
     with torch.cuda.device(context.device) if cuda else nullcontext():
         if cuda:
