@@ -15,12 +15,8 @@ from pathlib import Path
 
 from stub_worker import COST, Stub, main
 
-BEST = {
-    "serial": -2.72,
-    "no-attention-skip": -3.0,
-    "parallel": -1.1,
-    "double-skip": -4.6,
-}  # log10 of the best rate
+# log10 of the best rate
+BEST = {"serial": -2.72, "no-attention-skip": -3.0, "parallel": -1.1, "double-skip": -4.6}
 LIMIT = {"no-mlp-skip": 0.0}  # the highest rate that does not diverge; 0.02 elsewhere
 NOISE = 0.01
 

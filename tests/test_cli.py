@@ -274,10 +274,8 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
         " power" in out
     )
     assert "this study's own 20 pairs in the database" in out
-    with (
-        contextlib.closing(sqlite3.connect(measured)) as connection,
-        connection,
-    ):  # what is no noise: a run that ran away
+    # what is no noise: a run that ran away
+    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
     code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
@@ -344,9 +342,8 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
         )
         next(tune.stages(plan(given), db))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
-    assert (
-        "Next stage: 8 runs to compare\n" in out
-    )  # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
+    # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
+    assert "Next stage: 8 runs to compare\n" in out
     assert "In all: 2 cells × 7 seeds = 14 runs and 10 that tune" in out
 
 
@@ -383,9 +380,8 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
 def test_power_borrows_the_noise_of_other_studies(
     ablate: Run, measured: str, tmp_path: Path
 ) -> None:
-    like = TUNED.replace(
-        '"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64'
-    )  # as the quickstart
+    # as the quickstart
+    like = TUNED.replace('"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64')
     (tmp_path / "tuned.toml").write_text(like)
     _, out, _ = ablate("power", "tuned.toml", "--db", measured)
     assert (
@@ -456,9 +452,8 @@ def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.Monk
             assert all(part in shown[width] for part in cell.split(", ")) or heading not in there, (
                 shown[width]
             )
-    assert (
-        "".join(shown[12].split()).count("8") == 4
-    )  # no room at all: broken, but nothing of a number is lost
+    # no room at all: broken, but nothing of a number is lost
+    assert "".join(shown[12].split()).count("8") == 4
 
 
 def test_a_factor_without_aliases_has_no_column_for_them(ablate: Run) -> None:
@@ -624,16 +619,14 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
     [
         ({}, Evaluation(points=3, tokens=600), 3),
         ({}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1 + 2),
-        (
-            {"position": "learned"},
-            Evaluation(points=3, tokens=600, lengths=(1, 2)),
-            3 + 1,
-        ),  # which has no longer ones
+        # which has no longer ones
+        ({"position": "learned"}, Evaluation(points=3, tokens=600, lengths=(1, 2)), 3 + 1),
+        # and token by token
         (
             {"objective": "masked"},
             Evaluation(points=3, tokens=600, probe=Probe(ratio=(0.15, 0.4))),
             3 + 2 + 1,
-        ),  # and token by token
+        ),
     ],
 )
 def test_the_time_of_a_run_has_its_evaluations(

@@ -157,13 +157,8 @@ def test_the_driver_says_what_torch_says():
 
 @pytest.mark.parametrize(
     ("cores", "runs", "expected"),
-    [
-        (8, 25, [1] * 8),
-        (8, 3, [2] * 3),
-        (8, 1, [8]),
-        (1, 25, [1]),
-        (64, 25, [5] * 12),
-    ],  # 0.8 of 64 GiB hold 12 workers of 4 GiB
+    # 0.8 of 64 GiB hold 12 workers of 4 GiB
+    [(8, 25, [1] * 8), (8, 3, [2] * 3), (8, 1, [8]), (1, 25, [1]), (64, 25, [5] * 12)],
 )
 def test_on_a_cpu_small_runs_train_side_by_side(cores, runs, expected):
     shares = devices.shares(

@@ -81,9 +81,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     made.remove()
 
 
-@pytest.mark.parametrize(
-    "kilobytes", [64, 200, 300, 340]
-)  # full in creation, in registering, in the first run, in a later one
+# full in creation, in registering, in the first run, in a later one
+@pytest.mark.parametrize("kilobytes", [64, 200, 300, 340])
 def test_a_full_disk_is_one_line_and_the_study_goes_on_when_there_is_room(
     plan: Plan, disk: Disk, undisturbed, kilobytes
 ) -> None:

@@ -11,9 +11,8 @@ from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.scheduler import RETRIES
 
-SMALL = RunConfig(
-    n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192
-)  # 0.85M parameters
+# 0.85M parameters
+SMALL = RunConfig(n_layer=4, d_model=128, n_head=4, n_ctx=256, batch_tokens=8192)
 LARGE = RunConfig(
     n_layer=12, d_model=768, n_head=12, n_ctx=1024, n_vocab=50304, batch_tokens=32 * 1024
 )

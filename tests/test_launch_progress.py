@@ -34,12 +34,10 @@ def test_a_run_says_its_step_loss_speed_and_time_left():
     run = Running("serial, seed 0", steps=100, step_tokens=500, flops=1e9)
     assert str(run) == "step 0/100"
     run.observe(metrics(40))
-    assert (
-        str(run) == "step 40/100, loss 2.5, 1k tokens/s, 30 s left"
-    )  # 60 steps × 500 tokens at 1000 a second
-    run.observe(
-        {"event": "metrics", "steps": [50], "series": {"loss": [2.4]}}
-    )  # held-out only: the speed stays
+    # 60 steps × 500 tokens at 1000 a second
+    assert str(run) == "step 40/100, loss 2.5, 1k tokens/s, 30 s left"
+    # held-out only: the speed stays
+    run.observe({"event": "metrics", "steps": [50], "series": {"loss": [2.4]}})
     assert str(run) == "step 50/100, loss 2.5, 1k tokens/s, 25 s left"
 
 
@@ -110,9 +108,8 @@ def test_every_run_that_ends_has_its_plain_line(monkeypatch):
 
     lines = shown(False, monkeypatch, act).splitlines()
     first, *_, last = lines
-    assert (
-        first == "topology 1/40: cell [x], seed 0 complete, held-out loss 2.75"
-    )  # read whole, it tells no rate
+    # read whole, it tells no rate
+    assert first == "topology 1/40: cell [x], seed 0 complete, held-out loss 2.75"
     assert last == "topology 40/40: cell [x], seed 39 complete, held-out loss 2.75"
     assert "topology 34/40: cell [x], seed 33 complete, held-out loss 2.75; about 1 s left" in lines
     assert len(lines) == 40

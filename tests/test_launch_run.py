@@ -196,9 +196,8 @@ def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_
     )
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
-    monkeypatch.setattr(
-        ingestor, "INGEST", 1000.0
-    )  # the journals of both are read when both are written
+    # the journals of both are read when both are written
+    monkeypatch.setattr(ingestor, "INGEST", 1000.0)
     with (
         monkeypatch.context() as patch,
         pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"),

@@ -20,18 +20,11 @@ from launching import HERE, STUDY, Launcher, content, rows, workers
 
 KILLS = 100
 MOST_LINES = 120  # that the journals grow by before the next kill; a run writes about 90
-EARLY, EARLY_SECONDS = (
-    0.2,
-    5.0,
-)  # the share of kills that wait for no line, and how long they wait at most
+# the share of kills that wait for no line, and how long they wait at most
+EARLY, EARLY_SECONDS = (0.2, 5.0)
 LRS, SEEDS, STEPS = [1e-3, 2e-3, 3e-3], 10, 600  # 30 runs of about two seconds
-POINTS = {
-    "train_loss": 200,
-    "lr": 200,
-    "grad_norm": 200,
-    "tokens_per_second": 200,
-    "loss": 2,
-}  # of every run
+# of every run
+POINTS = {"train_loss": 200, "lr": 200, "grad_norm": 200, "tokens_per_second": 200, "loss": 2}
 TARGETS = ("launcher", "worker", "both")
 PACKED = (  # on a CPU
     "from ablate.launch import packs; packs.capacity = lambda config, device: 4; from ablate.cli"
@@ -165,9 +158,8 @@ def killed_until_complete(
     run = Command(study, path, "impatient_worker", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
-            assert code in (-signal.SIGKILL, 1), (
-                code
-            )  # 1: a run whose worker was killed three times
+            # 1: a run whose worker was killed three times
+            assert code in (-signal.SIGKILL, 1), code
             run = Command(study, path, "impatient_worker", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:

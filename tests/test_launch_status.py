@@ -85,7 +85,6 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
         assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}, (
             "a complete run needs none"
         )
-        files[1].rename(
-            f"{files[1]}.previous"
-        )  # a kill between the two renames of a checkpoint's writing leaves this
+        # a kill between the two renames of a checkpoint's writing leaves this
+        files[1].rename(f"{files[1]}.previous")
         assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}

@@ -113,9 +113,8 @@ def test_alibi_slopes_are_the_papers() -> None:
 def test_every_t5_bucket_holds_a_distance(n_ctx: int, attention: str) -> None:
     position = T5Bias(small(n_ctx=n_ctx, attention=attention, objective="masked"), 1, 16)
     reach = torch.arange(1 - n_ctx, n_ctx if attention == "full" else 1)
-    unused = (
-        [position.buckets // 2] if attention == "full" else []
-    )  # in T5 too: distance 0 among the later keys
+    # in T5 too: distance 0 among the later keys
+    unused = [position.buckets // 2] if attention == "full" else []
     assert position.bucket(reach).unique().tolist() == [
         n for n in range(position.buckets) if n not in unused
     ]

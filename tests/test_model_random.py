@@ -94,9 +94,8 @@ def test_every_field_changes_something_observable(config: RunConfig, data: st.Da
 @given(_configs(d_model=16, n_ctx=17, n_vocab=19))
 def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
     model = build(config)
-    text = (
-        torch.arange(2 * 17 + 1) ** 2 % 18
-    )  # a rule that repeats every 18 tokens, and one token that never occurs
+    # a rule that repeats every 18 tokens, and one token that never occurs
+    text = torch.arange(2 * 17 + 1) ** 2 % 18
     clean = torch.stack((text[:18], text[17:]))[None]
     if config.objective == "causal":
         shown, wanted = clean[..., :-1], clean[..., 1:]

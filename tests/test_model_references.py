@@ -232,9 +232,8 @@ def test_gpt_neox() -> None:
             use_parallel_residual=True,
         )
     )
-    head = (
-        "lm_head" if hasattr(theirs, "lm_head") else "embed_out"
-    )  # its name since and before transformers 5
+    # its name since and before transformers 5
+    head = "lm_head" if hasattr(theirs, "lm_head") else "embed_out"
     mapping = _map(
         {
             "embedding": "gpt_neox.embed_in",

@@ -98,9 +98,8 @@ def test_weights_start_at_the_stated_deviation(name: str) -> None:
         "blocks.2.attention.query.output.weight": 64,
         "blocks.2.mlp.hidden.weight": 64,
         "blocks.2.mlp.output.weight": 256 / last**2,
-        "blocks.2.attention.output.weight": (
-            64 / last**2
-        ),  # one matrix of d_head rows, four heads summed
+        # one matrix of d_head rows, four heads summed
+        "blocks.2.attention.output.weight": 64 / last**2,
     }
     for parameter, terms in fan_in.items():
         expected = 0.02 if name == "normal-0.02" else terms**-0.5

@@ -591,9 +591,8 @@ def test_confounds_name_unequal_parameters_and_a_shared_learning_rate(study) -> 
         ("parameters", "activation=swiglu"),
         ("learning rate", ""),
     ]
-    assert (
-        "+33." in made.confounds[0].text
-    )  # a third matrix of d_model × d_mlp beside four of d_model² and two of those
+    # a third matrix of d_model × d_mlp beside four of d_model² and two of those
+    assert "+33." in made.confounds[0].text
     assert "lr = 0.001" in made.confounds[1].text
     made = plan(study('design = "one-factor"\n' + text.format("", "lr = [1e-3, 1e-2]\n")))
     assert made.confounds == ()

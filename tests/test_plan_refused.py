@@ -145,9 +145,8 @@ def test_what_fails_in_a_worker_is_refused_by_the_plan(made, base, rest, complai
 
 def test_lengths_that_can_be_measured_are_planned(made) -> None:
     made({"corpus": "short.txt"}, evaluation="lengths = [0.25, 1, 4]")
-    made(
-        {"n_ctx": 10, "batch_tokens": 20}, evaluation="lengths = [0.7, 1]"
-    )  # 0.7 × 10 is not 7 to the last bit
+    # 0.7 × 10 is not 7 to the last bit
+    made({"n_ctx": 10, "batch_tokens": 20}, evaluation="lengths = [0.7, 1]")
     made({"position": "learned"}, evaluation="lengths = [0.5, 1]", metric="loss_at_length@0.5")
     made(MASKED, factors="mask_ratio = [0.15, 0.5]", metric="pseudo_perplexity")
     made(TOKENS, evaluation="probe = { ratio = [0.15] }\nlengths = [1, 2]")
@@ -191,9 +190,8 @@ def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
         {"position": "none", "n_ctx": 512, "batch_tokens": 4096, "tokens": 409600},
         factors='score = ["dot", "additive"]',
     ).notes
-    numbers = (
-        2 * 512 * 512 * (8 + 2) * 8
-    )  # heads × n_ctx² × (d_head, scores and softmax) × sequences
+    # heads × n_ctx² × (d_head, scores and softmax) × sequences
+    numbers = 2 * 512 * 512 * (8 + 2) * 8
     assert f"{numbers * 4 / 2**20:.0f} MiB" in note and "'score=additive'" in note
     assert made({"position": "none"}).notes == ()
 
@@ -205,9 +203,8 @@ def test_the_plan_says_where_fewer_tokens_are_held_out_than_are_to_be_read(made)
         "[eval] tokens = 2B is more than corpus = 'short' holds out, 132 tokens of tokenizer ="
         " 'byte': "
     )
-    assert (
-        made(short, evaluation="tokens = 132").notes == made(short).notes == ()
-    )  # the default asks for nothing
+    # the default asks for nothing
+    assert made(short, evaluation="tokens = 132").notes == made(short).notes == ()
     (of_ids,) = made(TOKENS, evaluation="tokens = 4001").notes
     assert "4k tokens of tokenizer = 'tokens'" in of_ids
     assert not made(TOKENS, evaluation="tokens = 4000").notes

@@ -122,11 +122,8 @@ def test_what_is_no_table_is_refused(
         ("Params (M)", ["70", "1,400", "12000"], [7e7, 1.4e9, 1.2e10]),
         ("size [in billion parameters]", ["0.07", "1.4", "12"], [7e7, 1.4e9, 1.2e10]),
         ("FLOPs (1e18)", ["6", "60", "600"], [6e18, 6e19, 6e20]),
-        (
-            "Params (M)",
-            ["70000000", "1400000000", "1e10"],
-            [7e7, 1.4e9, 1e10],
-        ),  # the name is not to be believed
+        # the name is not to be believed
+        ("Params (M)", ["70000000", "1400000000", "1e10"], [7e7, 1.4e9, 1e10]),
         ("N (body)", ["7e7", "1e9", "1e10"], [7e7, 1e9, 1e10]),
     ],
 )
@@ -372,9 +369,8 @@ def test_a_refusal_that_holds_for_several_curves_is_said_once(
         write("arm,N,ppl\n" + "".join(f"{arm},1e6,{loss}\n" for arm in "abc" for loss in (30, 31)))
     )
     said = fit("--csv", file, "--n", "N", "--loss", "ppl", "--group", "arm").splitlines()
-    assert said[1].startswith(
-        "ppl reaches 31: if it is a perplexity"
-    )  # what is at fault comes first, and is not lost
+    # what is at fault comes first, and is not lost
+    assert said[1].startswith("ppl reaches 31: if it is a perplexity")
     assert said[-1].startswith(
         "ablate: All 3 curves: L(N) needs at least 4 sizes and 5 runs; there are 1 size and 2 runs."
     )
@@ -400,9 +396,8 @@ def test_a_fit_that_describes_nothing_leads_with_that(write: Write) -> None:
         and said[1].startswith("  Runs lie ")
         and "its constants mean nothing" in said[1]
     )
-    assert not any(
-        "noise would have to be" in line for line in said
-    )  # no advice on how to sharpen nonsense
+    # no advice on how to sharpen nonsense
+    assert not any("noise would have to be" in line for line in said)
     good = read(write(text), n="N", d="D", loss="log(ppl)").fit(bootstraps=50)
     assert "mean nothing" not in "\n".join(good.lines())
 

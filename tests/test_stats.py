@@ -78,9 +78,8 @@ def test_few_pairs_say_what_they_know_and_no_more() -> None:
 def test_differences_without_spread() -> None:
     same = stats.paired([0.0, 0.0, 0.0])
     assert (same.mean, same.lo, same.hi, same.p) == (0.0, 0.0, 0.0, 1.0) and not same.resolved
-    constant = stats.paired(
-        [4.1 - 4.0, 3.1 - 3.0, 2.1 - 2.0]
-    )  # equal but for rounding: nothing is known of the noise
+    # equal but for rounding: nothing is known of the noise
+    constant = stats.paired([4.1 - 4.0, 3.1 - 3.0, 2.1 - 2.0])
     assert constant.sd == 0 and constant.mean == pytest.approx(0.1)
     assert math.isnan(constant.p) and math.isnan(constant.lo) and not constant.resolved
     assert constant.p_sign_flip == 0.25
@@ -285,9 +284,8 @@ def test_max_t_lies_between_one_interval_and_bonferroni() -> None:
     close, apart = shared + 0.1 * rng.normal(size=(8, 5)), rng.normal(size=(8, 5))
     assert 1 - stats.max_t(close, rng) > 2 * (1 - stats.max_t(apart, rng))
     assert 0.05 / 5 <= 1 - stats.max_t(apart, rng) < 1 - stats.max_t(close, rng) <= 0.05
-    assert stats.max_t(np.repeat(shared, 5, axis=1), rng) == pytest.approx(
-        0.95, abs=0.002
-    )  # one contrast five times
+    # one contrast five times
+    assert stats.max_t(np.repeat(shared, 5, axis=1), rng) == pytest.approx(0.95, abs=0.002)
     assert stats.max_t(shared, rng) == pytest.approx(0.95)
     narrow, wide = (
         stats.family(close, method=method, rng=rng)[0] for method in ("max-t", "bonferroni")
@@ -318,9 +316,8 @@ def test_a_family_with_lost_pairs_and_a_contrast_that_cannot_be_tested() -> None
         assert (first.n, first.lost, second.n, third.n) == (4, 1, 1, 5)
         assert math.isnan(second.p_holm) and math.isnan(second.family_lo)
         assert third.family_lo < third.lo < third.hi < third.family_hi
-        assert max(first.p_holm / first.p, third.p_holm / third.p) == pytest.approx(
-            3
-        )  # the family still has three
+        # the family still has three
+        assert max(first.p_holm / first.p, third.p_holm / third.p) == pytest.approx(3)
     zero = stats.family(np.zeros((3, 2)))[0]
     assert (zero.family_lo, zero.family_hi, zero.p_holm) == (0, 0, 1)
 

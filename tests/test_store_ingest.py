@@ -214,9 +214,8 @@ def test_start_deletes_what_stands_beyond_its_step(db: Database, claim: runs.Cla
     with runs.Owner.here(db) as owner:
         train(claim, steps=range(0, 100, 10), status="stopped")
         ingest(db, claim.attempt_id)
-        execute(
-            db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric"
-        )  # another run: not to be touched
+        # another run: not to be touched
+        execute(db.path, "INSERT INTO metric SELECT 2, series_id, step, value FROM metric")
         again = claim_next(db, 1, owner, 1)[0]
         assert again.run_id == claim.run_id
         train(again, steps=(60, 70), start=50, loss=7.0)
@@ -426,9 +425,8 @@ def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Cl
         train(claim, steps=range(5000))
     with db.begin() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-        connection.exec_driver_sql(
-            f"PRAGMA max_page_count = {pages + 60}"
-        )  # room for one of the four
+        # room for one of the four
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 60}")
     with pytest.raises(AblateError, match="disk is full"):
         ingest_all(db, [claim.attempt_id for claim in pack])
     assert _points(db) == {}
@@ -453,9 +451,8 @@ def test_of_a_pack_that_another_reads_too_each_run_is_taken_once(
     def slow_read(path: Path, offset: int) -> object:
         found = read(path, offset)
         monkeypatch.setattr(module.journal, "read", read)
-        assert (
-            len(ingest(db, pack[2].attempt_id)) == 2
-        )  # another process is quicker with one of them
+        # another process is quicker with one of them
+        assert len(ingest(db, pack[2].attempt_id)) == 2
         return found
 
     monkeypatch.setattr(module.journal, "read", slow_read)

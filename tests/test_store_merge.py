@@ -87,9 +87,8 @@ def _merged(folder: Path, *paths: Path) -> Path:
 
 # -- any two databases -----------------------------------------------------------------------------
 
-MEMORY = (
-    "/dev/shm" if Path("/dev/shm").is_dir() else None
-)  # hundreds of small databases need no disk
+# hundreds of small databases need no disk
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LEVELS = ("serial", "parallel", "concat")
 STATUS = ("complete", "diverged", "failed", "stopped", None)
 _study = st.tuples(
@@ -145,21 +144,18 @@ _DONE, _LOST = ([("work", 2, status, 2.0)] for status in ("complete", "diverged"
 
 @example(common=_BEGUN, left=_DONE, right=_DONE)  # equal but for their numbers
 @example(common=_BEGUN, left=_DONE, right=_LOST)  # with as many finals
-@example(
-    common=[*_BEGUN, ("work", 1, None, 2.0)], left=_DONE, right=[]
-)  # one side saw that an attempt of both had died
-@settings(
-    max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate]
-)  # shrinking would take minutes
+# one side saw that an attempt of both had died
+@example(common=[*_BEGUN, ("work", 1, None, 2.0)], left=_DONE, right=[])
+# shrinking would take minutes
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(common=_life, left=_life, right=_life)
 def test_merge_is_idempotent_and_commutative_and_loses_nothing(
     common: list[tuple[Any, ...]], left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]
 ) -> None:
     counter = itertools.count()
     with tempfile.TemporaryDirectory(dir=MEMORY) as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}"
-        )  # the same names every time
+        # the same names every time
+        patch.setattr(secrets, "token_hex", lambda size: f"{next(counter):0{2 * size}x}")
         folder = Path(name)
         base = folder / "base.db"
         with fresh(base) as db:
@@ -299,9 +295,8 @@ def test_what_only_the_loser_measured_is_still_to_be_measured(
                 ("epochs", 0, 1),
             ],
         )
-    with runs.Owner.here(
-        b
-    ) as owner:  # its fewer finals give way to those of `a`, two of them to nothing
+    # its fewer finals give way to those of `a`, two of them to nothing
+    with runs.Owner.here(b) as owner:
         study_id = runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
         do_all(
             b,
@@ -339,9 +334,8 @@ def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(
                 runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))),
                 owner,
             )
-    runs.register(
-        b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024))
-    )  # the later revision
+    # the later revision
+    runs.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))
     for _ in range(2):
         merge(a, b)
         assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [

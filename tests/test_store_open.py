@@ -62,9 +62,8 @@ def test_file_at_rest_is_one_file_in_delete_mode(path: Path) -> None:
 def test_write_transaction_locks_at_once_and_rolls_back(path: Path) -> None:
     with store.open(str(path), create=True) as db:
         with db.begin(), pytest.raises(sqlite3.OperationalError):
-            sqlite3.connect(path, timeout=0).execute(
-                "BEGIN IMMEDIATE"
-            )  # the lock is held from the start
+            # the lock is held from the start
+            sqlite3.connect(path, timeout=0).execute("BEGIN IMMEDIATE")
         with pytest.raises(ZeroDivisionError), db.begin() as connection:
             connection.exec_driver_sql("INSERT INTO series (name, unit, goal) VALUES ('a', '', '')")
             raise ZeroDivisionError

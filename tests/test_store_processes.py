@@ -147,9 +147,8 @@ def test_killed_ingester_doubles_and_loses_nothing(tmp_path: Path) -> None:
         ingester.kill()
         ingester.join()
         offsets += rows(path, "SELECT journal_offset FROM attempt")[0]
-    assert (
-        kills and len(set(offsets)) > 2 and offsets == sorted(offsets)
-    )  # they did get on, and were killed on their way
+    # they did get on, and were killed on their way
+    assert kills and len(set(offsets)) > 2 and offsets == sorted(offsets)
     _ingest_until_end(str(path), claim.attempt_id)
     _expect_every_point_once(path)
 

@@ -116,9 +116,8 @@ def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
             signal.raise_signal(signal.SIGINT)
         return 0.0
 
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored where tests run in the background
+    # ignored where tests run in the background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(query.time, "monotonic", clock)

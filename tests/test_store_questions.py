@@ -164,9 +164,8 @@ def test_learning_rates(db: Database) -> None:
 
 def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
     compared = {
-        "complete": (
-            3 * (10 + 5 + 20) * 2 + 3 * (10 + 5) * 4 + 1 * 20 * 4
-        ),  # seeds × seconds × layers
+        # seeds × seconds × layers
+        "complete": 3 * (10 + 5 + 20) * 2 + 3 * (10 + 5) * 4 + 1 * 20 * 4,
         "diverged": 3.0,
         "failed": 2.0,
     }
@@ -180,9 +179,8 @@ def test_device_seconds_count_a_shared_run_once(db: Database) -> None:
         }
 
     assert seconds("wiring") == pytest.approx(expected)
-    assert seconds() == pytest.approx(
-        expected
-    )  # `shallow` adds nothing: its runs are those of `wiring`
+    # `shallow` adds nothing: its runs are those of `wiring`
+    assert seconds() == pytest.approx(expected)
     assert seconds("shallow") == pytest.approx({("compare", "complete"): 2 * (10 + 5 + 20) * 2})
 
 
@@ -237,10 +235,8 @@ def test_every_question_runs_and_is_documented(db: Database) -> None:
         # as a form sends what is not filled in
         assert query.run(db, question.sql, dict.fromkeys(question.parameters, ""))[0]
         assert len(question.sql.splitlines()) <= 12
-    assert not QUESTIONS.keys() & {
-        *VIEWS,
-        *metadata.tables,
-    }  # they share their names' space in Datasette
+    # they share their names' space in Datasette
+    assert not QUESTIONS.keys() & {*VIEWS, *metadata.tables}
 
 
 def test_the_page_shows_the_catalogue() -> None:

@@ -98,10 +98,8 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
     assert rows(db.path, "SELECT level, cell FROM pairs GROUP BY 1") == [
         ("double-skip", "topology=double-skip")
     ]
-    assert runs.counts(db, study_id) == {
-        "complete": 2,
-        "planned": 4,
-    }  # serial's two are done already
+    # serial's two are done already
+    assert runs.counts(db, study_id) == {"complete": 2, "planned": 4}
     assert rows(db.path, "SELECT count(*), count(DISTINCT cell) FROM runs") == [(6, 2)]
     # parallel's are still there
     assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [(4,)]
@@ -217,9 +215,8 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
 def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of())
     changed = Evaluation(tokens=512, lengths=(1, 2))
-    runs.register(
-        db, plan_of(evaluation=changed)
-    )  # by another process, from a file that was edited
+    # by another process, from a file that was edited
+    runs.register(db, plan_of(evaluation=changed))
     (claim,) = claim_next(db, study_id, owner, 1)
     assert claim.evaluation == changed
     assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
@@ -281,9 +278,8 @@ def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
         rows(db.path, "SELECT status, diverged_at, loss, accuracy FROM runs")
         == [("diverged", 3, None, 0.5)] * 2
     )
-    assert (
-        rows(db.path, "SELECT value FROM final WHERE name = 'loss'") == [(None,)] * 2
-    )  # NaN: there, and NULL
+    # NaN: there, and NULL
+    assert rows(db.path, "SELECT value FROM final WHERE name = 'loss'") == [(None,)] * 2
 
 
 def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
@@ -306,9 +302,8 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner) == 2
-    runs.register(
-        db, plan_of(seeds=(0,), evaluation=Evaluation(points=9))
-    )  # asks for no other final
+    # asks for no other final
+    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(points=9)))
     assert claim_next(db, study_id, owner, 9) == []
 
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
@@ -328,9 +323,8 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
 
 def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4))))
-    assert (
-        do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2
-    )  # position = learned has no loss at 4×
+    # position = learned has no loss at 4×
+    assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2
     runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
     assert claim_next(db, study_id, owner, 9) == []
 
@@ -340,10 +334,8 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(**masked))
     finals = [("loss", 0, 2.0), ("probe_loss", 0.15, 1.0), ("probe_accuracy", 0.15, 0.5)]
     assert do_all(db, study_id, owner, finals=finals) == 2
-    for probe in (
-        Probe(kind="span"),
-        Probe(),
-    ):  # and back: the finals there are of the other measure
+    # and back: the finals there are of the other measure
+    for probe in (Probe(kind="span"), Probe()):
         runs.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
         claims = claim_next(db, study_id, owner, 9)
         assert len(claims) == 2
@@ -445,9 +437,8 @@ def test_dead_owners_runs_are_taken_over_with_what_they_wrote(
     assert runs.dead(db, study_id) == set()
     gone.close()
     assert runs.dead(db, study_id) == {finished.run_id, cut.run_id}
-    (again,) = claim_next(
-        db, study_id, owner, 9
-    )  # the other one had ended, only nobody had read it
+    # the other one had ended, only nobody had read it
+    (again,) = claim_next(db, study_id, owner, 9)
     assert (again.run_id, again.n) == (cut.run_id, 2)
     assert runs.counts(db, study_id) == {"complete": 1, "running": 1}
     assert rows(db.path, "SELECT status FROM attempt ORDER BY id") == [

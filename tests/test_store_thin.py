@@ -26,11 +26,8 @@ from ablate.store.thin import THINNED, thin
 from ablate.train.meter import SERIES
 
 STEPS = range(1, 301)
-EVERY = (
-    *THINNED,
-    "loss",
-    "probe_loss",
-)  # what training writes, what is evaluated, and what nobody knows
+# what training writes, what is evaluated, and what nobody knows
+EVERY = (*THINNED, "loss", "probe_loss")
 
 
 @pytest.fixture

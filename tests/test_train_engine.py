@@ -61,13 +61,11 @@ def test_finals_of_a_causal_run() -> None:
     )
     finals = events.finals()
     assert finals["loss", 0] == events.series("loss")[30]
-    assert finals["bits_per_byte", 0] == pytest.approx(
-        finals["loss", 0] / math.log(2) / 2
-    )  # every token spells two bytes
+    # every token spells two bytes
+    assert finals["bits_per_byte", 0] == pytest.approx(finals["loss", 0] / math.log(2) / 2)
     assert 0 < finals["accuracy", 0] < 1
-    assert finals["epochs", 0] == pytest.approx(
-        30 * 4 / 224
-    )  # 3600 tokens hold 224 windows of 16, whatever the offset
+    # 3600 tokens hold 224 windows of 16, whatever the offset
+    assert finals["epochs", 0] == pytest.approx(30 * 4 / 224)
     assert finals["train_seconds", 0] > 0
     assert [at for name, at in finals if name == "loss_at_length"] == [1, 2, 4]
     assert [at for name, at in finals if name == "loss_at_position"] == [0, 1, 2, 4, 8]
@@ -215,9 +213,8 @@ def fresh_process(of: RunConfig) -> dict:
 def test_a_cached_step_equals_a_fresh_process_bit_for_bit() -> None:
     wanted = config(seed=5, dropout=0.1, lr=3e-3)
     run(config(d_model=8, steps=3))  # another shape
-    run(
-        config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0)
-    )  # the same shape, left in a bad way: its step is kept
+    # the same shape, left in a bad way: its step is kept
+    run(config(seed=1, dropout=0.1, lr=0.5, steps=10, weight_decay=0.0))
     (cached,) = run(wanted)
     fresh = fresh_process(wanted)
     assert fresh["curve"] == json.loads(json.dumps(cached.curve()))
@@ -253,9 +250,8 @@ def test_stop_and_resume_change_no_bit(
         run(wanted, into=events, checkpoint=path, stop=after(stop + 1 - done), resume=done > 0)
         assert events[0].end["status"] == "stopped" and events[0].end["step"] == stop
         assert events[0].of("checkpoint")[-1]["step"] == stop and path.exists()
-        run(
-            config(steps=5, d_model=8, dropout=0.1, seed=9)
-        )  # the cached step meanwhile serves another run
+        # the cached step meanwhile serves another run
+        run(config(steps=5, d_model=8, dropout=0.1, seed=9))
         done = stop
     run(wanted, into=events, checkpoint=path, resume=True)
     assert events[0].of("start")[-1]["step"] == stops[-1]
@@ -393,9 +389,8 @@ def test_seconds_are_shared_by_a_pack_and_neither_set_up_nor_waiting_is_in_them(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("ablate.train.engine.time.perf_counter", clock)
-    monkeypatch.setattr(
-        "ablate.train.compiled.step_cache", OrderedDict()
-    )  # no step knows its pace from another test
+    # no step knows its pace from another test
+    monkeypatch.setattr("ablate.train.compiled.step_cache", OrderedDict())
 
     def wait(*_: object, **__: object) -> None:
         clock.now += 1000

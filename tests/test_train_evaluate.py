@@ -60,9 +60,8 @@ def test_masked_numbers_by_hand() -> None:
         assert finals[name] == pytest.approx(mean, rel=1e-6)
     for name in (("accuracy", 0), ("probe_accuracy", 0.15), ("probe_accuracy", 0.5)):
         assert finals[name] == 0.5  # it always says 0
-    assert finals["bits_per_byte", 0] == pytest.approx(
-        mean / math.log(2) / 2, rel=1e-6
-    )  # every token spells two bytes
+    # every token spells two bytes
+    assert finals["bits_per_byte", 0] == pytest.approx(mean / math.log(2) / 2, rel=1e-6)
 
 
 def test_loss_by_position_by_hand() -> None:
@@ -80,6 +79,5 @@ def test_loss_by_position_by_hand() -> None:
             sum(nats[first:last]) / (last - first), rel=1e-6
         )
     assert finals["loss", 0] == pytest.approx(sum(nats) / 16, rel=1e-6)
-    assert (
-        finals["accuracy", 0] == 1 / 16
-    )  # position 0 alone gives it half, and the first of equals counts
+    # position 0 alone gives it half, and the first of equals counts
+    assert finals["accuracy", 0] == 1 / 16

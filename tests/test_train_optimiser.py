@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from ablate.train.optimiser import AdamW
 
+# of a member, odd sizes
 SHAPES = {
     "a_weight": (5, 7),
     "b_bias": (3,),
     "c_weight": (11, 2),
     "d_gain": (64,),
     "e_vector": (2, 3),
-}  # of a member, odd sizes
+}
 LR, DECAY, CLIP = [1e-3, 3e-2, 1e-2], [0.1, 0.0, 0.5], [1.0, float("inf"), 0.5]
 STEPS = 50
 

@@ -137,10 +137,8 @@ def test_an_optimum_at_the_edge_widens_the_range_by_a_step() -> None:
         sorted(set(after.rates) - set(before.rates)) for before, after in itertools.pairwise(stages)
     ]
     assert added == [[3.16e-2], [1e-1], [1.78e-2, 5.62e-2], []]
-    assert (stages[-1].best, stages[-1].at_edge) == (
-        3.16e-2,
-        False,
-    )  # −1.5; −1.75 is farther from −1.6
+    # −1.5; −1.75 is farther from −1.6
+    assert (stages[-1].best, stages[-1].at_edge) == (3.16e-2, False)
     low = walk(bowl(-4.6))
     assert [min(stage.rates) for stage in low] == [1e-4, 3.16e-5, 1e-5, 1e-5, 1e-5]
     assert low[-1].best == 3.16e-5
@@ -148,9 +146,8 @@ def test_an_optimum_at_the_edge_widens_the_range_by_a_step() -> None:
 
 def test_a_diverged_rate_is_never_the_best_and_ends_the_widening() -> None:
     last = walk(lambda lr: math.inf if lr > 0.02 else -lr)[-1]
-    assert (
-        last.best == 1.78e-2 and not last.at_edge
-    )  # 0.0316 diverged; between it and 0.01 lies 0.0178
+    # 0.0316 diverged; between it and 0.01 lies 0.0178
+    assert last.best == 1.78e-2 and not last.at_edge
     assert max(last.rates) == 3.16e-2
 
 
@@ -233,11 +230,8 @@ def test_a_group_is_tuned_on_its_first_cell(tmp_path: Path) -> None:
 
 def test_runs_that_wait_for_a_rate_are_priced(tmp_path: Path) -> None:
     cost = price(plan(study(tmp_path)))
-    assert (cost.tuning, cost.runs, cost.pairs) == (
-        2 * 7,
-        2 * 7 + 4 * 3,
-        3,
-    )  # 5 rates and 2 around the best; 4 cells × 3 seeds
+    # 5 rates and 2 around the best; 4 cells × 3 seeds
+    assert (cost.tuning, cost.runs, cost.pairs) == (2 * 7, 2 * 7 + 4 * 3, 3)
     assert cost.tokens == 26 * 64
 
 
@@ -376,12 +370,8 @@ def test_a_metric_that_is_to_be_high_is_tuned_to_be_high(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("word", "complete", "failed", "said"),
     [
-        (
-            "0.00562",
-            13 + 6,
-            1,
-            "1 of its 7 tuning runs failed; `ablate run` tries it again",
-        ),  # in the refinement of serial alone
+        # in the refinement of serial alone
+        ("0.00562", 13 + 6, 1, "1 of its 7 tuning runs failed; `ablate run` tries it again"),
         ("serial", 7 + 6, 5, "5 of its 5 tuning runs failed; `ablate run` tries them again"),
     ],
 )
@@ -482,9 +472,8 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
             plan(study(tmp_path, ("[1, 2]", "[1, 2, 3]"), ("seeds = 3", "seeds = 4"))), db
         ).plan
         assert more_cells.undecided == ()
-    launch(
-        study(tmp_path, ("points = 5", "points = 4")), path
-    )  # the new question is asked, its answer stored in the old one's place
+    # the new question is asked, its answer stored in the old one's place
+    launch(study(tmp_path, ("points = 5", "points = 4")), path)
     assert decided(path)[SERIAL, "lr"] != 0.005
     assert len(decided(path)) == 2
 
@@ -850,9 +839,8 @@ def test_the_report_says_what_tuning_changed_against_a_shared_rate(
     def loss(topology: str, lr: float) -> float:
         return bowl_worker.loss(first.model_copy(update={"topology": topology, "lr": lr}))
 
-    base = loss(
-        "serial", 3.16e-3
-    )  # the best of serial among the rates that all have: 1.78e-3 was refined for it alone
+    # the best of serial among the rates that all have: 1.78e-3 was refined for it alone
+    base = loss("serial", 3.16e-3)
     shared = loss("parallel", 3.16e-3) - base
     own = loss("parallel", 1.78e-2) - loss("serial", 1.78e-3)
     text = reported[2]
@@ -895,9 +883,8 @@ def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) 
 
 def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) -> None:
     _, answer, text = reported
-    assert (
-        "| topology=no-mlp-skip | 9 of 9 | 100% | 70% to 100% |" in text
-    )  # Wilson: 9 / (9 + 1.96²) = 0.70
+    # Wilson: 9 / (9 + 1.96²) = 0.70
+    assert "| topology=no-mlp-skip | 9 of 9 | 100% | 70% to 100% |" in text
     assert re.search(r"pilot of 3 seeds decided on\s+9 .*±0\.006 nats per token", answer)
     assert "topology=no-mlp-skip lost too many pairs of the pilot" in answer
     assert (

@@ -90,10 +90,8 @@ def fit(
             csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest
         )
     out = console()
-    for line in (
-        losses.measured(),
-        *losses.notes,
-    ):  # first, as they may say why nothing can be fitted
+    # first, as they may say why nothing can be fitted
+    for line in (losses.measured(), *losses.notes):
         out.print(line, markup=False, soft_wrap=True)
     found = losses.fit(form=form, hold_out=hold_out)
     for line in found.lines():

@@ -122,9 +122,8 @@ def front(
 def undominated(cost: np.ndarray, metric: np.ndarray, goal: str) -> np.ndarray:
     """Return which points [n] no other beats in one of cost and metric and equals in the other."""
     value = metric if goal == "min" else -metric
-    no_worse = (cost[:, None] <= cost) & (
-        value[:, None] <= value
-    )  # [i, j]: i is at least as good as j in both
+    # [i, j]: i is at least as good as j in both
+    no_worse = (cost[:, None] <= cost) & (value[:, None] <= value)
     better = (cost[:, None] < cost) | (value[:, None] < value)
     beaten: np.ndarray = np.any(no_worse & better, axis=0)
     return ~beaten

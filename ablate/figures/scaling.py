@@ -26,10 +26,8 @@ AXES = {  # resource → label of the axis, how its ticks are written
     "c": ("training FLOPs C", units.power),
 }
 CROWD = 80  # points whose marks are drawn smaller
-OPEN: dict[str, Any] = {
-    "markerfacecolor": style.PAPER,
-    "markeredgewidth": 0.9,
-}  # marks of runs that were held out
+# marks of runs that were held out
+OPEN: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9}
 
 
 def scaling(
@@ -207,9 +205,8 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
         for place, (_, index, part) in enumerate(shown):
-            aside = 1.03 ** (
-                place - (len(shown) - 1) / 2
-            )  # curves of the same sizes stand beside each other
+            # curves of the same sizes stand beside each other
+            aside = 1.03 ** (place - (len(shown) - 1) / 2)
             for held_out, runs in part.groupby("held_out"):
                 ax.plot(
                     runs[x] * aside,

@@ -143,9 +143,8 @@ def plain(text: object, width: int | None = None) -> str:
     shown = visible(text)
     if width and len(shown) > width:
         shown = f"{shown[: width // 2]}…{shown[len(shown) - (width - width // 2 - 1) :]}"
-    return ("\u2009" if shown.startswith("_") else "") + shown.replace(
-        "$", r"\$"
-    )  # a legend drops names that begin with _
+    # a legend drops names that begin with _
+    return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
 _FACTORS = re.compile(r"(^|, )[^,=]*=")
@@ -220,9 +219,8 @@ def ticks(
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
-        wanted, most = (
-            (3, 4) if which == "x" else (4, 6)
-        )  # words beside each other take more room than words above each other
+        # words beside each other take more room than words above each other
+        wanted, most = (3, 4) if which == "x" else (4, 6)
         found = (_steps(subs, low, high, wanted) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)))
         axis.set_major_locator(next(filter(None, found), MaxNLocator(most)))
         axis.set_minor_formatter(NullFormatter())
@@ -344,13 +342,11 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing"
-        )  # names in scripts that the font lacks; an SVG shows them still
+        # names in scripts that the font lacks; an SVG shows them still
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.draw_without_rendering()  # once; the files share the layout
-        figure.set_layout_engine(
-            None
-        )  # beside any engine, "none" too, savefig would draw each file twice
+        # beside any engine, "none" too, savefig would draw each file twice
+        figure.set_layout_engine(None)
         for kind, file in files.items():
             part = file.with_name(f".{file.name}.part")  # a figure that has its name is whole
             if kind == "svg":

@@ -66,9 +66,8 @@ class FigureSet:
     def draw(self) -> None:
         """Draw what hangs here. Where a figure fails, its error is raised."""
         drawings = list(self.drawings.values())
-        processes = (
-            min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1
-        )  # elsewhere a fork is not safe
+        # elsewhere a fork is not safe
+        processes = min(cpu_threads(), len(drawings), MOST) if sys.platform == "linux" else 1
         if processes > 1:
             _side_by_side([drawings[first::processes] for first in range(processes)])
         else:

@@ -19,11 +19,8 @@ from ablate.units import listed
 USUAL = np.array([1.8172, 482.01, 0.3478, 2085.43, 0.3658])
 USUAL_NOISE = 0.01  # sd of log loss from run to run
 TARGET = 0.2  # a width of an exponent's interval that is worth having
-LOWEST = {
-    "n": 5e7,
-    "d": 1e9,
-    "c": 1e18,
-}  # where those runs began; smaller models are judged as if their first size were this
+# where those runs began; smaller models are judged as if their first size were this
+LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}
 SPAN = 100.0  # largest size over smallest, in a grid that is proposed
 RATIOS = (5.0, 160.0)  # tokens per parameter, in a grid that is proposed
 MOST_LEVELS = 30

@@ -19,10 +19,8 @@ TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss among runs of one point beyond which they are no seeds of one setting
 CHECKPOINTS = 8  # token counts of one size that stand evenly apart
-EVENLY, MOSTLY = (
-    0.02,
-    0.8,
-)  # the largest deviation of their distances, and the share of distances that keep to it
+# the largest deviation of their distances, and the share of distances that keep to it
+EVENLY, MOSTLY = (0.02, 0.8)
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
 SAME_EXPONENTS = "Exponents are the same in any unit."
 

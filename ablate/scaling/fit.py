@@ -96,9 +96,8 @@ class Fit:
         assert self.form.columns == ("n", "d"), self.form.symbol
 
         def a(constants: Floats) -> Floats:
-            with np.errstate(
-                invalid="ignore"
-            ):  # a replicate that falls along neither has no best size: NaN
+            # a replicate that falls along neither has no best size: NaN
+            with np.errstate(invalid="ignore"):
                 return np.asarray(
                     constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4])
                 )

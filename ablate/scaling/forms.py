@@ -147,9 +147,8 @@ def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Float
     floor, a, alpha, b, beta = (constants[..., i, None] for i in range(5))
     budget = np.asarray(c, float) / cost.k
     steep = alpha + cost.gamma * beta
-    with np.errstate(
-        divide="ignore", invalid="ignore", over="ignore"
-    ):  # an exponent of zero has no best split: NaN
+    # an exponent of zero has no best split: NaN
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         n = (alpha * a / (cost.gamma * beta * b)) ** (1 / steep) * budget ** (beta / steep)
         d = budget / n**cost.gamma
         return n, d, floor + a * n**-alpha + b * d**-beta

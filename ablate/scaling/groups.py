@@ -86,9 +86,8 @@ class Comparison:
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end
     gap_high: Interval
-    measured: (
-        Interval | None
-    )  # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    measured: Interval | None
     trusted: bool  # both curves describe their runs and predicted what was held out
     crossing: Crossing
     confidence: float

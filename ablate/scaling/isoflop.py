@@ -77,9 +77,8 @@ class Budget:
 
     def lowest(self, losses: Floats) -> tuple[Floats, Floats]:
         """Return where interpolated losses [S, B] are lowest, and how low; NaN [B] at an end."""
-        cubic, square, slope, constant = Akima1DInterpolator(
-            self.sizes, losses, axis=0
-        ).c  # each [S − 1, B]
+        # each [S − 1, B]
+        cubic, square, slope, constant = Akima1DInterpolator(self.sizes, losses, axis=0).c
         widths = np.diff(self.sizes)[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):  # pieces without a minimum
             step = -slope / (square + np.sqrt(square**2 - 3 * cubic * slope))
@@ -164,9 +163,10 @@ def isoflop(
     best = [minimum for _, minimum, _ in good]
     c_good = np.array([minimum.c for minimum in best])
     copies_n = np.array([copies for *_, copies in good])
+    # NaN stays NaN
     copies_d = np.array(
         [np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good]
-    )  # NaN stays NaN
+    )
     n_exponent, n_scale = growth(
         c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence
     )

@@ -14,9 +14,8 @@ from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
-GROWN = frozenset(
-    ("n_layer", "d_model", "d_mlp", "steps")
-)  # what a step of size or budget changes, one of them at least
+# what a step of size or budget changes, one of them at least
+GROWN = frozenset(("n_layer", "d_model", "d_mlp", "steps"))
 FOLLOW = frozenset(("n_head", "n_kv_head", "d_head", "lr"))  # what may change along
 
 

@@ -87,9 +87,8 @@ def fit_table(
         form, why = natural_form(columns, names)
         notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
-    order = np.lexsort(
-        [*columns.values()]
-    )  # runs of the same point stand at the same place in every group
+    # runs of the same point stand at the same place in every group
+    order = np.lexsort([*columns.values()])
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}

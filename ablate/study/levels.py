@@ -14,13 +14,8 @@ from ablate.study.values import FOLLOWS, field_value, label, number, settable
 Factors = dict[str, dict[str, Fields]]
 
 LADDER = ("params", "aspect", "d_head")
-LADDER_SETS = (
-    "n_layer",
-    "d_model",
-    "n_head",
-    "d_head",
-    "d_mlp",
-)  # what solving a step of the ladder fills in
+# what solving a step of the ladder fills in
+LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")
 
 TAKEN = (  # columns that every table of results has: no names for factors
     "study",

@@ -20,13 +20,8 @@ SLOWEST, FASTEST = 1e-9, 100.0  # learning rates between which a ladder may lie
 NEAREST = 1.1  # ratio of two neighbouring rates of a ladder, at least
 MOST_POINTS = 100
 PER = {"cell": "each cell", "study": "all cells together"}
-UNIONS = (
-    "int",
-    "str",
-    "list[int]",
-    "list[str]",
-    "dict[str,any]",
-)  # what pydantic names the members of a union in a place
+# what pydantic names the members of a union in a place
+UNIONS = ("int", "str", "list[int]", "list[str]", "dict[str,any]")
 Held = Literal["largest size", "largest tokens", "largest budget"]
 
 

@@ -14,18 +14,10 @@ from ablate.errors import AblateError
 from ablate.text import cache, sources
 from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
 
-NAMED = (
-    "austen",
-    "sotu",
-    "debian-docs",
-)  # the first two come with the package, the third is built on demand
-TEXTS = (
-    ".txt",
-    ".md",
-    ".rst",
-    ".gz",
-    ".xz",
-)  # endings of what is offered in the place of a file that is not there
+# the first two come with the package, the third is built on demand
+NAMED = ("austen", "sotu", "debian-docs")
+# endings of what is offered in the place of a file that is not there
+TEXTS = (".txt", ".md", ".rst", ".gz", ".xz")
 _FORMAT = 2  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
 
@@ -160,10 +152,8 @@ def _meant(path: str, location: Path, root: Path) -> str:
 
 def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
     digest, number, n_bytes, not_utf8 = hashlib.sha256(), -1, 0, ""
-    whole, tails = (
-        [0, 0],
-        [0, 0],
-    )  # bytes to train on and held out, were whole documents held out, or each one's tail
+    # bytes to train on and held out, were whole documents held out, or each one's tail
+    whole, tails = ([0, 0], [0, 0])
     for number, document in enumerate(source.documents()):
         for piece in document.pieces(1 << 20):
             digest.update(piece)

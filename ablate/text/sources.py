@@ -146,11 +146,8 @@ def absolute(spec: str, root: Path) -> Path:
             if is_glob(spec)
             else (root.absolute() / Path(spec).expanduser()).resolve()
         )
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # a name too long, links in a circle, a home that nobody has
+    # a name too long, links in a circle, a home that nobody has
+    except (OSError, RuntimeError, ValueError) as error:
         raise AblateError(f"{spec[:80]!r} is no path: {str(error)[:200]}") from None
 
 
@@ -187,9 +184,8 @@ def at(location: str) -> Source:
         files = [path]
     else:
         files = _matching(location)
-    regular = tuple(
-        sorted(file for file in files if file.is_file())
-    )  # no device, pipe, socket or dangling link
+    # no device, pipe, socket or dangling link
+    regular = tuple(sorted(file for file in files if file.is_file()))
     if not regular:
         missing = (
             "the folder is empty"

@@ -21,13 +21,8 @@ _BPE_TEXT = 1 << 28  # bytes of training text that BPE looks at; of more, evenly
 _LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
 _LARGEST_VOCABULARY = 1 << 24  # tokens: the largest in use have a sixteenth of that
 _FORMAT = 1  # raised when BPE is trained or read differently
-_ENDS = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "[SEP]",
-)  # what may stand behind a document, else U+000C
+# what may stand behind a document, else U+000C
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
 
 @dataclass(frozen=True)

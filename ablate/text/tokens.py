@@ -38,9 +38,8 @@ class Tokens:
     train: np.ndarray
     held_out: np.ndarray
     n_vocab: int  # without [MASK]
-    spelling: (
-        tuple[bytes, ...] | None
-    )  # the bytes of each token, b"" for special ones; None where nobody knows
+    # the bytes of each token, b"" for special ones; None where nobody knows
+    spelling: tuple[bytes, ...] | None
     train_bounds: np.ndarray
     train_documents: np.ndarray
     held_out_bounds: np.ndarray
