@@ -26,7 +26,7 @@ from ablate.plan import plan
 from ablate.plan.ladder import solve
 from ablate.scaling import fit, isoflop
 from ablate.scaling.forms import Cost, best_split
-from ablate.scaling.planned import foretell
+from ablate.scaling.planned import predict
 from ablate.scaling.study import of_study, resources
 from ablate.sizes import head_flops_per_token
 from ablate.study.parse import parse
@@ -185,11 +185,11 @@ group = "topology"
 def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_often() -> None:
     made = plan(parse(STUDY.format(seeds=3, epochs=100), Path("t.toml")))
     assert not made.too_long
-    (said,) = foretell(made)
+    (said,) = predict(made)
     assert said.startswith(
         "Scaling curves of serial and parallel: L(N, D) from 45 runs; an interval of alpha 0."
     )
-    (fewer,) = foretell(plan(parse(STUDY.format(seeds=1, epochs=100), Path("t.toml"))))
+    (fewer,) = predict(plan(parse(STUDY.format(seeds=1, epochs=100), Path("t.toml"))))
     width = [float(text.split("an interval of alpha ")[1].split()[0]) for text in (said, fewer)]
     assert 1.5 * width[0] < width[1] and "this would do: " in fewer
     short = plan(parse(STUDY.format(seeds=3, epochs=1), Path("t.toml")))
@@ -202,7 +202,7 @@ def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_ofte
         and len(short.cells) + len(short.too_long) == 30
     )
     assert len({run.config.key for run in short.runs}) == 3 * len(short.cells)
-    assert "No isoFLOP exponents: " in foretell(short)[0]
+    assert "No isoFLOP exponents: " in predict(short)[0]
 
 
 def test_one_curve_needs_no_group_and_has_a_check_of_its_own() -> None:
@@ -215,7 +215,7 @@ def test_one_curve_needs_no_group_and_has_a_check_of_its_own() -> None:
         alone.replace('group = "topology"', 'hold_out = "largest budget"'), Path("t.toml")
     )
     assert study.fit and (study.fit.group, study.fit.hold_out) == ("", "largest budget")
-    (said,) = foretell(plan(study))
+    (said,) = predict(plan(study))
     assert said.startswith("Scaling curve: L(N, D) from 45 runs")
 
 

@@ -100,7 +100,7 @@ def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
     if rows := [
         (
             f"{shown(name)} at {at:g}" if name in several else shown(name),
-            *_beside(*(each.get((name, at)) for each in finals)),
+            *_formatted(*(each.get((name, at)) for each in finals)),
         )
         for name, at in keys
     ]:
@@ -132,7 +132,7 @@ def _field(value: Any) -> str:
     )
 
 
-def _beside(first: float | None, second: float | None) -> tuple[str, str, str]:
+def _formatted(first: float | None, second: float | None) -> tuple[str, str, str]:
     """Two values and their difference, second − first; "–" for what was not measured."""
     known = (
         first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
@@ -153,12 +153,12 @@ def _drawn(
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
         scale = (min(finite), max(finite)) if finite else (0.0, 0.0)
         end = max(max(curve) for curve in pair)
-        for place, curve in enumerate(pair):
+        for number, curve in enumerate(pair):
             values = list(curve.values())
             drawn = sparkline(curve, end, *scale)
             yield (
-                "" if place else shown(name),
-                names[place],
+                "" if number else shown(name),
+                names[number],
                 drawn,
                 _number(values[0]),
                 _number(values[-1]),
@@ -177,10 +177,10 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
     unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 is no number
     span = (high * unit - low * unit) or 1.0
     drawn = ""
-    for place in range(max(newest, default=-1) + 1):
-        if place not in newest:
+    for column in range(max(newest, default=-1) + 1):
+        if column not in newest:
             drawn += drawn[-1:] or " "
-        elif math.isfinite(value := newest[place]):
+        elif math.isfinite(value := newest[column]):
             drawn += BARS[min(7, int((value * unit - low * unit) / span * 8))]
         else:
             drawn += "×"
@@ -195,12 +195,12 @@ def _points(
         first, second = (each[name] for each in curves)
         common = sorted(first.keys() & second.keys())
         if common:
-            places = sorted(
-                {round(place * (len(common) - 1) / (SHOWN - 1)) for place in range(SHOWN)}
+            chosen = sorted(
+                {round(index * (len(common) - 1) / (SHOWN - 1)) for index in range(SHOWN)}
             )
             rows = [
-                (count(common[place]), *_beside(first[common[place]], second[common[place]]))
-                for place in places
+                (count(common[index]), *_formatted(first[common[index]], second[common[index]]))
+                for index in chosen
             ]
             return table(
                 [f"{name} at tokens", *names, "difference"],

@@ -86,12 +86,12 @@ def levels(incomplete: str) -> list[str]:
     """Complete "topo" to "topology=", and "topology=serial,par" to "topology=serial,parallel"."""
     from ablate.components import CATALOGUE
 
-    name, equals, given = incomplete.partition("=")
+    name, equals, typed = incomplete.partition("=")
     if not equals:
         return [f"{factor}=" for factor in factors(incomplete)]
     if name not in CATALOGUE:
         return []
-    *before, last = given.split(",")
+    *before, last = typed.split(",")
     return [
         f"{name}={','.join([*before, level])}"
         for level in CATALOGUE[name].names

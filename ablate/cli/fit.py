@@ -78,8 +78,8 @@ def fit(
         raise AblateError("give a study, or a table with --csv FILE")
     if csv is None:
         only = {"n": n, "d": d, "flops": flops, "loss": loss, "where": where, "lowest": lowest}
-        if given := [name for name, value in only.items() if value]:
-            raise AblateError(f"--{given[0]} is for a table, and goes with --csv FILE")
+        if used := [name for name, value in only.items() if value]:
+            raise AblateError(f"--{used[0]} is for a table, and goes with --csv FILE")
         losses, hold_out = _of_study(str(study), group, hold_out, count, db)
     else:
         from ablate.scaling.read import read
@@ -93,11 +93,11 @@ def fit(
     # first, as they may say why nothing can be fitted
     for line in (losses.measured(), *losses.notes):
         out.print(line, markup=False, soft_wrap=True)
-    found = losses.fit(form=form, hold_out=hold_out)
-    for line in found.lines():
+    table_fit = losses.fit(form=form, hold_out=hold_out)
+    for line in table_fit.lines():
         out.print(line, markup=False, soft_wrap=True)
     if plot:
-        _plot(losses, found, loss or "loss", plot)
+        _plot(losses, table_fit, loss or "loss", plot)
         out.print(f"Figures: {plot}", markup=False, soft_wrap=True)
 
 
@@ -121,14 +121,14 @@ def _of_study(
             f"scaling curves are of a loss, and {row.metric}, the metric of {name}, is better where"
             " it is higher"
         )
-    wanted = tomllib.loads(row.toml).get("fit", {})
-    chosen = group[0] if group else str(wanted.get("group", ""))
+    settings = tomllib.loads(row.toml).get("fit", {})
+    chosen = group[0] if group else str(settings.get("group", ""))
     return of_study(runs, levels, group=chosen, count=count), hold_out or str(
-        wanted.get("hold_out", "")
+        settings.get("hold_out", "")
     )
 
 
-def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
+def _plot(losses: Losses, table_fit: TableFit, label: str, folder: Path) -> None:
     """The figures of the report's scaling section, as .svg, .pdf and .png."""
     from ablate.report.figure_set import FigureSet
     from ablate.report.labels import MetricLabels
@@ -136,5 +136,5 @@ def _plot(losses: Losses, found: TableFit, label: str, folder: Path) -> None:
 
     with writing(folder):
         figure_set = FigureSet(folder)
-        plots(figure_set, Scaled(losses, found, ""), MetricLabels(label, "", "min"))
+        plots(figure_set, Scaled(losses, table_fit, ""), MetricLabels(label, "", "min"))
         figure_set.draw()

@@ -93,9 +93,9 @@ def new(
     raw = _start(origin)
     raw["name"] = name
     raw |= {
-        key: given
-        for key, given in zip(PLAIN, (question, metric, design), strict=True)
-        if given is not None
+        key: value
+        for key, value in zip(PLAIN, (question, metric, design), strict=True)
+        if value is not None
     }
     if seeds is not None:
         raw["seeds"] = seeds
@@ -114,14 +114,14 @@ def new(
     raw.setdefault("question", _question(raw))
     text = write(raw)
     with _by_option(path, text):
-        made = plan(parse(text, path))
+        study_plan = plan(parse(text, path))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    seeds = len(made.study.seeds)
+    seeds = len(study_plan.study.seeds)
     console().print(
-        f"{path}: {len(made.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next: ablate"
-        f" plan {quote(str(path))}",
+        f"{path}: {len(study_plan.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next:"
+        f" ablate plan {quote(str(path))}",
         markup=False,
         soft_wrap=True,
     )
@@ -146,7 +146,7 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
 
     lines = text.splitlines()
 
-    def said(match: re.Match[str]) -> str:
+    def option_of(match: re.Match[str]) -> str:
         before = lines[: int(match[1])]
         section = next((line.strip("[]") for line in reversed(before) if line.startswith("[")), "")
         key = "" if before[-1].startswith("[") else before[-1].partition(" = ")[0]
@@ -157,18 +157,18 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
     try:
         yield
     except AblateError as error:
-        place = re.escape(str(path))
+        prefix = re.escape(str(path))
         raise AblateError(
-            re.sub(rf"^{place}: ", "", re.sub(rf"{place}, line (\d+)", said, str(error)))
+            re.sub(rf"^{prefix}: ", "", re.sub(rf"{prefix}, line (\d+)", option_of, str(error)))
         ) from None
 
 
-def _vary(raw: dict[str, Any], given: Sequence[str]) -> set[str]:
+def _vary(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
     """Put factors in, "topology=1,2,5"; what varies does not stand in [base]. Their names."""
     from ablate.study.write import value
 
     names = set()
-    for text in given:
+    for text in texts:
         name, levels = _split("--factor", text)
         raw["factors"][name] = [value(level.strip()) for level in COMMA.split(levels)]
         raw.get("base", {}).pop(name, None)
@@ -177,12 +177,12 @@ def _vary(raw: dict[str, Any], given: Sequence[str]) -> set[str]:
     return names
 
 
-def _begin(raw: dict[str, Any], given: Sequence[str]) -> set[str]:
+def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
     """Put values into [base], "d_model=256"; what stands there does not vary. Their names."""
     from ablate.study.write import value
 
     names = set()
-    for text in given:
+    for text in texts:
         name, word = _split("--base", text)
         raw.setdefault("base", {})[name] = value(word)
         raw["factors"].pop(name, None)

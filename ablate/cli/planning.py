@@ -346,9 +346,9 @@ def _curves(plan: Plan) -> list[str]:
     """Whether the grid is enough for the scaling curves of [fit]."""
     if plan.study.fit is None:
         return []
-    from ablate.scaling.planned import foretell
+    from ablate.scaling.planned import predict
 
-    return foretell(plan)
+    return predict(plan)
 
 
 def _confounds(plan: Plan) -> Iterator[str]:

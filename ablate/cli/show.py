@@ -30,8 +30,8 @@ def show(
 
     out = console()
     with store.open(db) as database:
-        (found,) = details.find(database, run)
-    for part in _parts(found):
+        (run_details,) = details.find(database, run)
+    for part in _parts(run_details):
         if isinstance(part, str):
             out.print(part, markup=False)
         else:

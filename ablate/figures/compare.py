@@ -46,18 +46,18 @@ def effects(
         groups = _groups(effects.assign(place=effects["arm"].cat.codes))
         ax = style.canvas(ax, 0.75 + 0.19 * sum(group.height for group in groups))
         low, high = _window(effects, pairs)
-        top, places, names = 0.5, [], []
+        top, heights, names = 0.5, [], []
         for group in groups:
             _heading(ax, top - _height(group.heading) / 2, group.heading)
             y = top - _height(group.heading)
             for name, row in group.rows:
-                places.append(y - _height(name) / 2)
+                heights.append(y - _height(name) / 2)
                 names.append(name)
                 own = pairs[(pairs["family"] == row["family"]) & (pairs["cell"] == row["cell"])]
-                _row(ax, places[-1], row, own, low, high)
+                _row(ax, heights[-1], row, own, low, high)
                 y -= _height(name)
             top -= group.height
-        ax.set_yticks(places, names)
+        ax.set_yticks(heights, names)
         ax.tick_params(axis="y", length=0, pad=4)
         ax.axvline(0, color=style.INK, linewidth=0.7, zorder=1)
         ax.set_xlim(low, high)
@@ -169,19 +169,19 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
     """Draw pairs, interval and mean of one level; an arrow with its value if it is off the axis."""
     shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
-    beside: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
+    text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
         ax.annotate(
-            "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **beside
+            "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **text_style
         )
     elif mean > high:
         style.tip(
-            ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **beside),
+            ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **text_style),
             f"{name}: mean {mean:+.4g}",
         )
     elif mean < low:
         style.tip(
-            ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **beside),
+            ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **text_style),
             f"{name}: mean {mean:+.4g}",
         )
     else:
@@ -252,13 +252,15 @@ def ordered(
         log = _spans_decades(whole[x].astype(float))
         apart = min(APART, MOST_APART / len(groups))
         _widen(ax, whole[x].to_numpy(float), log, room=0.08 + 0.003 * apart * len(groups))
-        for place, (name, index, part) in enumerate(groups):
+        for number, (name, index, part) in enumerate(groups):
             aside = ScaledTranslation(
-                (place - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
+                (number - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
             )
             levels = _levels(part, x, y)
             heights += [
-                np.array([found.lo, found.hi]) for found in levels.values() if _has_interval(found)
+                np.array([effect.lo, effect.hi])
+                for effect in levels.values()
+                if _has_interval(effect)
             ]
             lines.append(_ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside))
         style.fit(ax, np.concatenate(heights))
@@ -293,8 +295,8 @@ def _levels(part: pd.DataFrame, x: str, y: str) -> dict[float, stats.Effect]:
     return {float(value): stats.paired(runs[y].to_numpy(float)) for value, runs in part.groupby(x)}  # type: ignore[arg-type]
 
 
-def _has_interval(found: stats.Effect) -> bool:
-    return found.n >= FEWEST and math.isfinite(found.lo)
+def _has_interval(effect: stats.Effect) -> bool:
+    return effect.n >= FEWEST and math.isfinite(effect.lo)
 
 
 def _ordered_line(
@@ -305,38 +307,38 @@ def _ordered_line(
     y: str,
     name: str,
     index: int,
-    where: Transform,
+    transform: Transform,
 ) -> Line2D:
     look: dict[str, Any] = {
         "color": style.color(index),
         "marker": style.marker(index),
         "markersize": 4.0,
-        "transform": where,
+        "transform": transform,
     }
     faint = {
         "color": look["color"],
         "alpha": 0.3,
         "markersize": 2.6,
         "markeredgewidth": 0,
-        "transform": where,
+        "transform": transform,
     }
     ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
-    for value, found in levels.items():
-        if _has_interval(found):
+    for value, effect in levels.items():
+        if _has_interval(effect):
             interval = {
                 "color": look["color"],
                 "linewidth": 1.2,
                 "solid_capstyle": "butt",
-                "transform": where,
+                "transform": transform,
             }
-            ax.plot([value, value], [found.lo, found.hi], **interval)
-        mark = ax.plot([value], [found.mean], **look)[0]
+            ax.plot([value, value], [effect.lo, effect.hi], **interval)
+        mark = ax.plot([value], [effect.mean], **look)[0]
         style.tip(
             mark,
-            f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {found.mean:.4g} over"
-            f" {found.n} runs",
+            f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {effect.mean:.4g} over"
+            f" {effect.n} runs",
         )
-    means = [found.mean for found in levels.values()]
+    means = [effect.mean for effect in levels.values()]
     return ax.plot(
         list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look
     )[0]

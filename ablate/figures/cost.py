@@ -35,7 +35,7 @@ def pareto(
     """
     with style.theme():
         whole = frame[np.isfinite(frame[y].astype(float)) & np.isfinite(frame[x].astype(float))]
-        found = list(style.arms(whole, hue))
+        arms = list(style.arms(whole, hue))
         means = whole.groupby(hue, observed=True)[[x, y]].mean()
         runs = whole.groupby(hue, observed=True)[y]
         near = style.near(
@@ -44,7 +44,7 @@ def pareto(
         names = [
             name + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
             for name, mean, inside in zip(
-                style.entries(name for name, *_ in found), means[y], near, strict=True
+                style.entries(name for name, *_ in arms), means[y], near, strict=True
             )
         ]
         ax = style.canvas(ax, 2.2, names)
@@ -61,7 +61,7 @@ def pareto(
             gid="front",
         )
         handles = []
-        for name, index, part in found:
+        for name, index, part in arms:
             ax.plot(
                 part[x],
                 part[y],

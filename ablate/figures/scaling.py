@@ -57,11 +57,11 @@ def scaling(
         shown = list(style.arms(frame, "curve"))
         names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
         ax = style.canvas(ax, 2.4, names)
-        handles, words = [], []
+        handles, labels = [], []
         for name, index, part in shown:
             handles.append(_points(ax, name, index, part, x))
             if name in fits:
-                words += _curve(ax, fits[name], index, part, x)
+                labels += _curve(ax, fits[name], index, part, x)
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", log=True)
@@ -69,7 +69,7 @@ def scaling(
         style.labels(ax, text, label)
         if names:
             style.legend_below(ax, handles, names)
-        style.apart(ax, words)
+        style.apart(ax, labels)
         return ax
 
 
@@ -90,8 +90,8 @@ def isoflop(
         shades = sns.color_palette("crest", len(found.minima)).as_hex()
         budget = level_of(frame["c"].to_numpy(float))
         handles = []
-        for place, (minimum, shade) in enumerate(zip(found.minima, shades, strict=True)):
-            runs = frame[budget == place]
+        for number, (minimum, shade) in enumerate(zip(found.minima, shades, strict=True)):
+            runs = frame[budget == number]
             ax.plot(
                 runs["n"],
                 runs["loss"],
@@ -112,7 +112,7 @@ def isoflop(
                     linewidth=1.1,
                 )
             mark = ax.plot(
-                minimum.sizes, minimum.losses, style.marker(place), color=shade, markersize=4
+                minimum.sizes, minimum.losses, style.marker(number), color=shade, markersize=4
             )[0]
             handles.append(mark)
             if not minimum.reason:
@@ -204,9 +204,9 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         ax = style.canvas(ax, 1.9, names)
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
-        for place, (_, index, part) in enumerate(shown):
+        for number, (_, index, part) in enumerate(shown):
             # curves of the same sizes stand beside each other
-            aside = 1.03 ** (place - (len(shown) - 1) / 2)
+            aside = 1.03 ** (number - (len(shown) - 1) / 2)
             for held_out, runs in part.groupby("held_out"):
                 ax.plot(
                     runs[x] * aside,
@@ -270,14 +270,14 @@ def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line
 
 def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> list[Annotation]:
     """The curve along its lines; returns what is written at these."""
-    shade, words = style.color(index), []
+    shade, labels = style.color(index), []
     if fitted.form.columns == ("n", "d") and x == "c":
         c = np.geomspace(part["c"].min(), part["c"].max(), POINTS)
         band = fitted.best_split(c)[2]
         ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.18, linewidth=0)
         ax.plot(c, band.value, color=shade, linewidth=1.6)
     lines = list(along(fitted, part, x))
-    for place, line in enumerate(lines):
+    for number, line in enumerate(lines):
         band = fitted.predict(**{name: line[name] for name in fitted.form.columns})
         thin = x == "c" and len(fitted.form.columns) == 2
         if not thin:
@@ -289,8 +289,8 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> lis
             linewidth=0.5 if thin else 1.1,
             alpha=0.5 if thin else 1,
         )
-        if index == 0 and len(lines) > 1 and (x != "c" or place in (0, len(lines) - 1)):
-            words.append(_label(ax, line, band.value, part, x))
+        if index == 0 and len(lines) > 1 and (x != "c" or number in (0, len(lines) - 1)):
+            labels.append(_label(ax, line, band.value, part, x))
         if fitted.held_out is not None:
             beyond = line[fitted.held_out.column] > 1.01 * _last_fitted(fitted)
             without = fitted.form.loss(
@@ -299,7 +299,7 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> lis
             ax.plot(
                 line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1))
             )
-    return words
+    return labels
 
 
 def _last_fitted(fitted: Fit) -> float:
@@ -314,10 +314,10 @@ def _label(
 ) -> Annotation:
     """Write the value that a line is at, if there is room: over D at the line's start."""
     at, offset = (0, (4, 4)) if x == "d" else (-1, (4, -1))
-    place, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
+    point, halo = (line[x][at], loss[at]), [withStroke(linewidth=1.5, foreground=style.PAPER)]
     return ax.annotate(
         called(line, part, x),
-        place,
+        point,
         offset,
         textcoords="offset points",
         fontsize=6,
@@ -327,10 +327,10 @@ def _label(
     )
 
 
-def _minima(ax: Axes, found: IsoFlop, which: str, index: int, c: np.ndarray) -> None:
+def _minima(ax: Axes, iso: IsoFlop, which: str, index: int, c: np.ndarray) -> None:
     shade = style.color(index)
-    ax.plot(c, found.best_split(c)[0 if which == "n" else 1], color=shade, linewidth=1.4)
-    for minimum in found.minima:
+    ax.plot(c, iso.best_split(c)[0 if which == "n" else 1], color=shade, linewidth=1.4)
+    for minimum in iso.minima:
         if minimum.reason:
             continue
         if which == "n":

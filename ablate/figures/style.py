@@ -220,9 +220,11 @@ def ticks(
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
         # words beside each other take more room than words above each other
-        wanted, most = (3, 4) if which == "x" else (4, 6)
-        found = (_steps(subs, low, high, wanted) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)))
-        axis.set_major_locator(next(filter(None, found), MaxNLocator(most)))
+        fewest, most = (3, 4) if which == "x" else (4, 6)
+        locators = (
+            _steps(subs, low, high, fewest) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
+        )
+        axis.set_major_locator(next(filter(None, locators), MaxNLocator(most)))
         axis.set_minor_formatter(NullFormatter())
         if decades < 1:
             axis.minorticks_off()

@@ -181,7 +181,7 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
     whole = frame[
         np.isfinite(frame["value"].astype(float)) & np.isfinite(frame[x].astype(float))
     ].sort_values("step")
-    found = []
+    arms = []
     for name, index, part in style.arms(whole, hue):
         last = part.groupby("run")["step"].transform("max")
         furthest = part[last == last.max()]
@@ -190,8 +190,8 @@ def _arms(frame: pd.DataFrame, x: str, hue: str) -> list[_Arm]:
         )
         short = tuple(run for _, run in part[last < last.max()].groupby("run"))
         diverged = "diverged_at" in furthest and bool(furthest["diverged_at"].notna().all())
-        found.append(_Arm(name, index, points, short, diverged))
-    return found
+        arms.append(_Arm(name, index, points, short, diverged))
+    return arms
 
 
 def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:

@@ -144,7 +144,7 @@ class Resolver:
                 and found.n_bytes <= _TRIED
             )
             if tried:
-                self.spelt[info.hash] = text.spelt(found, info)
+                self.spelt[info.hash] = text.byte_coverage(found, info)
             per_token = (
                 2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
             )

@@ -207,15 +207,15 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
     ]
 
 
-def _scaling(figure_set: FigureSet, data: ReportData, found: scaled.Scaled | None) -> Section:
-    if found is None:
+def _scaling(figure_set: FigureSet, data: ReportData, curves: scaled.Scaled | None) -> Section:
+    if curves is None:
         return Section("scaling", "Scaling")
     return Section(
         "scaling",
         "Scaling",
-        paragraphs=scaled.paragraphs(found),
-        figures=scaled.plots(figure_set, found, data.labels),
-        tables=_full(*fitted.tables(found, data)),
+        paragraphs=scaled.paragraphs(curves),
+        figures=scaled.plots(figure_set, curves, data.labels),
+        tables=_full(*fitted.tables(curves, data)),
     )
 
 
@@ -229,8 +229,8 @@ def _grids(figure_set: FigureSet, data: ReportData) -> Section:
     )
 
 
-def _full(*given: Table) -> list[Table]:
-    return [table for table in given if table.rows]
+def _full(*tables: Table) -> list[Table]:
+    return [table for table in tables if table.rows]
 
 
 def _save(path: Path, text: str) -> None:

@@ -92,10 +92,10 @@ def legend(data: ReportData) -> str:
 
 def verdict(data: ReportData) -> list[str]:
     """Return a line a family on its contrasts, or one line where there are many families."""
-    found = families(data)
-    if len(found) <= FEW:
-        return [f"{sentence(family.heading)}: {family.brief}" for family in found]
-    all_answers = [answer for family in found for answer in family.answers]
+    all_families = families(data)
+    if len(all_families) <= FEW:
+        return [f"{sentence(family.heading)}: {family.brief}" for family in all_families]
+    all_answers = [answer for family in all_families for answer in family.answers]
     counts = Counter(answer.verdict for answer in all_answers)
     said = [
         f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
@@ -186,10 +186,7 @@ def _best(data: ReportData, stratum: str) -> Iterator[str]:
 
 def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
     """Return at least `digits` decimals that show two means apart, and a remark if none do."""
-    enough = next(
-        (places for places in range(digits, 6) if number(one, places) != number(other, places)),
-        None,
-    )
+    enough = next((n for n in range(digits, 6) if number(one, n) != number(other, n)), None)
     return (digits, ", equal to the digits shown") if enough is None else (enough, "")
 
 
@@ -234,7 +231,7 @@ def families(data: ReportData) -> list[Family]:
             else "each factor by itself, against the baseline"
         )
         return [Family(heading, *_summaries(data.labels, "the baseline", answers))]
-    found = []
+    answered = []
     for rows in parts:
         first, several = rows[0], len({row["factor"] for row in rows}) > 1
         over = _over(len(rows), "part" if several else "level")
@@ -248,12 +245,12 @@ def families(data: ReportData) -> list[Family]:
             if several
             else (first["factor"], first["baseline_level"])
         )
-        found.append(
+        answered.append(
             Family(
                 f"{what}{where}, against {baseline}", *_summaries(data.labels, baseline, answers)
             )
         )
-    return found
+    return answered
 
 
 def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
@@ -266,7 +263,7 @@ def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
 
 def changes(data: ReportData) -> list[Family]:
     """Return how effects change from the first stratum to the others."""
-    labels, found = data.labels, []
+    labels, answered = data.labels, []
     single = bool(len(data.changes)) and data.changes.groupby("family").size().max() == 1
     for _, part in data.changes.groupby("factor" if single else "family", sort=False):
         rows, several = part.to_dict("records"), part["factor"].nunique() > 1
@@ -295,8 +292,8 @@ def changes(data: ReportData) -> list[Family]:
             moved = [f"{one.level} ({one.numbers})" for one in answers]
             unchanged = _unchanged(labels, rest)
             changed = f"The effect changes for {listed(moved)}. " if moved else ""
-            found.append(Family(heading, unchanged, answers, changed + unchanged))
-    return found
+            answered.append(Family(heading, unchanged, answers, changed + unchanged))
+    return answered
 
 
 def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:

@@ -60,18 +60,18 @@ def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterato
     if delta is None or pairs.empty:
         return
     margin, unit = float(values.number("delta", delta)), data.labels.after
-    found = analysis.equivalence(pairs, margin, data.pilots)
-    if math.isnan(found.p):
+    test = analysis.equivalence(pairs, margin, data.pilots)
+    if math.isnan(test.p):
         return
-    if found.equivalent:
+    if test.equivalent:
         yield (
             f"The two are equivalent within ±{margin:g}{unit} (two one-sided tests,"
-            f" {p_value(found.p)})."
+            f" {p_value(test.p)})."
         )
     elif verdict == "unresolved":
         yield (
             f"Equivalence within ±{margin:g}{unit} was not established (two one-sided tests,"
-            f" {p_value(found.p)})."
+            f" {p_value(test.p)})."
         )
 
 
@@ -125,15 +125,15 @@ def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
 def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
     """Yield a warning if one arm's seeds clearly spread wider: see docs/method.md, A/A studies."""
     whole = pairs[analysis.counted(pairs).notna().to_numpy()]
-    found = stats.unequal_spread(
+    test = stats.unequal_spread(
         whole["value"].to_numpy(float), whole["baseline_value"].to_numpy(float)
     )
-    if found.p <= SURE and max(found.ratio, 1 / found.ratio) >= WIDER:
-        wide, narrow = (row["level"], row["baseline_level"])[:: 1 if found.ratio > 1 else -1]
-        ratio = number(max(found.ratio, 1 / found.ratio), 1)
+    if test.p <= SURE and max(test.ratio, 1 / test.ratio) >= WIDER:
+        wide, narrow = (row["level"], row["baseline_level"])[:: 1 if test.ratio > 1 else -1]
+        ratio = number(max(test.ratio, 1 / test.ratio), 1)
         yield (
             f"The seeds of {wide} spread {ratio} times as widely as those of {narrow}"
-            f" ({p_value(found.p)}, Pitman–Morgan): where one arm has a tail of bad seeds, such"
+            f" ({p_value(test.p)}, Pitman–Morgan): where one arm has a tail of bad seeds, such"
             " tests have 7 to 17% false positives instead of 5%."
         )
 

@@ -69,7 +69,7 @@ def _tuned(data: ReportData) -> str:
         chosen = (
             f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
         )
-        shares = any(len(row["cells"]) > 1 for row in tuned.found(data))
+        shares = any(len(row["cells"]) > 1 for row in tuned.learning_rates(data))
         first = ", on the first cell of each group" if shares else ""
         return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
     if "lr" in (data.settings.get("factors") or {}):

@@ -9,7 +9,7 @@ from ablate.errors import AblateError
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
 from ablate.report.labels import p_digits
-from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, place
+from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, three_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
 from ablate.scaling.study import COUNTS
 from ablate.units import count, power
@@ -74,8 +74,8 @@ def _miss(one: HeldOut) -> str:
 
 def _comparisons(scaled: Scaled) -> Table:
     rows: list[tuple[str | Value, ...]] = []
-    found = scaled.fitted.comparisons if scaled.fitted else ()
-    for one in found:
+    comparisons = scaled.fitted.comparisons if scaled.fitted else ()
+    for one in comparisons:
         tests = [
             cell
             for key in one.exponents
@@ -88,7 +88,7 @@ def _comparisons(scaled: Scaled) -> Table:
             at_points,
             *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
         ]
-        crossing = Value(one.crossing.text(place), one.crossing.at.value)
+        crossing = Value(one.crossing.text(three_digits), one.crossing.at.value)
         rows.append(
             (
                 one.group,
@@ -99,7 +99,7 @@ def _comparisons(scaled: Scaled) -> Table:
                 crossing,
             )
         )
-    exponents = [SYMBOLS[key] for key in (found[0].exponents if found else ())]
+    exponents = [SYMBOLS[key] for key in (comparisons[0].exponents if comparisons else ())]
     columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
     return Table(
         "curves-compared",
@@ -144,12 +144,12 @@ def _minima(scaled: Scaled) -> Table:
 def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     none = Value("–", None)
     best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
-    found = (
+    at_minimum = (
         (none, none, none)
         if one.reason
         else (best, Value(count(one.d), one.d), Value(f"{one.loss:.4f}", one.loss))
     )
-    return name, Value(power(float(f"{one.c:.3g}")), one.c), *found, one.reason
+    return name, Value(power(float(f"{one.c:.3g}")), one.c), *at_minimum, one.reason
 
 
 def _counts(scaled: Scaled, data: ReportData) -> Table:

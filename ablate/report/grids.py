@@ -50,7 +50,7 @@ def fitted(data: ReportData) -> Fitted | None:
         len(set(levels)) for levels in named.values()
     )
     try:
-        found = stats.grid_effects(
+        effects = stats.grid_effects(
             runs["metric"].to_numpy(float),
             named,
             list(runs["seed"]),
@@ -58,7 +58,7 @@ def fitted(data: ReportData) -> Fitted | None:
         )
     except AblateError as error:
         return Fitted(None, "", str(error).removeprefix("grid: ").partition(";")[0])
-    return Fitted(found, " ".join(_notes(data, whole)))
+    return Fitted(effects, " ".join(_notes(data, whole)))
 
 
 def _notes(data: ReportData, whole: bool) -> list[str]:
@@ -89,18 +89,16 @@ def _notes(data: ReportData, whole: bool) -> list[str]:
 
 def notes(data: ReportData) -> list[str]:
     """Return a sentence if a grid has no such tables."""
-    found = fitted(data)
+    fit = fitted(data)
     return (
-        [f"What each factor explains is not given: {found.without}."]
-        if found and found.without
-        else []
+        [f"What each factor explains is not given: {fit.without}."] if fit and fit.without else []
     )
 
 
 def factors(data: ReportData) -> Table:
     """Return a table of the variance that each factor and pair of factors of a grid explains."""
-    found, rows = fitted(data), []
-    if found and found.effects:
+    fit, rows = fitted(data), []
+    if fit and fit.effects:
         rows = [
             (
                 term.name,
@@ -109,15 +107,15 @@ def factors(data: ReportData) -> Table:
                 Value(f"{term.f:,.3g}", term.f),
                 Value(p_digits(term.p), term.p),
             )
-            for term in found.effects.terms
+            for term in fit.effects.terms
         ]
-        rest = Value(percent(found.effects.residual), found.effects.residual)
-        df = Value(f"{found.effects.df_residual}", found.effects.df_residual)
+        rest = Value(percent(fit.effects.residual), fit.effects.residual)
+        df = Value(f"{fit.effects.df_residual}", fit.effects.df_residual)
         rows.append(("residual", rest, df, Value("", None), Value("", None)))
     caption = (
         "Share of the metric's variance that each term explains: least squares over all complete"
         " runs, with the seeds as blocks, each term tested with the others in the model (type"
-        " III). " + (found.note if found else "")
+        " III). " + (fit.note if fit else "")
     )
     columns = ("term", "variance explained", "degrees of freedom", "F", "p")
     return Table("factors", caption.strip(), columns, tuple(rows), _sql(data))
@@ -125,9 +123,9 @@ def factors(data: ReportData) -> Table:
 
 def main_effects(data: ReportData) -> Table:
     """Return a table of each level's effect, averaged over all levels of the other factors."""
-    found, rows = fitted(data), []
-    for factor in data.factors if found and found.effects else []:
-        levels = [level for level in found.effects.levels if level.factor == factor]  # type: ignore[union-attr]
+    fit, rows = fitted(data), []
+    for factor in data.factors if fit and fit.effects else []:
+        levels = [level for level in fit.effects.levels if level.factor == factor]  # type: ignore[union-attr]
         for level, p_holm in zip(levels, stats.holm([level.p for level in levels]), strict=True):
             places = decimals((level.hi - level.lo) / 2)
             interval = Value(ends(level.lo, level.hi, places), level.lo)
@@ -137,7 +135,7 @@ def main_effects(data: ReportData) -> Table:
     caption = (
         f"What a level does to {data.labels.axis}, on the mean over all levels of the other"
         " factors with equal weight: of the same least-squares fit. Holm's correction is over the"
-        " levels of a factor. " + (found.note if found else "")
+        " levels of a factor. " + (fit.note if fit else "")
     )
     columns = ("factor", "level", "against", "effect", "95% interval", "p", "Holm p")
     return Table("main-effects", caption.strip(), columns, tuple(rows), _sql(data))

@@ -15,7 +15,7 @@ from ablate.units import listed
 
 def families(data: ReportData) -> list[Family]:
     """Return a sentence on each significant interaction, and one on all others."""
-    labels, found = data.labels, []
+    labels, answered = data.labels, []
     for (factor, stratum), part in data.interactions.groupby(["factor", "stratum"], sort=False):
         rows, answers = part.to_dict("records"), []
         for row in (row for row in rows if row["resolved"]):
@@ -49,8 +49,8 @@ def families(data: ReportData) -> list[Family]:
                 else ""
             )
             heading = f"{factor}{where}: do they do more than each by itself?"
-            found.append(Family(heading, summary, tuple(answers), beyond + summary))
-    return found
+            answered.append(Family(heading, summary, tuple(answers), beyond + summary))
+    return answered
 
 
 def interactions(data: ReportData) -> Table:

@@ -51,7 +51,7 @@ def _training(data: ReportData) -> str:
 
 
 def _tuning(data: ReportData) -> list[str]:
-    if not tuned.found(data):
+    if not tuned.learning_rates(data):
         return []
     return [
         "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is"

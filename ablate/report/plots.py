@@ -171,7 +171,7 @@ def _in_order(data: ReportData, factor: str) -> list[str]:
     """A factor's levels: numbers by size, names as the study file has them."""
     levels = data.orders[factor]
     values = pd.to_numeric(pd.Series(levels), errors="coerce")
-    return levels if values.isna().any() else [levels[place] for place in values.argsort()]
+    return levels if values.isna().any() else [levels[index] for index in values.argsort()]
 
 
 def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
@@ -280,13 +280,13 @@ def lacking(frame: pd.DataFrame, x: str) -> str:
     Such an x is a context beyond the reach of the arm's position encoding.
     """
     everywhere = set(frame[x])
-    places = {
+    missing_at = {
         str(arm): sorted(everywhere - set(own[x]))
         for arm, own in frame.groupby("arm", observed=True)
     }
     return "".join(
         f"Not defined for {arm} at {listed(f'{at:g}' for at in missing)}. "
-        for arm, missing in places.items()
+        for arm, missing in missing_at.items()
         if missing
     )
 
@@ -322,7 +322,7 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     arms = list(frame["arm"].cat.categories)
     order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
     frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
-    chosen = {row["cell"]: row["value"] for row in tuned.found(data)}
+    chosen = {row["cell"]: row["value"] for row in tuned.learning_rates(data)}
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
         " rate. A cross at the edge is a rate at which a run diverged."

@@ -69,25 +69,25 @@ class Scaled:
 
 def gather(data: ReportData) -> Scaled | None:
     """Return the scaling of a study with [fit], or with three sizes or budgets; else None."""
-    wanted = data.settings.get("fit", {})
+    settings = data.settings.get("fit", {})
     grown = (
         []
-        if wanted
+        if settings
         else [
             f for f in resources(data.compared, data.levels) if len(data.orders[f]) >= LEAST_LEVELS
         ]
     )
-    if (not wanted and not grown) or data.good.empty:
+    if (not settings and not grown) or data.good.empty:
         return None
-    found = losses(data)
+    table = losses(data)
     if data.study.goal != "min":
         return Scaled(
-            found, None, "No curve is fitted: the forms are of a loss, and this metric rises."
+            table, None, "No curve is fitted: the forms are of a loss, and this metric rises."
         )
     try:
-        return Scaled(found, found.fit(hold_out=str(wanted.get("hold_out", ""))), "")
+        return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
     except AblateError as error:
-        return Scaled(found, None, f"No curve is fitted: {error}")
+        return Scaled(table, None, f"No curve is fitted: {error}")
 
 
 def losses(data: ReportData, count: str = "body") -> Losses:
@@ -111,7 +111,7 @@ def _differences(one: Comparison) -> str:
         else f"loss {gap(one.gap)}"
     )
     cross = (
-        f"cross at {one.axis.upper()} = {place(one.crossing.at.value)}"
+        f"cross at {one.axis.upper()} = {three_digits(one.crossing.at.value)}"
         if one.crossing.inside
         else "do not cross"
     )
@@ -125,7 +125,7 @@ def _claim(one: Comparison) -> str:
     return f"{one.group} {claim(one)}."
 
 
-def place(value: float) -> str:
+def three_digits(value: float) -> str:
     return power(float(f"{value:.3g}"))
 
 
@@ -201,13 +201,13 @@ def _compared(one: Comparison) -> str:
         for key, test in one.exponents.items()
     )
     axis, base = one.axis.upper(), one.baseline
-    crossing = sentence(one.crossing.text(place)).replace("at ", f"at {axis} = ", 1)
+    crossing = sentence(one.crossing.text(three_digits)).replace("at ", f"at {axis} = ", 1)
     at_points = f"{gap(one.measured)} at the points that both have, " if one.measured else ""
     return (
         f"{_claim(one)} Differences of its exponents from {base}'s: {tests}. Its loss relative to"
         f" {base}'s is {at_points}{gap(one.gap)} by the curves over the measured range,"
-        f" {gap(one.gap_low)} at {axis} = {place(one.low)} and {gap(one.gap_high)} at"
-        f" {place(one.high)}. {crossing}."
+        f" {gap(one.gap_low)} at {axis} = {three_digits(one.low)} and {gap(one.gap_high)} at"
+        f" {three_digits(one.high)}. {crossing}."
     )
 
 
@@ -228,12 +228,12 @@ def gap(one: Interval) -> str:
 
 def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[Figure]:
     """Return loss over N, D and C, isoFLOP curves, best splits and residuals, if runs have them."""
-    found = []
+    plotted = []
     for x, over in {"n": "size", "d": "training tokens", "c": "training FLOPs"}.items():
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(labels.phrase)} over {over}"
             look: dict[str, Any] = {"x": x, "label": labels.axis, "fits": scaled.fits}
-            found.append(
+            plotted.append(
                 figure_set.add(
                     f"scaling-{x}",
                     title,
@@ -251,7 +251,7 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
             "A line a budget: Akima interpolation of the mean losses. Star: its minimum, with the"
             " 95% interval of its size."
         )
-        found.append(
+        plotted.append(
             figure_set.add(
                 f"isoflop-{index}", title, caption, figures.isoflop, iso, part, label=labels.axis
             )
@@ -267,7 +267,7 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
                 ["Marks and solid line: isoFLOP minima and their power law."] if isoflops else []
             )
             look = {"order": scaled.order, "ranges": ranges, "which": which}
-            found.append(
+            plotted.append(
                 figure_set.add(
                     f"frontier-{which}",
                     title,
@@ -285,10 +285,10 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
             " not from this curve."
         )
         shown = scaled.frame[scaled.frame["residual"].notna()]
-        found.append(
+        plotted.append(
             figure_set.add("residuals", "Residuals", caption, figures.residuals, shown, x=x)
         )
-    return found
+    return plotted
 
 
 def _caption(scaled: Scaled, x: str) -> str:

@@ -36,7 +36,7 @@ def effects(data: ReportData) -> Table:
         places = decimals((row["hi"] - row["lo"]) / 2)
         rows.append(
             (
-                *(row[name] for name, wanted in several.items() if wanted and name != "baseline"),
+                *(row[name] for name, needed in several.items() if needed and name != "baseline"),
                 row["level"],
                 *((row["baseline"],) if several["baseline"] else ()),
                 Value(f"{row['n']}" + (f" ({row['lost']} lost)" if row["lost"] else ""), row["n"]),
@@ -50,7 +50,7 @@ def effects(data: ReportData) -> Table:
             )
         )
     columns = (
-        *(name for name, wanted in several.items() if wanted and name != "baseline"),
+        *(name for name, needed in several.items() if needed and name != "baseline"),
         "level",
         *(("baseline",) if several["baseline"] else ()),
         "pairs",

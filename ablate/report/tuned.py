@@ -19,10 +19,10 @@ from ablate.units import duration, listed
 Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 
 
-def found(data: ReportData) -> list[dict[str, Any]]:
+def learning_rates(data: ReportData) -> list[dict[str, Any]]:
     """Return the learning rates: evidence, `cell`, `value` and `curve` (rate → metric)."""
     rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
-    order = {cell: place for place, cell in enumerate(data.arms["cell"])}
+    order = {cell: index for index, cell in enumerate(data.arms["cell"])}
     rows.sort(key=lambda row: order[row["cell"]])
     return [
         {
@@ -47,7 +47,7 @@ def names(data: ReportData) -> dict[str, str]:
     """
     arm = data.arms.set_index("cell")["arm"].astype(str)
     called = {}
-    for row in found(data):
+    for row in learning_rates(data):
         own = {arm[cell] for cell in row["cells"] if cell in arm.index}
         called[row["cell"]] = own.pop() if len(own) == 1 else row["group"]
     return called
@@ -55,7 +55,7 @@ def names(data: ReportData) -> dict[str, str]:
 
 def paragraphs(data: ReportData) -> list[str]:
     """Return what was tuned on what, at what cost, and what tuning changed."""
-    rows = found(data)
+    rows = learning_rates(data)
     said = [*_cost(data), *_shared_by(rows), *_edges(rows)]
     for stratum in data.strata:
         said += _changed(data, stratum, _against_shared(data, rows, stratum))
@@ -98,7 +98,7 @@ def rates(data: ReportData) -> Table:
     """Return a table of the chosen learning rates, with the rates tried and the sensitivity."""
     called = names(data)
     rows: list[tuple[str | Value, ...]] = []
-    for row in found(data):
+    for row in learning_rates(data):
         finite = [value for value in row["curve"].values() if math.isfinite(value)]
         diverged = len(row["curve"]) - len(finite)
         best = row["curve"][row["value"]]
@@ -202,9 +202,9 @@ def changed(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     compared = data.effects.set_index("cell")
     several = any(data.strata)
-    tuned_on = plural(max((len(row["seeds"]) for row in found(data)), default=0), "seed")
+    tuned_on = plural(max((len(row["seeds"]) for row in learning_rates(data)), default=0), "seed")
     for stratum in data.strata:
-        frame = _against_shared(data, found(data), stratum)
+        frame = _against_shared(data, learning_rates(data), stratum)
         for row in frame.to_dict("records"):
             base = frame.iloc[0]
             rows.append(
@@ -325,9 +325,9 @@ def seeds(data: ReportData) -> Iterator[str]:
     for row in decided:
         evidence = row["evidence"]
         where = f"At {evidence['stratum']} the" if evidence["stratum"] else "The"
-        wanted = max((count for count in evidence["wanted"].values() if count), default=0)
+        required = max((count for count in evidence["wanted"].values() if count), default=0)
         capped = (
-            f"; the requested resolution needs {wanted}, more than the study file allows, so"
+            f"; the requested resolution needs {required}, more than the study file allows, so"
             " intervals may be wider"
             if evidence["capped"]
             else ""

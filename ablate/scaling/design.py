@@ -167,14 +167,14 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
     least = 4 if len(form.columns) == 1 else 3
     counts = [(len(levels(columns[name])), NAMES[name]) for name in form.columns]
     least_runs = len(form.constants) + 2
-    wanted = [f"{least} {NAMES[name]}s" for name in form.columns] + [f"{least_runs} runs"]
-    there = [
+    required = [f"{least} {NAMES[name]}s" for name in form.columns] + [f"{least_runs} runs"]
+    existing = [
         f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in (*counts, (runs, "run"))
     ]
     if runs < least_runs or min(counts)[0] < least:
         raise AblateError(
-            f"{where}{form.symbol} needs at least {listed(wanted)}; there are"
-            f" {listed(there)}.{proposal(form)}"
+            f"{where}{form.symbol} needs at least {listed(required)}; there are"
+            f" {listed(existing)}.{proposal(form)}"
         )
     if len(form.columns) == 2:
         together = np.corrcoef(np.log(columns["n"]), np.log(columns["d"]))[0, 1]

@@ -41,8 +41,8 @@ def doubts(
         names: Key → name of the column in the table.
         swept: Other columns, which may be a sweep at one point.
     """
-    found = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
-    return [*found, *_sweep(loss, columns, curves, swept), *_checkpoints(columns, curves)]
+    notes = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
+    return [*notes, *_sweep(loss, columns, curves, swept), *_checkpoints(columns, curves)]
 
 
 def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:

@@ -306,13 +306,13 @@ def without_far(
     if not count:
         return ()
     farthest = np.abs(residuals).argsort()[::-1][: min(count, NAMED)]
-    places = [
+    points = [
         ", ".join(f"{name.upper()} = {columns[name][at]:.3g}" for name in form.columns)
         for at in farthest
     ]
     named = "; ".join(
-        f"at {place} by {np.expm1(residuals[at]):+.1%}"
-        for place, at in zip(places, farthest, strict=True)
+        f"at {point} by {np.expm1(residuals[at]):+.1%}"
+        for point, at in zip(points, farthest, strict=True)
     )
     value, _ = estimate(
         form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0

@@ -156,11 +156,11 @@ def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Float
 
 def levels(x: Floats) -> Floats:
     """Return the distinct values of a column, ascending; values within 5% are one."""
-    found: list[float] = []
+    lowest: list[float] = []
     for value in np.sort(x):
-        if not found or value > found[-1] * SAME:
-            found.append(float(value))
-    return np.array(found)
+        if not lowest or value > lowest[-1] * SAME:
+            lowest.append(float(value))
+    return np.array(lowest)
 
 
 def level_of(x: Floats) -> npt.NDArray[np.intp]:

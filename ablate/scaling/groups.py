@@ -120,12 +120,14 @@ def compare_groups(
     assert len({(fit.form, len(fit.replicates)) for fit in fits.values()}) == 1, (
         "fits of one form with as many replicates"
     )
-    found = [compare(fits[name], fits[base], name, base, rng) for name, base in against.items()]
-    exponents = corrected([one.exponents for one in found])
-    one_floor = corrected([one.one_floor for one in found])
+    comparisons = [
+        compare(fits[name], fits[base], name, base, rng) for name, base in against.items()
+    ]
+    exponents = corrected([one.exponents for one in comparisons])
+    one_floor = corrected([one.one_floor for one in comparisons])
     return [
         replace(one, exponents=a, one_floor=b)
-        for one, a, b in zip(found, exponents, one_floor, strict=True)
+        for one, a, b in zip(comparisons, exponents, one_floor, strict=True)
     ]
 
 
@@ -292,14 +294,14 @@ def crossing(
         confidence: Of the interval.
     """
     at = meeting(x, value[None], low, high)[0]
-    places = meeting(x, copies, low, high)
-    ends = limits(np.log(np.clip(places, x[0] / 2, x[-1] * 2)), dof, confidence)
+    crossings = meeting(x, copies, low, high)
+    ends = limits(np.log(np.clip(crossings, x[0] / 2, x[-1] * 2)), dof, confidence)
     lo, hi = (
         0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end))
         for end in ends
     )
     shown = float(at) if x[0] <= at <= x[-1] else math.nan
-    inside = (places >= low) & (places <= high)
+    inside = (crossings >= low) & (crossings <= high)
     return Crossing(Interval(shown, lo, hi), bool(low <= at <= high), float(inside.mean()))
 
 
@@ -313,8 +315,8 @@ def meeting(x: Floats, gaps: Floats, low: float, high: float) -> Floats:
     changes = np.sign(gaps[:, :-1]) * np.sign(gaps[:, 1:]) < 0
     with np.errstate(invalid="ignore", divide="ignore"):
         share = gaps[:, :-1] / (gaps[:, :-1] - gaps[:, 1:])
-    places = np.where(changes, log_x[:-1] + share * np.diff(log_x), np.nan)
-    away = np.where(changes, np.abs(places - middle), np.inf)
-    found = np.exp(np.take_along_axis(places, away.argmin(axis=1)[:, None], axis=1)[:, 0])
+    crossings = np.where(changes, log_x[:-1] + share * np.diff(log_x), np.nan)
+    away = np.where(changes, np.abs(crossings - middle), np.inf)
+    nearest = np.exp(np.take_along_axis(crossings, away.argmin(axis=1)[:, None], axis=1)[:, 0])
     beyond = np.where(np.abs(gaps[:, 0]) < np.abs(gaps[:, -1]), 0.0, np.inf)
-    return np.where(changes.any(axis=1), found, beyond)
+    return np.where(changes.any(axis=1), nearest, beyond)

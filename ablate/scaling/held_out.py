@@ -76,9 +76,9 @@ def check(
     rest = {name: column[~out] for name, column in columns.items()}
     demand(form, rest, f"without the {what}, ")
     value, replicates = estimate(form, rest, log_loss[~out], rng, bootstraps)
-    there = {name: column[out] for name, column in columns.items()}
-    predicted = np.log(form.loss(value, there)).mean()
-    copies = np.log(form.loss(replicates, there)).mean(axis=1)
+    points = {name: column[out] for name, column in columns.items()}
+    predicted = np.log(form.loss(value, points)).mean()
+    copies = np.log(form.loss(replicates, points)).mean(axis=1)
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
     inflated = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
     noise = rng.choice(inflated, size=(len(copies), int(out.sum()))).mean(axis=1)

@@ -155,9 +155,9 @@ def isoflop(
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
     budgets = split(columns, log_loss)
     noise, noise_from = run_noise(columns, log_loss, budgets)
-    found = [(budget, *budget.minimum(noise, rng, bootstraps, confidence)) for budget in budgets]
-    minima = tuple(minimum for _, minimum, _ in found)
-    good = [one for one in found if not one[1].reason]
+    results = [(budget, *budget.minimum(noise, rng, bootstraps, confidence)) for budget in budgets]
+    minima = tuple(minimum for _, minimum, _ in results)
+    good = [one for one in results if not one[1].reason]
     if len(good) < LEAST_BUDGETS:
         raise AblateError(too_few(minima))
     best = [minimum for _, minimum, _ in good]
@@ -199,7 +199,7 @@ def growth(c: Floats, best: Floats, copies: Floats, confidence: float) -> tuple[
 
 def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
     """Return the runs by budget, ascending."""
-    found = []
+    budgets = []
     of = level_of(columns["c"])
     for index in range(of.max() + 1):
         here = of == index
@@ -210,8 +210,8 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
             for values in (np.log(columns["n"]), log_loss, np.log(columns["d"]))
         )
         c = float(np.exp(np.log(columns["c"][here]).mean()))
-        found.append(Budget(c, sizes, losses, tokens, runs.astype(float)))
-    return found
+        budgets.append(Budget(c, sizes, losses, tokens, runs.astype(float)))
+    return budgets
 
 
 def run_noise(
@@ -248,12 +248,12 @@ def roughness(x: Floats, y: Floats) -> Floats:
 
 def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Fit slopes and intercepts of y [P, B] over x [P] by least squares, without NaN points."""
-    there = np.isfinite(y)
-    count = there.sum(axis=0)
-    at, value = np.where(there, x[:, None], 0.0), np.where(there, y, 0.0)
+    finite = np.isfinite(y)
+    count = finite.sum(axis=0)
+    at, value = np.where(finite, x[:, None], 0.0), np.where(finite, y, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         centre, mean = at.sum(axis=0) / count, value.sum(axis=0) / count
-        off = np.where(there, at - centre, 0.0)
+        off = np.where(finite, at - centre, 0.0)
         slope = (off * value).sum(axis=0) / (off**2).sum(axis=0)
     slope = np.where(count >= 2, slope, np.nan)
     return slope, mean - slope * centre
@@ -261,22 +261,22 @@ def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
     """Return percentiles of the finite replicates; NaN if fewer than half are finite."""
-    there = copies[np.isfinite(copies)]
-    if len(there) < len(copies) / 2:
+    finite = copies[np.isfinite(copies)]
+    if len(finite) < len(copies) / 2:
         return float("nan"), float("nan")
-    lo, hi = np.quantile(there, [(1 - confidence) / 2, (1 + confidence) / 2])
+    lo, hi = np.quantile(finite, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(lo), float(hi)
 
 
 def reasons(minima: tuple[Minimum, ...]) -> str:
     """Return why budgets have no minimum, one sentence for each reason."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for minimum in minima:
         if minimum.reason:
-            found.setdefault(minimum.reason, []).append(f"{minimum.c:.3g}")
+            by_reason.setdefault(minimum.reason, []).append(f"{minimum.c:.3g}")
     return "; ".join(
         f"C = {', '.join(c[:3])}{', …' if len(c) > 3 else ''}: {reason}"
-        for reason, c in found.items()
+        for reason, c in by_reason.items()
     )
 
 

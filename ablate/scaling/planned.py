@@ -32,7 +32,7 @@ from ablate.units import listed
 NOISES = (1e-6, 0.5)  # between which the noise that would do is looked for
 
 
-def foretell(plan: Plan) -> list[str]:
+def predict(plan: Plan) -> list[str]:
     """Return lines on the expected precision of the curves of [fit], one for equal curves."""
     assert plan.study.fit
     try:
@@ -92,10 +92,10 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
     def width(noise: float) -> float:
         return expected_width(form, usual_constants(form), points, noise)["alpha"]
 
-    there = width(USUAL_NOISE)
+    expected = width(USUAL_NOISE)
     text = (
-        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {there:.2f} wide is to"
-        f" be expected at {USUAL_NOISE:.0%} noise from run to run"
+        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {expected:.2f} wide is"
+        f" to be expected at {USUAL_NOISE:.0%} noise from run to run"
     )
     if not width(NOISES[0]) < TARGET:
         return f"{text}, and hardly less at any.{proposal(form)}"
@@ -107,7 +107,7 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
     )
     return (
         f"{text}; one of {TARGET:g} at"
-        f" {np.exp(most):.2%}.{proposal(form) if there > TARGET else ''}"
+        f" {np.exp(most):.2%}.{proposal(form) if expected > TARGET else ''}"
     )
 
 

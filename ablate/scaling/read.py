@@ -213,8 +213,8 @@ def _logarithm(path: Path, values: pd.Series, name: str) -> pd.Series:
 
 def _swept(rows: pd.DataFrame, columns: Mapping[str, str], group: Sequence[str]) -> list[str]:
     """Return columns that may be a sweep: they differ at most points, and have few values."""
-    places = [name for key, name in columns.items() if key != "loss"] + list(group)
-    points = rows.groupby(places, sort=False)
+    keys = [name for key, name in columns.items() if key != "loss"] + list(group)
+    points = rows.groupby(keys, sort=False)
     repeated = int((points.size() > 1).sum())
 
     def swept(name: str) -> bool:

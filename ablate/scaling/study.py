@@ -96,7 +96,7 @@ def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> li
     first = runs.drop_duplicates("cell").set_index("cell")
     cells = {cell: chosen for cell, chosen in levels.items() if cell in first.index}
     fields = [name for name in RunConfig.model_fields if name in first and name != "seed"]
-    found = []
+    growing = []
     for factor in dict.fromkeys(factor for chosen in cells.values() for factor in chosen):
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for cell, chosen in cells.items():
@@ -106,8 +106,8 @@ def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> li
                 ).append(cell)
         several = [first.loc[group] for group in groups.values() if len(group) > 1]
         if several and all(_grows(part, fields) for part in several):
-            found.append(factor)
-    return found
+            growing.append(factor)
+    return growing
 
 
 def _grows(part: pd.DataFrame, fields: Sequence[str]) -> bool:

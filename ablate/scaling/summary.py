@@ -53,9 +53,9 @@ def enough(one: Fit) -> str:
 
 
 def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
-    found = sum(not minimum.reason for minimum in iso.minima)
+    complete = sum(not minimum.reason for minimum in iso.minima)
     out = [
-        f"{name}: isoFLOP minima of {found} budgets, noise {iso.noise:.2%} from {iso.noise_from}"
+        f"{name}: isoFLOP minima of {complete} budgets, noise {iso.noise:.2%} from {iso.noise_from}"
     ]
     out.append(f"  best N grows as C^a, a = {iso.n_exponent}; best D as C^b, b = {iso.d_exponent}")
     if iso.frontier:

@@ -78,9 +78,9 @@ def fit_table(
     Raises:
         AblateError: Nothing can be fitted.
     """
-    for name, given in {"n": n, "d": d, "flops": flops, "group": group}.items():
-        if given is not None and len(given) != len(loss):
-            raise AblateError(f"column {name} has {len(given)} values for {len(loss)} losses.")
+    for name, column in {"n": n, "d": d, "flops": flops, "group": group}.items():
+        if column is not None and len(column) != len(loss):
+            raise AblateError(f"column {name} has {len(column)} values for {len(loss)} losses.")
     columns, notes = complete(n, d, flops)
     names = np.array([ONE] * len(loss) if group is None else [str(name) for name in group])
     if not form:

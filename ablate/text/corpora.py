@@ -138,10 +138,10 @@ def _meant(path: str, location: Path, root: Path) -> str:
     near = list(NAMED)
     if location.parent.is_dir():
         endings = {location.suffix, *TEXTS}
-        there = [entry for entry in location.parent.iterdir() if not entry.name.startswith(".")]
+        entries = [entry for entry in location.parent.iterdir() if not entry.name.startswith(".")]
         near += [
             entry.name
-            for entry in there
+            for entry in entries
             if entry.is_dir() or (entry.is_file() and entry.suffix in endings)
         ]
     alike = difflib.get_close_matches(path, near, n=1, cutoff=0.5) or difflib.get_close_matches(

@@ -72,9 +72,9 @@ def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
     while start < len(buffer):
         end = buffer.find(SEPARATOR, start)
         end = len(buffer) if end < 0 else end
-        found = _strip(buffer, start, end)
-        if len(found):
-            yield found
+        document = _strip(buffer, start, end)
+        if len(document):
+            yield document
         start = end + 1
 
 

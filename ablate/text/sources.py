@@ -201,7 +201,7 @@ def at(location: str) -> Source:
 def _matching(pattern: str) -> list[Path]:
     """The files that match; `**` does not follow links to folders, which may lead in circles."""
     parts = Path(pattern).parts
-    first = next((place for place, part in enumerate(parts) if is_glob(part)), len(parts))
+    first = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
     folder, rest = Path(*parts[:first]), (*parts[first:], *(["*"] if parts[-1] == "**" else []))
     if not rest:
         return []

@@ -197,14 +197,14 @@ def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
     with _readable(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
-        made = tokenizers.Tokenizer.from_buffer(content)
-    largest = max(made.get_vocab(with_added_tokens=True).values(), default=0)
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _LARGEST_VOCABULARY:
         raise AblateError(
             f"tokenizer {path} numbers a token {largest}: {_LARGEST_VOCABULARY} tokens at most are"
             " read"
         )
-    return made
+    return tokenizer
 
 
 @contextmanager

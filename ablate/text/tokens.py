@@ -104,7 +104,7 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
 
 
-def spelt(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
+def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return how many bytes the tokens give back for each byte of held-out text; 1 is all."""
     tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
     return tokens.held_out_bytes / corpus.n_held_out_bytes
@@ -126,22 +126,22 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
         tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
         lengths = (len(tokens.train), len(tokens.held_out))
-    place = "" if corpus.location.startswith("package:") else f" ({corpus.location})"
-    _long_enough(corpus.name, *lengths, n_ctx, place)
+    location = "" if corpus.location.startswith("package:") else f" ({corpus.location})"
+    _long_enough(corpus.name, *lengths, n_ctx, location)
     if lengths[1] < longest + 1:
         raise AblateError(
             f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has"
             f" {lengths[1]} tokens, a context of {longest / n_ctx:g} × n_ctx takes"
-            f" {longest + 1}{place}"
+            f" {longest + 1}{location}"
         )
 
 
-def _long_enough(name: str, train: int, held_out: int, n_ctx: int, place: str = "") -> None:
+def _long_enough(name: str, train: int, held_out: int, n_ctx: int, location: str = "") -> None:
     for part, length in (("training", train), ("held-out", held_out)):
         if length < n_ctx + 1:
             raise AblateError(
                 f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has"
-                f" n_ctx + 1 = {n_ctx + 1}{place}"
+                f" n_ctx + 1 = {n_ctx + 1}{location}"
             )
 
 
@@ -150,7 +150,7 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
     with sources.readable(f"corpus {corpus}"):
         source = sources.at(corpus)
         if isinstance(source, sources.TokenFiles):
-            return _given(source, tokenizer, tokenizer_hash)
+            return _from_token_files(source, tokenizer, tokenizer_hash)
         key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
         return _mapped(
             cache.built(
@@ -161,7 +161,7 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
         )
 
 
-def _given(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
+def _from_token_files(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
     train, held_out = source.arrays()
     spelling = (
         None
