@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # columns of `changes`
-JOINT = " × "  # separates names of factors that are varied together, and their levels
+TIMES = " × "  # between names, and levels, of factors that are varied together
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
 
 
@@ -34,7 +34,7 @@ class EffectRow:
     Attributes:
         family: Contrasts that are corrected together.
         stratum: Levels of the factors in `within`.
-        factor: Factor, or factors joined by `JOINT`, that differ from the baseline.
+        factor: Factor, or factors joined by `TIMES`, that differ from the baseline.
         level: Level of `factor`.
         cell: Label of the cell.
         baseline: Label of the baseline cell.
@@ -227,7 +227,7 @@ def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.Da
     families: dict[tuple[str, str], dict[str, pd.Series]] = {}
     for (factor, level, stratum), together in by_contrast.items():
         parts = [
-            (*part, stratum) for part in zip(factor.split(JOINT), level.split(JOINT), strict=False)
+            (*part, stratum) for part in zip(factor.split(TIMES), level.split(TIMES), strict=False)
         ]
         if len(parts) > 1 and all(part in by_contrast for part in parts):
             alone = pd.concat([by_contrast[part] for part in parts], axis=1)
@@ -274,7 +274,7 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
 
 
 def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect]:
-    """The effects of a family, with a resolvable effect that allows for its correction."""
+    """Return the effects of a family, with detectable effects corrected for its size."""
     if not differences:
         return []
     together = pd.concat(differences, axis=1)
@@ -326,7 +326,7 @@ def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
 
 
 def _digest(family: pd.DataFrame) -> str:
-    """SHA-256 of the family's pairs, whatever their order."""
+    """Return the SHA-256 of the family's pairs, in any order."""
     columns = [
         "cell",
         "baseline",

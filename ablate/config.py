@@ -46,7 +46,7 @@ class RunConfig(BaseModel):
     """Everything that decides a run's numbers, with one seed.
 
     Each field has a row in `ablate.components.CATALOGUE`; own fields of the run's components are
-    fields too. Fields that have no meaning beside another's level (`Factor.needs`) are set back to
+    fields too. Fields that have no meaning with another's level (`Factor.needs`) are set back to
     their default, so that two ways of writing the same run are one run.
 
     Raises:
@@ -110,7 +110,7 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill in what follows from other fields, and drop what has no meaning beside them."""
+        """Fill in what follows from other fields, and drop what has no meaning with them."""
         for name in given:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)

@@ -56,7 +56,7 @@ def shown(value: Any) -> str:
 def printable(text: str) -> str:
     """Return `text` on one line, with JSON's escapes for what must not reach a terminal.
 
-    Escaped are control characters, marks that turn the direction of text and lone surrogates.
+    Escaped are control characters, marks that change the direction of text and lone surrogates.
     """
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # a database, its path or URL, or None for the default one
     Source = Database | str | Path | None
 
-BASELINE = "baseline"  # the arm of a baseline whose stratum varies several factors
+BASELINE = "baseline"  # the arm of a baseline in a stratum that varies several factors
 TEXT = frozenset(
     [
         "study",

@@ -410,10 +410,7 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
     loss = FORMS["nd"].loss(USUAL, {"n": n, "d": d}) * np.exp(0.03 * rng.normal(size=16))
     text = "N,D,loss\n" + "\n".join(f"{a},{b},{c}" for a, b, c in zip(n, d, loss, strict=True))
     said = "\n".join(read(write(text), n="N", d="D", loss="loss").fit(bootstraps=50).lines())
-    assert (
-        "For 0.2 the noise would have to be about" in said
-        and "At the noise there is, this would do: " in said
-    )
+    assert "For 0.2 the noise would have to be about" in said and "this would suffice: " in said
     few = "N,loss\n1e6,3\n1e7,2.5\n1e8,2.2\n"
     refused = fit("--csv", str(write(few)), "--n", "N", "--loss", "loss")
     assert (

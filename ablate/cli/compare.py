@@ -118,7 +118,7 @@ def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:
 
 
 def _order(series: str) -> tuple[int, str]:
-    """Held-out loss first, then training loss."""
+    """Sort held-out loss first, then training loss."""
     return (LOSSES.index(series) if series in LOSSES else len(LOSSES)), series
 
 
@@ -133,7 +133,7 @@ def _field(value: Any) -> str:
 
 
 def _formatted(first: float | None, second: float | None) -> tuple[str, str, str]:
-    """Two values and their difference, second − first; "–" for what was not measured."""
+    """Return two values and second − first as text; "–" if not measured."""
     known = (
         first is not None and second is not None and math.isfinite(first) and math.isfinite(second)
     )
@@ -147,7 +147,7 @@ def _number(value: float | None) -> str:
 def _drawn(
     series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> Iterator[tuple[str, ...]]:
-    """Two lines for each series, on one scale of tokens and of values."""
+    """Yield two rows for each series, on one scale of tokens and of values."""
     for name in series:
         pair = [each[name] for each in curves]
         finite = [value for curve in pair for value in curve.values() if math.isfinite(value)]
@@ -174,7 +174,7 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
     newest: dict[int, float] = {}
     for tokens, value in curve.items():
         newest[min(WIDTH - 1, tokens * WIDTH // max(end, 1))] = value
-    unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 is no number
+    unit = 1.0 if math.isfinite(high - low) else 0.5  # the span from -1e308 to 1e308 overflows
     span = (high * unit - low * unit) or 1.0
     drawn = ""
     for column in range(max(newest, default=-1) + 1):
@@ -190,7 +190,7 @@ def sparkline(curve: Curve, end: int, low: float, high: float) -> str:
 def _points(
     series: Sequence[str], names: Sequence[str], curves: Sequence[Mapping[str, Curve]]
 ) -> RenderableType:
-    """Values of the first loss that both runs have at the same tokens."""
+    """Return values of the first loss that both runs have at the same tokens."""
     for name in series:
         first, second = (each[name] for each in curves)
         common = sorted(first.keys() & second.keys())

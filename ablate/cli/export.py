@@ -50,7 +50,7 @@ def export(
     ] = "runs",
     db: Db = None,
 ) -> None:
-    """Write a study's runs, curves, finals, pairs or effects to a file, numbers in full."""
+    """Write a study's runs, curves, finals, pairs or effects to a file, with full precision."""
     from ablate import store
     from ablate.errors import unknown
 
@@ -80,7 +80,7 @@ def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
 
 
 def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
-    """Write beside the file, then rename: an existing file stays whole until the new one is."""
+    """Write next to the file, then rename: an existing file is replaced only by a complete one."""
     from ablate import formats
 
     part = out.with_name(f"{out.name}.part")
@@ -108,7 +108,7 @@ def _parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _values(column: pd.Series) -> list[Any]:
-    """Python's own values; None for a missing one, but NaN stays NaN in a column of floats."""
+    """Return Python's own values, None if missing; NaN stays NaN in a column of floats."""
     import pandas as pd
 
     numbers = pd.api.types.is_float_dtype(column.dtype)

@@ -13,7 +13,7 @@ from ablate.cli.render import Db, console, writing
 if TYPE_CHECKING:
     from ablate.scaling import Losses, TableFit
 
-TABLE = "Any table of losses"  # panel of the options that only such a table takes
+TABLE = "Any table of losses"  # panel of the options for a table only
 
 
 def _table(help: str, *names: str, metavar: str | None = "COLUMN") -> Any:
@@ -90,7 +90,7 @@ def fit(
             csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest
         )
     out = console()
-    # first, as they may say why nothing can be fitted
+    # printed first, as they may explain why nothing can be fitted
     for line in (losses.measured(), *losses.notes):
         out.print(line, markup=False, soft_wrap=True)
     table_fit = losses.fit(form=form, hold_out=hold_out)
@@ -104,7 +104,7 @@ def fit(
 def _of_study(
     name: str, group: list[str], hold_out: str, count: str, db: str | None
 ) -> tuple[Losses, str]:
-    """The study's losses, and what it holds out where that is not said: as its [fit] says."""
+    """Return the study's losses, and what to hold out: by default as in its [fit]."""
     import tomllib
 
     from ablate import results, store
@@ -129,7 +129,7 @@ def _of_study(
 
 
 def _plot(losses: Losses, table_fit: TableFit, label: str, folder: Path) -> None:
-    """The figures of the report's scaling section, as .svg, .pdf and .png."""
+    """Save the figures of the report's scaling section as .svg, .pdf and .png."""
     from ablate.report.figure_set import FigureSet
     from ablate.report.labels import MetricLabels
     from ablate.report.scaled import Scaled, plots

@@ -88,7 +88,7 @@ def new(
     path = out or Path("studies") / f"{name}.toml"
     if path.exists() and not force:
         raise AblateError(
-            f"{path} is there already; --force writes over it, --out FILE writes elsewhere"
+            f"{path} already exists; --force overwrites it, --out FILE writes elsewhere"
         )
     raw = _start(origin)
     raw["name"] = name
@@ -128,14 +128,14 @@ def new(
 
 
 def _start(origin: str | None) -> dict[str, Any]:
-    """The tables of the study to start from, or a small study of Austen without factors."""
+    """Return the tables of the study to start from, or of a small study without factors."""
     import tomllib
 
     from ablate.study import find, load
 
     if origin is None:
         return {"metric": "loss", "design": "grid", "seeds": 5, "base": dict(START), "factors": {}}
-    load(origin)  # refuses it where it is wrong
+    load(origin)  # raises if the file is wrong
     return tomllib.loads(find(origin).read_text(encoding="utf-8"))
 
 
@@ -164,7 +164,7 @@ def _by_option(path: Path, text: str) -> Iterator[None]:
 
 
 def _vary(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
-    """Put factors in, "topology=1,2,5"; what varies does not stand in [base]. Their names."""
+    """Set factors ("topology=1,2,5"), remove them from [base], and return their names."""
     from ablate.study.write import value
 
     names = set()
@@ -178,7 +178,7 @@ def _vary(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
 
 
 def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
-    """Put values into [base], "d_model=256"; what stands there does not vary. Their names."""
+    """Set values of [base] ("d_model=256"), remove them as factors, and return their names."""
     from ablate.study.write import value
 
     names = set()
@@ -192,7 +192,7 @@ def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
 
 
 def _one_budget(raw: dict[str, Any], name: str) -> None:
-    """A new budget takes the place of the one in [base]."""
+    """Remove other budgets from [base] if `name` is one."""
     from ablate.study.values import BUDGETS
 
     if name in BUDGETS:

@@ -71,7 +71,7 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
 
 
 def _fields(run: RunDetails) -> RenderableType:
-    """The fields that differ from their default, and the seed."""
+    """Return the fields that differ from their default, and the seed."""
     from ablate.errors import AblateError
     from ablate.kinds import kind
 

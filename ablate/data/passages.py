@@ -20,7 +20,7 @@ from ablate.evaluation import PASSAGE
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 
-_EACH = 200  # passages of a class, at most, to fit on, and as many to test on
+_EACH = 200  # most passages of a class to fit on, and to test on
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Passages:
     fitted: np.ndarray
 
     def accuracy(self, features: Tensor) -> float:
-        """Return the share of test passages whose class the probe names.
+        """Return the share of test passages that the probe classifies correctly.
 
         Args:
             features: Averages over a passage's tokens, [P, C].
@@ -135,7 +135,7 @@ def fit(features: np.ndarray, classes: np.ndarray) -> Linear:
             gradient.ravel(),
         )
 
-    # a sixth of the import time of torch, and most studies probe nothing
+    # imported here: it takes a sixth of the time of torch, and most studies have no probe
     from scipy.optimize import minimize
 
     optimum = minimize(

@@ -17,9 +17,9 @@ from matplotlib.transforms import ScaledTranslation, Transform
 from ablate import stats
 from ablate.figures import style
 
-FEWEST = 3  # runs that have an interval in a figure: that of two is 13 standard errors to each side
-APART = 2.4  # points between neighbouring lines of `ordered`
-MOST_APART = 40.0  # points between the first and the last of many
+FEWEST = 3  # fewest runs with an interval: that of two runs reaches 13 standard errors to each side
+APART = 2.4  # points by which neighbouring lines of `ordered` are shifted
+MOST_APART = 40.0  # points from the first line to the last
 
 
 def effects(
@@ -88,19 +88,19 @@ class _Group:
 
 
 def _height(text: str) -> float:
-    """Of a heading or a label, in rows of one line."""
+    """Return the height of a heading or label, in rows of one line."""
     return 1 + 0.65 * text.count("\n")
 
 
 def _group(heading: str, rows: Iterable[tuple[str, pd.Series]]) -> _Group:
-    """On lines that the figure has room for."""
+    """Wrap heading and names to lines that fit the figure."""
     return _Group(
         style.wrapped(heading, 54), [(style.wrapped(name, 22), row) for name, row in rows]
     )
 
 
 def _groups(effects: pd.DataFrame) -> list[_Group]:
-    """The families; where each has one level only, they stand together."""
+    """Return a group for each family; one group if every family has one level."""
     families = [part for _, part in effects.groupby("family", sort=False)]
     strata, factors = effects["stratum"].nunique(), effects["factor"].nunique()
     if len(families) > 1 and all(len(part) == 1 for part in families):
@@ -149,7 +149,7 @@ def _heading(ax: Axes, y: float, text: str) -> None:
         fontsize=7.5,
         annotation_clip=False,
     )
-    heading.set_in_layout(False)  # it stands in the margin that the names below it need
+    heading.set_in_layout(False)  # drawn in the margin of the names below it
 
 
 def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
@@ -419,7 +419,7 @@ def heat(
 
 
 def _middle(values: np.ndarray) -> tuple[float, float]:
-    """The range of the cells that lie near their median."""
+    """Return the range of the cells near their median."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0

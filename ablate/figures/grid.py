@@ -12,10 +12,10 @@ from ablate.scaling.fit import Fit
 from ablate.scaling.forms import level_of, levels
 
 POINTS = 100  # of a line
-MOST_LINES = 12  # of a grid; runs that need more stand on none
-FEW = 6  # lines that are drawn where there is no grid
+MOST_LINES = 12  # of a grid; runs that need more lines are on no grid
+FEW = 6  # lines drawn without a grid
 
-Line = dict[str, np.ndarray]  # n, d and c at the points of a line, or the one resource of the form
+Line = dict[str, np.ndarray]  # n, d and c at the points of a line, or the form's one resource
 
 
 def along(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[Line]:
@@ -65,7 +65,7 @@ def _grouping(part: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
 
 
 def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
-    """A line through the runs of each group, between them by their logarithms."""
+    """Yield a line through the runs of each group, interpolated in logarithms."""
     for group in range(groups.max() + 1):
         mine = groups == group
         order = np.argsort(columns[x][mine])

@@ -20,13 +20,13 @@ from ablate.scaling.fit import Fit
 from ablate.scaling.forms import level_of
 from ablate.scaling.isoflop import IsoFlop
 
-AXES = {  # resource → label of the axis, how its ticks are written
+AXES = {  # resource → label of the axis, format of its ticks
     "n": ("parameters N", units.count),
     "d": ("training tokens D", units.count),
     "c": ("training FLOPs C", units.power),
 }
-CROWD = 80  # points whose marks are drawn smaller
-# marks of runs that were held out
+CROWD = 80  # from this many points on, marks are smaller
+# marks of held-out runs
 OPEN: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgewidth": 0.9}
 
 
@@ -205,7 +205,7 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         handles = []
         for number, (_, index, part) in enumerate(shown):
-            # curves of the same sizes stand beside each other
+            # curves with the same sizes are drawn next to each other
             aside = 1.03 ** (number - (len(shown) - 1) / 2)
             for held_out, runs in part.groupby("held_out"):
                 ax.plot(
@@ -241,7 +241,7 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
 
 
 def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line2D:
-    """Single runs, faint, and their means; hollow where they were held out."""
+    """Draw single runs, faint, and their means; held-out ones are hollow."""
     shade, mark = style.color(index), style.marker(index)
     ax.plot(part[x], part["loss"], mark, color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
     levels = [
@@ -269,7 +269,7 @@ def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line
 
 
 def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> list[Annotation]:
-    """The curve along its lines; returns what is written at these."""
+    """Draw the curve along its lines and return their labels."""
     shade, labels = style.color(index), []
     if fitted.form.columns == ("n", "d") and x == "c":
         c = np.geomspace(part["c"].min(), part["c"].max(), POINTS)
@@ -303,7 +303,7 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> lis
 
 
 def _last_fitted(fitted: Fit) -> float:
-    """The largest value of the held-out resource that the check was fitted to."""
+    """Return the largest value of the held-out resource that was fitted."""
     assert fitted.held_out is not None
     column = fitted.columns[fitted.held_out.column]
     return float(column[column < fitted.held_out.from_].max())
@@ -356,5 +356,5 @@ def _interval(ax: Axes, x: float, y: float, ends: tuple[float, float]) -> None:
 
 
 def _few(sizes: np.ndarray) -> bool:
-    """Whether an Akima interpolation has too few points to be one."""
+    """Return whether there are too few points for an Akima interpolation."""
     return len(sizes) < 4

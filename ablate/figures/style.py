@@ -24,9 +24,9 @@ from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator,
 from matplotlib.transforms import Bbox
 
 WIDTH = 3.4  # inches: a column of a two-column paper
-KINDS = ("svg", "pdf", "png")  # of files of a figure
+KINDS = ("svg", "pdf", "png")  # files of a figure
 INK = "#232629"  # text, axes, the baseline
-RULE = "#d5d8dc"  # grid and other quiet lines
+RULE = "#d5d8dc"  # grid and other thin lines
 PAPER = "#fefefe"  # the inside of hollow marks
 PALETTE: tuple[str, ...] = tuple(sns.color_palette("colorblind", 7).as_hex())
 MARKERS = "osD^vP*X"
@@ -58,8 +58,8 @@ _RC = {
     "grid.color": RULE,
     "grid.linewidth": 0.5,
     "axes.axisbelow": True,
-    "text.hinting": "none",  # words as wide at every resolution: the three files share one layout
-    "svg.fonttype": "none",  # words stay words: they can be searched, copied and read aloud
+    "text.hinting": "none",  # equal widths at every resolution: the files share one layout
+    "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
     "svg.hashsalt": "ablate",
     "pdf.fonttype": 42,
 }
@@ -143,7 +143,7 @@ def plain(text: object, width: int | None = None) -> str:
     shown = visible(text)
     if width and len(shown) > width:
         shown = f"{shown[: width // 2]}…{shown[len(shown) - (width - width // 2 - 1) :]}"
-    # a legend drops names that begin with _
+    # matplotlib drops names that begin with _ from a legend
     return ("\u2009" if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
@@ -219,7 +219,7 @@ def ticks(
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
         low, high = sorted(axis.get_view_interval())
         decades = math.log10(high / low) if low > 0 else 1
-        # words beside each other take more room than words above each other
+        # labels next to each other take more room than labels above each other
         fewest, most = (3, 4) if which == "x" else (4, 6)
         locators = (
             _steps(subs, low, high, fewest) for subs in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0))
@@ -234,7 +234,7 @@ def ticks(
 
 
 def _steps(subs: tuple[float, ...], low: float, high: float, least: int) -> LogLocator | None:
-    """Ticks at `subs` times powers of ten, where `least` of these stand from `low` to `high`."""
+    """Return ticks at `subs` times powers of ten, if `least` of them are in the range."""
     locator = LogLocator(subs=subs, numticks=12)
     ticks = np.asarray(locator.tick_values(low, high)) if low > 0 else np.array([])
     return locator if np.sum((ticks >= low) & (ticks <= high)) >= least else None
@@ -250,19 +250,19 @@ class Even(Formatter):
         return self.write(value)
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        # a locator's sums err, and would give a zero a sign
+        # a locator's rounding errors would give a zero a sign
         exact = [round(value, 9) + 0.0 for value in values]
         return [self.write(value, _places(exact)) for value in exact]
 
 
 def _places(values: Sequence[float]) -> int:
-    """The fewest decimals that show every tick."""
+    """Return the fewest decimals that show every tick."""
     return next(
         (n for n in range(6) if all(abs(round(value, n) - value) < 1e-9 for value in values)), 6
     )
 
 
-# an arm this many times as far out as three quarters of them would flatten what the others show
+# an arm is far if it is this many times as far out as three quarters of the arms
 FAR = 6.0
 
 
@@ -288,12 +288,12 @@ def fit(ax: Axes, values: np.ndarray, room: float = 0.05) -> None:
 
 
 def tip(artist: Artist, text: str) -> None:
-    """Give `artist` a text to show where a reader points at it."""
+    """Give `artist` a text to show under the pointer."""
     artist.set_gid(f"tip:{visible(text)}")
 
 
 def labels(ax: Axes, x: str, y: str) -> None:
-    """Name both axes; on the short y axis the unit takes a line of its own where it must."""
+    """Name both axes; a long name of the y axis has its unit on a second line."""
     ax.set_xlabel(plain(x))
     ax.set_ylabel(plain(y).replace(" (", "\n(", 1) if len(y) > 26 else plain(y))
 
@@ -344,13 +344,13 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
-        # names in scripts that the font lacks; an SVG shows them still
+        # names in scripts that the font lacks; an SVG still shows them
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.draw_without_rendering()  # once; the files share the layout
-        # beside any engine, "none" too, savefig would draw each file twice
+        # with any engine, even "none", savefig draws each file twice
         figure.set_layout_engine(None)
         for kind, file in files.items():
-            part = file.with_name(f".{file.name}.part")  # a figure that has its name is whole
+            part = file.with_name(f".{file.name}.part")  # a file with the final name is complete
             if kind == "svg":
                 part.write_text(_titled(_svg(figure)), encoding="utf-8")
             else:

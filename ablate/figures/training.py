@@ -13,13 +13,13 @@ from matplotlib.ticker import FuncFormatter
 from ablate import units
 from ablate.figures import style
 
-AXES = {  # column of the frame → label of the axis, how its ticks are written
+AXES = {  # column of the frame → label of the axis, format of its ticks
     "tokens": ("training tokens", units.count),
     "flops": ("training FLOPs", units.power),
     "seconds": ("training time (s)", style.decimal),
     "step": ("optimiser step", units.count),
 }
-EARLY = 0.2  # the share of a run whose steep fall may leave the picture
+EARLY = 0.2  # share of a run, with its steep fall, that the y axis does not fit
 
 
 def curves(
@@ -146,7 +146,7 @@ def positions(
     """
     with style.theme():
         ax = _profile(frame, "position", hue, ax)
-        ax.set_xscale("symlog", base=2, linthresh=1)  # places double; the first is 0
+        ax.set_xscale("symlog", base=2, linthresh=1)  # positions double; the first is 0
         ax.set_xticks(sorted(frame["position"].unique()), minor=False)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: units.count(value)))
         style.ticks(ax, "y")
@@ -170,7 +170,7 @@ class _Arm:
     index: int
     points: pd.DataFrame  # per step: x, mean, low, high of the runs that went furthest
     short: tuple[pd.DataFrame, ...]  # runs that ended earlier
-    diverged: bool  # whether the runs that went furthest diverged, each of them
+    diverged: bool  # whether all runs that went furthest diverged
 
     @property
     def end(self) -> float:
@@ -203,7 +203,7 @@ def _shown(arms: list[_Arm], distances: list[float]) -> list[bool]:
 
 
 def _spread(arms: list[_Arm]) -> float:
-    """How far the seeds of an arm lie apart at the end: the middle of the arms."""
+    """Return the range of an arm's seeds at the end: the median over arms."""
     return (
         float(np.median([arm.points["high"].iloc[-1] - arm.points["low"].iloc[-1] for arm in arms]))
         if arms
@@ -212,7 +212,7 @@ def _spread(arms: list[_Arm]) -> float:
 
 
 def _names(arms: list[_Arm], shown: list[bool]) -> list[str]:
-    """Entries of the legend, with what the picture does not show of an arm."""
+    """Return entries of the legend, with the last value of an arm outside the axis."""
     ends = [
         (
             " (diverged)"

@@ -150,7 +150,7 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
 
 
 def _sections(gathered: Gathered, folder: Path) -> list[Section]:
-    """Return the effects, shown beside the answer, and all other sections with content."""
+    """Return the section of effects, shown with the answer, and all others with content."""
     data = gathered.data
     figure_set = FigureSet(folder)
     effects = Section(

@@ -34,13 +34,13 @@ VERDICTS = {  # of a contrast → words
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
-# contrasts from which on families are summarised, and each contrast follows further below
+# from this many contrasts on, the answer summarises families and lists contrasts below
 MANY = 10
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one contrast says. The sentence begins with the level's name."""
+    """The result of one contrast, as a sentence that begins with the level's name."""
 
     level: str
     text: str  # what follows the level's name
@@ -56,7 +56,7 @@ class Family:
     heading: str  # "topology at n_layer=4, against serial"
     summary: str
     answers: tuple[Answer, ...]
-    # the summary with the numbers of what is resolved: for a study of many contrasts
+    # the summary with the numbers of significant contrasts: for a study of many
     brief: str = ""
 
 
@@ -141,7 +141,7 @@ def _winners(data: ReportData) -> Iterator[str]:
 
 
 def _called(data: ReportData, arm: Any) -> str:
-    """An arm by its level; with the factor's name where that is a number."""
+    """Return the level of an arm, with the factor's name if the level is a number."""
     factors = data.effects["factor"].unique()
     return (
         f"{factors[0]}={arm}"
@@ -201,7 +201,7 @@ def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
 
 
 def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
-    """A warning that names the arms whose means leave seeds out."""
+    """Yield a warning that names the arms with seeds missing from their means."""
     lost = compared[
         compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(data.good["run"])
     ]
@@ -340,7 +340,7 @@ def numbers(row: Mapping[Any, Any]) -> str:
 def _claim(
     labels: MetricLabels, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str
 ) -> tuple[str, str]:
-    """The verdict, and the sentence with effect, interval, pairs and correction."""
+    """Return the verdict, and a sentence with effect, interval, pairs and correction."""
     base, n, mean = row["baseline_level"], row["n"], row["mean"]
     if n == 0:
         return "unknown", f"cannot be compared with {base}: {nothing(row, pairs)}."
@@ -396,7 +396,7 @@ def _claim(
 
 
 def _over(size: int, noun: str) -> str:
-    """What Holm's correction is over; "" where there is nothing to correct."""
+    """Return what Holm's correction covers; "" if it has one contrast."""
     return plural(size, noun) if size > 1 else ""
 
 

@@ -92,7 +92,7 @@ def nothing(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
 
 
 def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
-    """What became of the pairs that do not count, beside those that do."""
+    """Yield how many pairs are lost or pending, and why."""
     if row["n"] and row["lost"]:
         total = row["n"] + row["lost"]
         yield (
@@ -139,7 +139,7 @@ def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
 
 
 def _instability(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
-    """The rate at which an arm diverges, where some of its runs do and some do not."""
+    """Yield the rate at which an arm diverges, if only some of its runs do."""
     runs = data.compared[data.compared["cell"] == row["cell"]]
     ended = runs[runs["status"].isin(["complete", "diverged"])]
     diverged = int((ended["status"] == "diverged").sum())
@@ -153,7 +153,7 @@ def _instability(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
 
 
 def _confounds(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
-    """By how much the arm is larger or dearer than its baseline."""
+    """Yield how much larger or more expensive the arm is than its baseline."""
     sizes = data.compared.groupby("cell")[["n_params_body", "flops"]].first()
     if row["cell"] not in sizes.index or row["baseline"] not in sizes.index:
         return

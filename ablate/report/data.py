@@ -67,7 +67,7 @@ class ReportData:
 
     @cached_property
     def good(self) -> pd.DataFrame:
-        """Compared runs whose metric counts."""
+        """Compared runs with a metric that counts."""
         whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
         return self.compared[whole].reset_index(drop=True)
 

@@ -18,7 +18,7 @@ from ablate import figures
 
 @dataclass(frozen=True)
 class Value:
-    """A cell whose text is not its value: shown as `text`, sorted by and exported as `value`."""
+    """A cell shown as `text`, and sorted by and exported as `value`."""
 
     text: str
     value: float | int | str | None

@@ -12,7 +12,7 @@ from ablate.report.labels import number, percent, plural, sentence
 from ablate.store.status import UNFINISHED
 from ablate.units import listed
 
-SAME = 0.0005  # sizes nearer than this, relatively, are said to be the same
+SAME = 0.0005  # sizes with a smaller relative difference are the same
 
 
 def fairness(data: ReportData) -> list[str]:

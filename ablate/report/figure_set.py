@@ -23,7 +23,7 @@ from ablate.launch.devices import cpu_threads
 from ablate.report.document import Figure
 
 SPAN = 1e100  # largest number that an axis can span
-OPEN = 4  # strata whose figures are shown unasked
+OPEN = 4  # strata with figures that are open at first
 MOST = 16  # processes that draw, each with 40 MB of its own
 
 

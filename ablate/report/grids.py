@@ -19,7 +19,7 @@ class Fitted:
     """The least-squares fit of a study's runs, or why there is none."""
 
     effects: stats.GridEffects | None
-    note: str  # what a reader must know of it, as the end of a caption
+    note: str  # end of the caption
     without: str = ""  # why there is none
 
 

@@ -54,7 +54,7 @@ def families(data: ReportData) -> list[Family]:
 
 
 def interactions(data: ReportData) -> Table:
-    """Return a table of every interaction: the joint effect less the sum of the single ones."""
+    """Return a table of all interactions: the effect together minus the sum of effects alone."""
     several = any(data.strata)
     rows = []
     for row in data.interactions.to_dict("records"):

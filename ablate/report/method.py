@@ -8,9 +8,9 @@ from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
 from ablate.units import count, listed
 
-# of the optimiser's settings, what a reader needs to repeat it
+# settings of the optimiser that a reader needs to repeat it
 RECIPE = ("weight_decay", "grad_clip", "warmup", "dropout")
-SIGN_FLIP_FROM = 6  # pairs from which an exact sign-flip test can reach p < 0.05
+SIGN_FLIP_FROM = 6  # fewest pairs for an exact sign-flip test to reach p < 0.05
 
 
 def paragraphs(data: ReportData) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which figures a study gets, from what it varies, with captions that say all a reader needs."""
+"""The figures of a study, by what it varies, with complete captions."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
 
 
 def _finals(data: ReportData, name: str, at: str) -> pd.DataFrame:
-    """Return the final values of a name that are numbers, with `at` as the name of their place."""
+    """Return the numeric final values of a name, with their index in a column called `at`."""
     finals = data.finals[(data.finals["name"] == name) & data.finals["value"].notna()]
     return finals.rename(columns={"at": at})
 

@@ -32,7 +32,7 @@ def sentences(data: ReportData) -> list[str]:
     )
     return [
         f"Masked models: the answer is based on {rests}; masked losses at the probe ratios {ratios}"
-        " are shown besides."
+        " are shown too."
     ]
 
 

@@ -24,14 +24,14 @@ from ablate.scaling.summary import claim, enough
 from ablate.scaling.table import ONE, complete
 from ablate.units import count, listed, power
 
-# of a factor of size or budget, from which a study without [fit] has a scaling section
+# from this many levels of size or budget on, a study without [fit] has a scaling section
 LEAST_LEVELS = 3
 SYMBOLS = {"alpha": "α", "beta": "β"}
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Runs with what was fitted to them."""
+    """Runs and the curves fitted to them."""
 
     losses: Losses
     fitted: TableFit | None
@@ -317,5 +317,5 @@ def _caption(scaled: Scaled, x: str) -> str:
 
 
 def _alone(scaled: Scaled) -> pd.DataFrame:
-    """The runs of the first curve, whose lines are named."""
+    """Return the runs of the first curve, which has labelled lines."""
     return scaled.frame[scaled.frame["curve"] == scaled.order[0]]

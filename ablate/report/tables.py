@@ -15,7 +15,7 @@ from ablate.report.labels import decimals, ends, number, p_digits, signed
 from ablate.store.questions import quoted
 from ablate.units import count, power
 
-FOLDED = 12  # rows of explanation from which on they are shown on request
+FOLDED = 12  # from this many rows on, explanations are shown on request
 
 
 def measured(value: float, places: int) -> Value:
@@ -70,7 +70,7 @@ def effects(data: ReportData) -> Table:
         f"Effects on {data.labels.axis}: the mean paired difference from the baseline. The"
         " family interval holds for all contrasts of a family together; r is the correlation of"
         " the two arms over seeds; sd is that of the paired differences; “detectable” is"
-        " the smallest true effect that is found with 80% power, for this number of pairs, noise"
+        " the smallest true effect detected with 80% power, for this number of pairs, noise"
         " and correction.",
         columns,
         tuple(rows),

@@ -16,7 +16,7 @@ from ablate.report.tables import measured, quoted
 from ablate.tune import sensitivity
 from ablate.units import duration, listed
 
-Found = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
+Evidence = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
 
 
 def learning_rates(data: ReportData) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def rates(data: ReportData) -> Table:
     )
 
 
-def _sensitivity(data: ReportData, row: Found) -> float:
+def _sensitivity(data: ReportData, row: Evidence) -> float:
     """Return the sensitivity of the held-out loss to the rates of the ladder.
 
     ln n_vocab is the loss of a uniform prediction.

@@ -11,7 +11,7 @@ from ablate.scaling.forms import Form, Problem
 from ablate.scaling.solve import Floats, minimise
 
 BOOTSTRAPS = 1000
-# runs × extra starts of a replicate: beyond 80 runs, one optimum is what all starts lead to
+# runs × extra starts of a replicate: with more than 80 runs all starts reach one optimum
 ROOM = 80
 MOST_EXTRA = 6
 
@@ -30,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Band:
-    """A curve with its interval at P points; of the curve, not of a single run about it."""
+    """A curve at P points with the interval of the curve, not of a single run."""
 
     value: Floats
     lo: Floats

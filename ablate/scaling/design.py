@@ -14,18 +14,17 @@ from ablate.scaling.solve import DELTA, Floats
 from ablate.units import listed
 
 # E, A, alpha, B, beta of Hoffmann et al.'s runs as refitted by Besiroglu et al. 2024
-# (arXiv:2404.10102), C = 6·N·D: what a grid is judged by before anything is known of the text at
-# hand.
+# (arXiv:2404.10102), C = 6·N·D: they judge a grid before its text has been fitted.
 USUAL = np.array([1.8172, 482.01, 0.3478, 2085.43, 0.3658])
 USUAL_NOISE = 0.01  # sd of log loss from run to run
-TARGET = 0.2  # a width of an exponent's interval that is worth having
-# where those runs began; smaller models are judged as if their first size were this
+TARGET = 0.2  # the width of an exponent's interval to aim for
+# the smallest of those runs; a grid of smaller models is judged as if it began here
 LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}
-SPAN = 100.0  # largest size over smallest, in a grid that is proposed
-RATIOS = (5.0, 160.0)  # tokens per parameter, in a grid that is proposed
+SPAN = 100.0  # largest size over smallest, in a proposed grid
+RATIOS = (5.0, 160.0)  # tokens per parameter, in a proposed grid
 MOST_LEVELS = 30
 NAMES = {"n": "size", "d": "token count", "c": "budget"}
-SAME_LINE = 0.98  # a correlation of ln N with ln D beyond which their terms cannot be told apart
+SAME_LINE = 0.98  # above this correlation of ln N with ln D their terms are not identifiable
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def expected_width(
         return unknown
     sd = noise * math.sqrt(huber_variance(noise)) * np.sqrt(np.diag(np.linalg.inv(information)))
     half = st.t.isf((1 - confidence) / 2, runs - k) * sd
-    with np.errstate(over="ignore"):  # a width without bound
+    with np.errstate(over="ignore"):  # an infinite width
         absolute = np.where(np.isin(np.arange(k), (2, 4)), 2 * half, constants * 2 * np.sinh(half))
     return dict(zip(form.constants, map(float, absolute), strict=True))
 
@@ -185,8 +184,8 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
                 else "every run has the same budget"
             )
             raise AblateError(
-                f"{where}{form.symbol} cannot tell size from tokens: {why} (correlation of ln N and"
-                f" ln D {together:.3f}).{proposal(form)}"
+                f"{where}{form.symbol} cannot separate size from tokens: {why} (correlation of ln N"
+                f" and ln D {together:.3f}).{proposal(form)}"
             )
 
 

@@ -1,4 +1,4 @@
-"""What in a table from elsewhere does not look like finished runs in one unit; said, not mended."""
+"""Warnings on a table that does not look like finished runs in one unit; nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, level_of
 from ablate.scaling.noise import repeated_noise
 from ablate.scaling.solve import Floats
 
-# no model with fewer parameters, and none trained on fewer tokens, has a place on a scaling curve
+# scaling curves have no model with fewer parameters or training tokens
 FEW = 1e5
-# times more or fewer FLOPs than 6·N·D: beyond what experts, attention and other counts of N explain
+# FLOPs over 6·N·D, or the inverse, that experts, attention and other counts of N do not explain
 ODD = 30.0
 TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
-SWEPT = 0.02  # sd of log loss among runs of one point beyond which they are no seeds of one setting
-CHECKPOINTS = 8  # token counts of one size that stand evenly apart
-# the largest deviation of their distances, and the share of distances that keep to it
+SWEPT = 0.02  # sd of log loss at one point that is too large for seeds of one setting
+CHECKPOINTS = 8  # evenly spaced token counts of one size that look like checkpoints
+# largest relative deviation of their distances, and the share of distances within it
 EVENLY, MOSTLY = (0.02, 0.8)
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
 SAME_EXPONENTS = "Exponents are the same in any unit."
@@ -56,7 +56,7 @@ def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[
 
 
 def _price(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
-    """Whether FLOPs, parameters and tokens go together."""
+    """Warn if FLOPs, parameters and tokens do not agree."""
     if columns.keys() >= {"n", "d", "c"}:
         ratio = float(
             np.median(columns["c"] / (FLOPS_PER_PARAM_TOKEN * columns["n"] * columns["d"]))
@@ -89,7 +89,7 @@ def _perplexity(loss: Floats, name: str) -> Iterator[str]:
 def _sweep(
     loss: Floats, columns: Mapping[str, Floats], curves: Sequence[str], swept: Sequence[str]
 ) -> Iterator[str]:
-    """Whether runs of one point differ by more than seeds do."""
+    """Warn if runs of one point differ by more than seeds do."""
     points = [
         np.unique(values, return_inverse=True)[1]
         for values in (*columns.values(), np.array(curves))
@@ -100,7 +100,7 @@ def _sweep(
         yield (
             f"Runs of one point differ by {spread:.1%}, more than seeds do. If they are a"
             f" sweep{of}, --lowest takes the best of each point; if they are different settings,"
-            " --where or --group tells them apart."
+            " --where or --group separates them."
         )
 
 
@@ -114,7 +114,7 @@ def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterat
     even = np.array([_even(np.unique(tokens[member == one])) for one in range(len(runs))])
     if runs[even].sum() > len(tokens) / 2:
         yield (
-            "Most sizes have token counts that stand evenly apart. If these are points along"
+            "Most sizes have evenly spaced token counts. If these are points along"
             " training, all but the last of a run come before annealing and are no runs of smaller"
             " budgets, and intervals that take each for a run are too narrow: choose the last with"
             " --where."

@@ -24,8 +24,8 @@ from ablate.scaling.noise import describes, far_off, misfit, repeated_noise, res
 from ablate.scaling.solve import Floats
 
 FLAT = 1e-6  # an exponent below this is zero
-NAMED = 4  # of the runs that lie far off
-NO_FLOOR = 0.01  # a floor below this share of the lowest loss is none
+NAMED = 4  # runs named of those far off
+NO_FLOOR = 0.01  # a floor below this share of the lowest loss counts as zero
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Fit:
     held_out: HeldOut | None
     notes: tuple[str, ...]
     cost: Cost
-    describes: bool  # whether runs lie about as near to the curve as the noise from run to run says
+    describes: bool  # whether distances from the curve agree with the noise from run to run
 
     @property
     def values(self) -> Floats:
@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def dof(self) -> int:
-        """Runs less constants."""
+        """Runs minus constants."""
         return self.runs - len(self.form.constants)
 
     def predict(self, **columns: Floats) -> Band:
@@ -96,7 +96,7 @@ class Fit:
         assert self.form.columns == ("n", "d"), self.form.symbol
 
         def a(constants: Floats) -> Floats:
-            # a replicate that falls along neither has no best size: NaN
+            # NaN for a replicate that falls along neither resource: it has no best size
             with np.errstate(invalid="ignore"):
                 return np.asarray(
                     constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4])
@@ -268,8 +268,7 @@ def few(runs: int, constants: int) -> tuple[str, ...]:
 def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
     named = dict(zip(form.constants, high, strict=True))
     return tuple(
-        f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest that is"
-        " looked for."
+        f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest searched."
         for name in ("alpha", "beta")
         if named.get(name, 0.0) > 0.99 * STEEPEST
     )

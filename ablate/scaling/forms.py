@@ -14,14 +14,14 @@ FLOPS_PER_PARAM_TOKEN = 6.0
 # sizes and budgets closer than this ratio count as one: steps and widths are whole numbers
 SAME = 1.05
 
-# E and A are looked for down to e^−8 of the lowest loss: 0.03% of it, as good as zero
+# E and A are searched down to e^−8 of the lowest loss: 0.03% of it, practically zero
 FLOOR_BELOW = 8.0
-STEEPEST = 4.0  # the largest exponent looked for
+STEEPEST = 4.0  # the largest exponent searched
 
 
 @dataclass(frozen=True)
 class Form:
-    """One equation for the loss. Constants always stand in the order E, A, alpha (, B, beta)."""
+    """One equation for the loss. The order of constants is E, A, alpha (, B, beta)."""
 
     symbol: str
     equation: str

@@ -15,9 +15,9 @@ from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
-BEYOND = 100.0  # how far outside the measured range, as a ratio, a crossing is looked for
-LEAST_POINTS = 3  # that both curves have, for their mean difference
-POINTS = 401  # of the range, at which two curves are compared
+BEYOND = 100.0  # how far outside the measured range, as a ratio, crossings are searched
+LEAST_POINTS = 3  # fewest points of both curves for their mean difference
+POINTS = 401  # points of the range at which two curves are compared
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Crossing:
     """
 
     at: Interval
-    inside: bool  # the measured range
-    share_inside: float  # of the replicates
+    inside: bool  # whether it is in the measured range
+    share_inside: float  # share of replicates that cross in it
 
     def __str__(self) -> str:
         return self.text("{:.3g}".format)
@@ -80,13 +80,13 @@ class Comparison:
     axis: str
     low: float  # the measured range of the axis, of both groups together
     high: float
-    # each curve with a floor of its own: assumes nothing, tells little apart
+    # each curve with its own floor: no assumption, wide intervals
     exponents: dict[str, Difference]
     one_floor: dict[str, Difference]  # if both curves had the same floor E
     gap: Interval  # loss over the baseline's − 1, geometric mean over the range
     gap_low: Interval  # at its low end
     gap_high: Interval
-    # loss over the baseline's − 1, pair by pair where both curves have runs at the same points
+    # loss over the baseline's − 1, by pairs of runs at the same points
     measured: Interval | None
     trusted: bool  # both curves describe their runs and predicted what was held out
     crossing: Crossing
@@ -221,7 +221,7 @@ def differences(
 def p_of_zero(copies: Floats, dof: int) -> float:
     """Return the two-sided p at which the interval of `limits` touches zero."""
     below, above = (copies < 0).mean(), (copies > 0).mean()
-    tail = max(min(below, above), 0.5 / len(copies))  # B replicates know no smaller one
+    tail = max(min(below, above), 0.5 / len(copies))  # the smallest that B replicates can show
     return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
 
 

@@ -12,13 +12,13 @@ from ablate.scaling.design import demand
 from ablate.scaling.forms import Form, levels
 from ablate.scaling.solve import Floats
 
-SHOWN = 5e-5  # half the last digit of a miss as it is shown
+SHOWN = 5e-5  # half of the last digit shown of an error
 HELD_OUT = {"largest size": "n", "largest tokens": "d", "largest budget": "c"}
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The fit without the largest size or budget, against what those runs reached."""
+    """The fit without the largest size or budget, and what those runs reached."""
 
     what: str  # "largest size (N = 6e+06)"
     runs: int

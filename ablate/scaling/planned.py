@@ -29,7 +29,7 @@ from ablate.scaling.study import of_study
 from ablate.scaling.table import natural_form, repeating
 from ablate.units import listed
 
-NOISES = (1e-6, 0.5)  # between which the noise that would do is looked for
+NOISES = (1e-6, 0.5)  # range in which a sufficient noise is searched
 
 
 def predict(plan: Plan) -> list[str]:
@@ -55,7 +55,7 @@ def _of(names: list[str]) -> str:
 
 
 def _planned(plan: Plan) -> Losses:
-    """The runs that will be compared, as if they were complete."""
+    """Return the runs to be compared, as if they were complete."""
     cells = {cell.label: cell for cell in plan.cells}
     rows = [
         run.config.model_dump()
@@ -78,7 +78,7 @@ def _planned(plan: Plan) -> Losses:
 
 
 def _curve(form: Form, columns: dict[str, Floats], hold_out: str) -> str:
-    """What can be expected of one curve."""
+    """Return the expected precision of one curve."""
     try:
         demand(form, columns)
     except AblateError as error:
@@ -119,7 +119,7 @@ def _judged(form: Form, columns: dict[str, Floats]) -> dict[str, Floats]:
 
 
 def _minima(columns: dict[str, Floats]) -> Iterator[str]:
-    """Whether budgets that repeat will have isoFLOP minima."""
+    """Warn if repeated budgets will have no isoFLOP minima."""
     if not repeating(columns["n"], columns["c"], at_least=2):
         return
     budget = level_of(columns["c"])

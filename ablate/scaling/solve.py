@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-# where the Huber loss turns from square to absolute, in log loss (Hoffmann et al. 2022)
+# log loss at which the Huber loss changes from square to absolute (Hoffmann et al. 2022)
 DELTA = 1e-3
-# points of replicates worked on together: enough for numpy, little enough for the cache
+# points of replicates per block: large enough for numpy, small enough for the CPU cache
 BLOCK = 16_384
 ITERATIONS = 200
-TOLERANCE = 1e-8  # stop at a step that lowers the loss by a smaller share than this
+TOLERANCE = 1e-8  # stop when a step lowers the loss by a smaller share
 
 
 @dataclass(frozen=True)
 class Design:
-    """What the solver needs to know of a form: P points, T terms, K parameters."""
+    """A form for the solver: P points, T terms, K parameters."""
 
     x: Floats  # [T, P, K], term t at point p is x[t, p] · θ
     lower: Floats  # [K] box that θ stays in
@@ -59,12 +59,13 @@ def minimise(
 def _block(
     design: Design, log_loss: Floats, weights: Floats, start: Floats
 ) -> tuple[Floats, Floats]:
-    """Levenberg–Marquardt whose damping is the reweighted least-squares matrix.
+    """Minimise by Levenberg–Marquardt, damped with the reweighted least-squares matrix.
 
-    The curvature of the summed Huber loss comes from the few points within ±δ alone (Newton's
-    matrix): fast near the optimum, wild far from it. Reweighting every point by δ/|residual| bounds
-    the loss from above: safe and slow. The step solves (newton + damping · reweighted) step =
-    −gradient, with the damping lowered after a step that helped and raised after one that did not.
+    Newton's matrix of the summed Huber loss comes from the few points within ±δ only: its steps
+    are fast near the optimum and unstable far from it. Reweighting every point by δ/|residual|
+    bounds the loss from above: safe and slow. The step solves
+    (newton + damping · reweighted) step = −gradient. Damping falls after a step that lowered the
+    loss and rises after one that did not.
     """
     theta = np.clip(start, design.lower, design.upper)
     loss, gradient, newton, reweighted = _derivatives(design, log_loss, weights, theta)
@@ -98,7 +99,7 @@ def _block(
 def _derivatives(
     design: Design, log_loss: Floats, weights: Floats, theta: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Loss [B], gradient [B, K], and the two curvature matrices [B, K, K]."""
+    """Return loss [B], gradient [B, K] and the two curvature matrices [B, K, K]."""
     eta = design.terms(theta)
     top = eta.max(axis=1)
     share = np.exp(eta - top[:, None])
@@ -121,7 +122,7 @@ def _derivatives(
 
 
 def _step(design: Design, theta: Floats, gradient: Floats, matrix: Floats) -> Floats:
-    """Solve for the step, leaving out parameters that lean on their bound."""
+    """Solve for the step, without parameters that press against their bound."""
     leaning = ((theta <= design.lower) & (gradient > 0)) | (
         (theta >= design.upper) & (gradient < 0)
     )

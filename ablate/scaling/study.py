@@ -14,9 +14,9 @@ from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
-# what a step of size or budget changes, one of them at least
+# a step of size or budget changes at least one of these
 GROWN = frozenset(("n_layer", "d_model", "d_mlp", "steps"))
-FOLLOW = frozenset(("n_head", "n_kv_head", "d_head", "lr"))  # what may change along
+FOLLOW = frozenset(("n_head", "n_kv_head", "d_head", "lr"))  # these may change with it
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _grows(part: pd.DataFrame, fields: Sequence[str]) -> bool:
 
 
 def _curve(chosen: Mapping[str, str], rest: Sequence[str]) -> str:
-    """What the curve of a cell is called: the level where one factor tells curves apart."""
+    """Return the name of a cell's curve: the level if one factor distinguishes curves."""
     return ", ".join(
         chosen[name] if len(rest) == 1 else f"{name}={chosen[name]}"
         for name in rest
@@ -144,7 +144,7 @@ def _against(
 
 
 def _resources_of(runs: pd.DataFrame, count: str) -> dict[str, np.ndarray]:
-    """N, D and C of every run."""
+    """Return N, D and C of every run."""
     flops, tokens = runs["flops"].to_numpy(float), runs["tokens"].to_numpy(float)
     if count == "headless":
         per_token = [

@@ -49,7 +49,7 @@ def enough(one: Fit) -> str:
         if alpha.value > 0.01
         else None
     )
-    return f"{text} At the noise there is, this would do: {grid}." if grid else text
+    return f"{text} At the present noise, this would suffice: {grid}." if grid else text
 
 
 def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:

@@ -20,8 +20,8 @@ from ablate.scaling.noise import describes, misfit
 from ablate.scaling.solve import Floats
 from ablate.units import listed
 
-APART = 1.2  # the ratio of neighbouring budgets from which they are no scatter
-ONE = "all"  # what the curve of a table without groups is called
+APART = 1.2  # neighbouring budgets with a larger ratio are distinct
+ONE = "all"  # name of the curve of a table without groups
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def fit_table(
         form, why = natural_form(columns, names)
         notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
-    # runs of the same point stand at the same place in every group
+    # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
@@ -100,8 +100,8 @@ def fit_table(
             np.asarray(loss, float)[rows],
         )
         try:
-            # One seed for every group: groups of the same points share their replicates' weights,
-            # and are compared as pairs.
+            # With one seed for every group, groups of the same points share the weights of
+            # their replicates, and are compared as pairs.
             same = np.random.default_rng(seed)
             fits[name] = fit(
                 losses,

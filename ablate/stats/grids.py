@@ -164,7 +164,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
     runs, effects = design.shape
     if runs and np.linalg.matrix_rank(design) < effects:
         raise AblateError(
-            "grid: combinations of levels without a run, so effects cannot be told apart; leave out"
+            "grid: combinations of levels without a run, so effects are not identifiable; leave out"
             " interactions."
         )
     if runs <= effects:

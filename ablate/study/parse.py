@@ -58,7 +58,7 @@ class StudyFile(BaseModel):
     )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
-    report: dict[str, Any] | None = Field(None, description="what the report says besides")
+    report: dict[str, Any] | None = Field(None, description="what else the report says")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
 
 

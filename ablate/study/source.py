@@ -1,4 +1,4 @@
-"""A study file's text, and the line on which a key or a value of it stands."""
+"""A study file's text, and the line of a key or value in it."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def tune(
         place = source.where("tune", "points")
         raise AblateError(
             f"{place}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot be"
-            " told apart"
+            " distinguished"
         )
     return Tune(low, high, table.points, table.seeds, _per(source, table.per, factors))
 

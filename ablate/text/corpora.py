@@ -16,29 +16,29 @@ from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
 
 # the first two come with the package, the third is built on demand
 NAMED = ("austen", "sotu", "debian-docs")
-# endings of what is offered in the place of a file that is not there
+# endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz")
 _FORMAT = 2  # raised when a corpus is read or split differently
-_SETTLED = 2.0  # seconds after which a file's time of change tells of its next change
+_SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a corpus once it was read; bytes count a separator after each document."""
+    """What reading a corpus found; bytes count a separator after each document."""
 
-    hash: str  # SHA-256 of the documents, a form feed behind each; of both token files
+    hash: str  # SHA-256 of the documents, each with a form feed after it; or of both token files
     n_documents: int
     n_bytes: int
     n_train_bytes: int
     n_held_out_bytes: int
     n_token_ids: int = 0  # one more than the largest token of token files; 0 for text
-    # the first bytes that are not UTF-8, with some around them; "" where all are
+    # the first bytes that are not UTF-8, with some around them; "" if there are none
     not_utf8: str = ""
 
 
 @dataclass(frozen=True)
 class Corpus(Facts):
-    """A text that a study names, found and read."""
+    """A text that a study names, after reading it."""
 
     name: str = ""  # "austen", or the stem of a file, the name of a folder
     location: str = ""  # "package:NAME", "hf:FOLDER", an absolute path or an absolute glob
@@ -70,7 +70,7 @@ def find(spec: str, root: Path) -> Corpus:
         location.partition(":")[2] if location.startswith(("package:", "hf:")) else location
     )
     name = path.name.split(".")[0] or path.parent.name
-    while sources.is_glob(name):  # a glob goes by the name of the folder it looks into
+    while sources.is_glob(name):  # the name of a glob is that of its folder
         path = path.parent
         name = path.name
     return Corpus(**asdict(facts), name=spec if spec in NAMED else name, location=location)
@@ -152,7 +152,7 @@ def _meant(path: str, location: Path, root: Path) -> str:
 
 def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
     digest, number, n_bytes, not_utf8 = hashlib.sha256(), -1, 0, ""
-    # bytes to train on and held out, were whole documents held out, or each one's tail
+    # bytes to train on and held out, if whole documents are held out, or the tail of each
     whole, tails = ([0, 0], [0, 0])
     for number, document in enumerate(source.documents()):
         for piece in document.pieces(1 << 20):

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SEPARATOR = b"\f"
-WHOLE_FROM = 50  # documents from which on whole ones are held out
-EVERY = 10  # of which one is held out; of fewer documents, the last 1/EVERY of each
+WHOLE_FROM = 50  # from this many documents on, whole ones are held out
+EVERY = 10  # one in EVERY is held out; of fewer documents, the last 1/EVERY of each
 
 _SPACE = b" \t\r\n"
 
@@ -86,7 +86,7 @@ def parts(document: Document, number: int, n_documents: int) -> list[tuple[Docum
 
     Args:
         document: to split.
-        number: its place in the corpus.
+        number: its index in the corpus.
         n_documents: of the corpus.
     """
     if n_documents >= WHOLE_FROM:

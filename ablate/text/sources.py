@@ -20,8 +20,9 @@ from ablate.text import cache
 from ablate.text.documents import Document, documents
 
 SHIPPED = Path(__file__).parent / "shipped"
-_UNPACKED_FREELY = 1 << 30  # bytes; beyond them a packed file may be no more than
-_UNPACKED_RATIO = 100  # times its packed size: text packs four to six times
+# bytes beyond which an unpacked file may be at most _UNPACKED_RATIO times its packed size
+_UNPACKED_FREELY = 1 << 30
+_UNPACKED_RATIO = 100  # text has four to six times its packed size
 _CHUNK = 1 << 20
 
 
@@ -146,7 +147,7 @@ def absolute(spec: str, root: Path) -> Path:
             if is_glob(spec)
             else (root.absolute() / Path(spec).expanduser()).resolve()
         )
-    # a name too long, links in a circle, a home that nobody has
+    # a name too long, a circle of links, the home of an unknown user
     except (OSError, RuntimeError, ValueError) as error:
         raise AblateError(f"{spec[:80]!r} is no path: {str(error)[:200]}") from None
 
@@ -199,7 +200,7 @@ def at(location: str) -> Source:
 
 
 def _matching(pattern: str) -> list[Path]:
-    """The files that match; `**` does not follow links to folders, which may lead in circles."""
+    """Return the files that match; `**` follows no links to folders, which may be circular."""
     parts = Path(pattern).parts
     first = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
     folder, rest = Path(*parts[:first]), (*parts[first:], *(["*"] if parts[-1] == "**" else []))
@@ -238,7 +239,7 @@ def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
 
 
 def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
-    """Unpack a file; returns how many bytes came out."""
+    """Unpack a file and return the number of bytes."""
     limit = max(_UNPACKED_FREELY, path.stat().st_size * _UNPACKED_RATIO)
     size = 0
     try:
@@ -261,7 +262,7 @@ def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
 def _tokens(path: Path) -> np.ndarray:
     if not path.exists():
         raise AblateError(
-            f"corpus {str(path.parent)!r}: {path.name} is missing beside its other half"
+            f"corpus {str(path.parent)!r}: {path.name} is missing next to its other half"
         )
     size = path.stat().st_size
     if not size or size % 2:

@@ -17,11 +17,11 @@ from ablate.text.documents import SEPARATOR
 
 _SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
-_BPE_TEXT = 1 << 28  # bytes of training text that BPE looks at; of more, evenly spaced pieces
+_BPE_TEXT = 1 << 28  # bytes of training text that BPE reads; of a larger text, evenly spaced pieces
 _LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
 _LARGEST_VOCABULARY = 1 << 24  # tokens: the largest in use have a sixteenth of that
-_FORMAT = 1  # raised when BPE is trained or read differently
-# what may stand behind a document, else U+000C
+_FORMAT = 1  # increased when BPE is trained or read differently
+# tokens that may end a document, else U+000C
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
 
@@ -38,8 +38,8 @@ class TokenizerInfo:
 class Tokenizer(Protocol):
     """Turns text into tokens, and knows the bytes of each token."""
 
-    separator: Sequence[int]  # stands behind each document
-    spelling: list[bytes]  # the bytes of each token; b"" for one that stands for no text
+    separator: Sequence[int]  # tokens after each document
+    spelling: list[bytes]  # the bytes of each token; b"" for one without text
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
         """Return the tokens of each piece.
@@ -133,7 +133,7 @@ class Bytes:
         self.spelling = [bytes([value]) for value in range(256)]
 
     def encode(self, pieces: list[bytes]) -> Sequence[Sequence[int]]:
-        """Return the pieces, whose bytes are the tokens."""
+        """Return the pieces: their bytes are the tokens."""
         return pieces
 
 

@@ -19,7 +19,7 @@ from ablate.text.corpora import Corpus
 from ablate.text.documents import parts
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
-_FORMAT = 1  # raised when tokens are made or stored differently
+_FORMAT = 1  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
@@ -28,7 +28,7 @@ _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a run trains on and what it is tested on.
+    """The training and held-out tokens of a run.
 
     `train` and `held_out` are streams of uint8, uint16 or uint32: documents one after the other,
     the tokenizer's separator behind each. Documents are numbered as in the corpus; part i of a
@@ -38,7 +38,7 @@ class Tokens:
     train: np.ndarray
     held_out: np.ndarray
     n_vocab: int  # without [MASK]
-    # the bytes of each token, b"" for special ones; None where nobody knows
+    # bytes of each token, b"" for special ones; None if unknown
     spelling: tuple[bytes, ...] | None
     train_bounds: np.ndarray
     train_documents: np.ndarray
@@ -82,7 +82,7 @@ class Tokens:
 
 
 def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
-    """Return the tokens of a run, made if the cache lacks them.
+    """Return the tokens of a run, from the cache if it has them.
 
     Args:
         config: of the run.
@@ -105,7 +105,7 @@ def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
 
 
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
-    """Return how many bytes the tokens give back for each byte of held-out text; 1 is all."""
+    """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
     tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
     return tokens.held_out_bytes / corpus.n_held_out_bytes
 
@@ -146,7 +146,7 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int, location: str
 
 
 def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> Tokens:
-    """The tokens of the corpus and tokenizer at two locations, with two hashes."""
+    """Return the tokens of a corpus with a tokenizer, by their locations and hashes."""
     with sources.readable(f"corpus {corpus}"):
         source = sources.at(corpus)
         if isinstance(source, sources.TokenFiles):
@@ -215,7 +215,7 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
 
 
 class _Stream:
-    """A file of tokens that grows by documents."""
+    """A file of tokens to which documents are appended."""
 
     def __init__(self, stem: Path, tokenizer: Tokenizer):
         self.dtype = np.min_scalar_type(len(tokenizer.spelling) - 1).newbyteorder("<").str
