@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import QUICKSTART, Run, measure
+from cli_helpers import QUICKSTART, Run, measure
 
 from ablate.cli import main
 from ablate.plan import plan

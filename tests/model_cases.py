@@ -44,9 +44,9 @@ def one_factor() -> Iterator[tuple[str, Any, RunConfig, RunConfig]]:
     """(factor, value, baseline, changed) for every level or value of every factor of a model."""
     for name, row in CATALOGUE.items():
         if row.group in MODEL_GROUPS:
-            beside = BESIDE.get(name, {})
+            other_fields = BESIDE.get(name, {})
             for value in row.names or NUMBERS[name]:
-                yield name, value, small(**beside), small(**beside, **{name: value})
+                yield name, value, small(**other_fields), small(**other_fields, **{name: value})
 
 
 ONE_FACTOR = list(one_factor())

@@ -90,7 +90,7 @@ class Stub:
             if step != 3:
                 continue
             if config.lr == RAISES:
-                raise ValueError("the stub was told to fail")
+                raise ValueError("the stub fails as requested")
             if config.lr == BREAKS_DEVICE:
                 self.broken = True
                 raise RuntimeError("the stub's device is lost")

@@ -103,14 +103,14 @@ def test_families_are_corrected_apart() -> None:
 def test_lost_and_pending_pairs_are_counted_and_never_in_the_mean() -> None:
     frame = pairs(strata=("",), seeds=8)
     mine = frame["level"] == "parallel"
-    spoil = {
+    lost = {
         0: ("diverged", "complete"),
         1: ("complete", "failed"),
         2: ("oom", "complete"),
         3: ("planned", "complete"),
         4: ("complete", "running"),
     }
-    for seed, statuses in spoil.items():
+    for seed, statuses in lost.items():
         frame.loc[mine & (frame["seed"] == seed), ["status", "baseline_status"]] = statuses
     # a diverged run may have left a finite number
     frame.loc[mine & (frame["seed"] == 0), "value"] = 1e9
@@ -189,7 +189,7 @@ def test_changes_are_differences_of_differences_by_seed() -> None:
         )
 
 
-def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
+def test_changes_and_equivalence_after_a_pilot_use_its_noise() -> None:
     frame = pairs(seeds=9)
     pilots = dict.fromkeys(["n_layer=4", "n_layer=12"], analysis.Pilot([0, 1, 2], 0.001))
     table = frame.pivot(index="seed", columns=["level", "stratum"], values="difference")
@@ -213,7 +213,7 @@ def test_changes_and_equivalence_after_a_pilot_rest_on_its_noise() -> None:
     )
 
 
-def test_interactions_are_joint_minus_single_differences_by_seed(tmp_path: Path) -> None:
+def test_interactions_are_combined_minus_single_differences_by_seed(tmp_path: Path) -> None:
     names = {"topology": ("serial", "parallel", "concat"), "norm": ("pre", "post")}
     factors = {
         factor: {name: {factor: name} for name in levels} for factor, levels in names.items()

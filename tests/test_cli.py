@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from command import QUICKSTART, ROOT, Run, measure
+from cli_helpers import QUICKSTART, ROOT, Run, measure
 
 from ablate import sizes
 from ablate.cli import app, complete
@@ -232,7 +232,7 @@ def test_no_arguments_print_help(ablate: Run) -> None:
 # -- before a run ----------------------------------------------------------------------------------
 
 
-def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path) -> None:
+def test_plan_shows_cells_costs_detectability_and_confounds(ablate: Run, tmp_path: Path) -> None:
     code, out, _ = ablate("plan", QUICKSTART, "--flops", "1e10")
     assert code == 0
     for words in (
@@ -254,7 +254,7 @@ def test_plan_shows_cells_costs_sight_and_confounds(ablate: Run, tmp_path: Path)
     assert files(tmp_path) == set()
 
 
-def test_plan_says_what_of_it_is_done(ablate: Run, measured: str) -> None:
+def test_plan_shows_what_is_done(ablate: Run, measured: str) -> None:
     out = ablate("plan", QUICKSTART, "--db", measured)[1]
     assert "Done: 25 of 25 runs\n" in out and out.endswith("Next: ablate report quickstart\n")
     with sqlite3.connect(measured) as connection:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from command import ROOT, Run
+from cli_helpers import ROOT, Run
 from report_study import NAN, Levels, Outcome, study
 
 from ablate.cli import compare

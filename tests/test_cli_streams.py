@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import QUICKSTART, ROOT
-from launching import HERE, rows, small_plan
+from cli_helpers import QUICKSTART, ROOT
+from launch_helpers import HERE, rows, small_plan
 
 FULL = Path("/dev/full")
 

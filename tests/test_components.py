@@ -12,7 +12,7 @@ import pytest
 import torch
 from model_cases import ONE_FACTOR, ONE_FACTOR_IDS, small
 from torch import Tensor, nn
-from training import config, run
+from train_helpers import config, run
 
 import ablate
 from ablate import sizes
@@ -161,9 +161,9 @@ def test_a_wrong_value_of_an_own_field_is_refused(value: object, said: str) -> N
 
 
 def test_an_own_field_changes_what_is_trained() -> None:
-    beside = {"position": "windowed", "steps": 5}
+    other_fields = {"position": "windowed", "steps": 5}
     (one,), (same,), (other,) = (
-        run(config(**beside, **own)) for own in ({}, {"window": 8}, {"window": 1})
+        run(config(**other_fields, **own)) for own in ({}, {"window": 8}, {"window": 1})
     )
     assert one.curve() == same.curve() != other.curve()
 
@@ -227,7 +227,7 @@ def test_a_model_of_another_size_than_planned_is_refused() -> None:
     assert events.end["status"] == "complete"
 
 
-def test_the_catalogue_is_known_without_torch() -> None:
+def test_the_catalogue_loads_without_torch() -> None:
 
     code = "import sys, ablate; ablate.factor('norm_kind'); import ablate.sizes as s;"
     code += "from ablate.config import RunConfig as R; s.count(R()); print('torch' in sys.modules)"

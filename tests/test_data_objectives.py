@@ -105,7 +105,7 @@ def test_targets_are_the_text_and_what_is_not_scored_is_shown_as_it_is() -> None
 
 
 @pytest.mark.parametrize("mix", [(0.8, 0.1, 0.1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0.2, 0.5, 0.3)])
-def test_the_mix_says_how_the_scored_are_shown(mix: tuple[float, float, float]) -> None:
+def test_the_mix_sets_how_scored_tokens_are_shown(mix: tuple[float, float, float]) -> None:
     example = _masked([0.5], mask_mix=mix).train(_windows(1, 256), 0)
     scored = example.weights == 1
     inputs, targets = example.inputs[scored], example.targets[scored]

@@ -55,7 +55,7 @@ def test_passages_lie_in_documents_of_their_class_and_test_ones_are_held_out(
     assert len(set(map(tuple, found.inputs.tolist()))) == len(found.inputs)
 
 
-def test_eras_begin_with_the_messages_they_are_said_to_begin_with() -> None:
+def test_eras_begin_with_the_documented_messages() -> None:
     rule = labels.LABELS["era_accuracy"]
     documents = [
         document.buffer[document.start : document.end]
@@ -133,7 +133,7 @@ def test_the_probe_is_the_minimum_that_torch_finds() -> None:
     )
 
 
-def test_separable_classes_are_told_apart_and_dead_or_infinite_features_do_no_harm() -> None:
+def test_separable_classes_are_separated_despite_constant_or_infinite_features() -> None:
     classes = np.arange(40) % 4
     features = torch.eye(4)[classes] * 1e-3
     found = Passages(torch.zeros(40, 1), classes, np.arange(40) < 20)

@@ -50,7 +50,7 @@ def test_a_generated_part_is_up_to_date(path: Path) -> None:
     assert generator().filled(text) == text, f"{path.name} is out of date: make docs"
 
 
-def test_every_part_stands_in_a_page() -> None:
+def test_every_part_is_on_a_page() -> None:
     marks = re.findall(
         r"<!-- generated: (\w+) -->", "".join(path.read_text(encoding="utf-8") for path in PAGES)
     )
@@ -72,7 +72,7 @@ def test_every_table_of_a_study_file_has_its_heading() -> None:
     assert own == headings
 
 
-def test_every_factor_and_level_stands_in_its_page() -> None:
+def test_every_factor_and_level_is_on_its_page() -> None:
     text = page("factors.md")
     for name, row in CATALOGUE.items():
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
@@ -147,7 +147,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.timeout(300)
-def test_three_levels_are_added_as_the_page_says(tmp_path: Path) -> None:
+def test_three_levels_are_added_as_documented(tmp_path: Path) -> None:
     """A gated activation, a topology that reads twice the width, and a norm that does not state its
     sizes are planned, matched, trained and reported with the sizes of their real modules.
     """

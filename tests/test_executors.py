@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import stub_worker
 from in_process import InProcessExecutor
-from launching import HERE, content, small_plan
+from launch_helpers import HERE, content, small_plan
 from rich.console import Console
 
 from ablate import journal, store
@@ -60,7 +60,7 @@ def ended(executor: Executor, number: int = 1, seconds: float = 30) -> dict[int,
     found: list[Ended] = []
     until = time.monotonic() + seconds
     while len(found) < number:
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         found += executor.poll(0.1)
     assert len(found) == number == len({each.handle for each in found})
     return {each.handle: each for each in found}
@@ -77,7 +77,7 @@ def end(path: Path) -> dict:
 def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.01)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-import training
+import train_helpers
 
 from ablate import text
 from ablate.components import CATALOGUE
@@ -31,7 +31,7 @@ BESIDE: dict[str, dict[str, Any]] = {  # what a field needs to have a meaning
     "mask_kind": MASKED,
     "score": {"position": "none"},
 }
-NUMBERS: dict[str, Any] = {  # a value other than the one it has in `training.config`
+NUMBERS: dict[str, Any] = {  # a value other than the one it has in `train_helpers.config`
     "n_layer": 3,
     "d_model": 24,
     "d_mlp": 20,
@@ -66,7 +66,7 @@ def _changes() -> Iterator[tuple[str, Any]]:
 def _measured(config: RunConfig) -> str:
     """The curve and the finals of a short run, to the last bit, and the status it ends with."""
     torch.set_num_threads(1)
-    (events,) = training.run(config, evaluation=Evaluation(points=1, tokens=64))
+    (events,) = train_helpers.run(config, evaluation=Evaluation(points=1, tokens=64))
     assert events.end["status"] == "complete"
     return repr((events.curve(), events.measured()))
 
@@ -79,8 +79,11 @@ def test_every_field_has_a_row() -> None:
     ("field", "value"), list(_changes()), ids=lambda part: str(part).replace(" ", "")
 )
 def test_every_level_trains_and_every_field_changes_the_numbers(field: str, value: Any) -> None:
-    beside = {"steps": 6, "schedule": "linear", **BESIDE.get(field, {})}
-    plain, changed = training.config(**beside), training.config(**beside | {field: value})
+    other_fields = {"steps": 6, "schedule": "linear", **BESIDE.get(field, {})}
+    plain, changed = (
+        train_helpers.config(**other_fields),
+        train_helpers.config(**other_fields | {field: value}),
+    )
     assert (_measured(changed) == _measured(plain)) is (changed == plain)
 
 
@@ -99,7 +102,7 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("one", "other"), SAME, ids=str)
 def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert training.config(**one).key == training.config(**other).key
+    assert train_helpers.config(**one).key == train_helpers.config(**other).key
 
 
 def test_what_names_the_text_decides_which_is_read(
@@ -121,7 +124,7 @@ def test_what_names_the_text_decides_which_is_read(
             "tokenizer": "byte",
             "tokenizer_hash": infos["byte"].hash,
         }
-        tokens = text.load(training.config(**plain | fields), sources)
+        tokens = text.load(train_helpers.config(**plain | fields), sources)
         return repr((tokens.n_vocab, tokens.train.tolist()))
 
     assert read() != read(corpus_hash=two.hash)

@@ -56,7 +56,7 @@ def heights(ax: Axes) -> dict[str, float]:
 # -- effects ---------------------------------------------------------------------------------------
 
 
-def test_effects_stand_where_the_numbers_are() -> None:
+def test_effects_are_drawn_at_their_numbers() -> None:
     pairs = report_frames.pairs(strata=("",))
     ax = figures.effects(effects_of(pairs), pairs)
     for level, y in heights(ax).items():
@@ -394,7 +394,7 @@ def test_numbers_read_well(write, value: float, text: str) -> None:  # type: ign
 
 
 @pytest.mark.parametrize("levels", [(0.05, 0.15, 0.4, 0.8), (1.0, 2.0, 4.0)])
-def test_arms_over_an_ordered_factor_stand_side_by_side_where_they_belong(
+def test_arms_over_an_ordered_factor_are_shifted_and_at_their_levels(
     levels: tuple[float, ...],
 ) -> None:
     rng = np.random.default_rng(0)

@@ -98,7 +98,7 @@ def test_the_names_of_axes_are_inside_the_image(draw: Callable[[str], Axes], lab
 # -- legends ---------------------------------------------------------------------------------------
 
 
-def test_arms_of_several_factors_are_told_apart() -> None:
+def test_arms_of_several_factors_have_distinct_names() -> None:
     kinds, ratios = ("span", "whole-word"), ("0.3", "0.5")
     grid = [
         f"mask_ratio × mask_kind × position={ratio} × {kind} × alibi"
@@ -119,7 +119,7 @@ def test_arms_of_several_factors_are_told_apart() -> None:
     assert style.entries(["mask_kind=token, position=learned", "a"]) == ["token, learned", "a"]
 
 
-def test_names_whose_levels_do_not_tell_them_apart_keep_their_factors_on_two_lines() -> None:
+def test_names_with_equal_levels_keep_their_factors_on_two_lines() -> None:
     names = ["n_head × attention_scale=on × off", "n_head × outer_activation=on × off"]
     found = style.entries(names)
     assert [name.replace("\n", " ") for name in found] == names

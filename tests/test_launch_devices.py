@@ -149,7 +149,7 @@ def test_torch_is_asked_where_the_driver_does_not_say(monkeypatch, tmp_path, why
 
 
 @pytest.mark.cuda
-def test_the_driver_says_what_torch_says():
+def test_driver_and_torch_agree():
     if not Path("/dev/nvidiactl").exists():
         pytest.skip("needs an NVIDIA GPU")
     assert [list(gpu) for gpu in devices._nvidia()] == devices._ask_torch()["cuda"]

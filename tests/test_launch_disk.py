@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import HERE, Launcher, content, launch, rows, small_plan
+from launch_helpers import HERE, Launcher, content, launch, rows, small_plan
 
 from ablate import store
 from ablate.errors import AblateError

@@ -1,4 +1,4 @@
-"""With the real engine: a run's numbers do not depend on the worker being fresh or warm, nor on a
+"""With the real engine: a run's numbers do not depend on the worker being fresh or cached, nor on a
 stop or a kill between.
 """
 
@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 
 from ablate.launch import ingestor, pool
 
@@ -19,7 +19,7 @@ STEPS = 300
 @pytest.fixture(autouse=True)
 def impatient(tmp_path, monkeypatch):
     """The engine with blocks and checkpoints at short intervals, which must change no number."""
-    monkeypatch.setenv("ABLATE_WORKER", "impatient_worker")
+    monkeypatch.setenv("ABLATE_WORKER", "short_interval_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(ingestor, "INGEST", 0.05)
@@ -44,12 +44,12 @@ def numbers(path: Path, key: str) -> list[tuple]:
     return points + finals
 
 
-def test_fresh_and_warm_and_stopped_and_killed_are_bit_identical(tmp_path):
+def test_fresh_cached_stopped_and_killed_runs_are_bit_identical(tmp_path):
     plan = small_plan(tmp_path, [1e-2, 3e-3], seeds=1, steps=STEPS)
     key = plan.runs[1].config.key
-    warm = tmp_path / "warm.db"
-    assert launch(plan, warm)[0].counts == {"complete": 2}
-    wanted = numbers(warm, key)
+    cached = tmp_path / "cached.db"
+    assert launch(plan, cached)[0].counts == {"complete": 2}
+    wanted = numbers(cached, key)
     assert len(wanted) > 3 * 100
 
     alone, path = dataclasses.replace(plan, runs=plan.runs[1:]), tmp_path / "alone.db"

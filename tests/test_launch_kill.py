@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from launching import HERE, Launcher, content, launch, rows, small_plan, workers
+from launch_helpers import HERE, Launcher, content, launch, rows, small_plan, workers
 
 from ablate.errors import AblateError
 from ablate.launch import ingestor, local, pool

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 
 from ablate import store
 from ablate.journal import read

@@ -30,7 +30,7 @@ def metrics(step: int, loss: float = 2.5, speed: float = 1000.0) -> dict:
     }
 
 
-def test_a_run_says_its_step_loss_speed_and_time_left():
+def test_a_run_shows_its_step_loss_speed_and_time_left():
     run = Running("serial, seed 0", steps=100, step_tokens=500, flops=1e9)
     assert str(run) == "step 0/100"
     run.observe(metrics(40))
@@ -123,7 +123,7 @@ def test_every_run_that_ends_has_its_plain_line(monkeypatch):
         ("probe_loss@0.4", "probe_loss@0.4 1.75"),
     ],
 )
-def test_a_finished_run_is_told_with_the_metric_of_its_study(monkeypatch, metric, said):
+def test_a_finished_run_is_shown_with_the_metric_of_its_study(monkeypatch, metric, said):
     def act(display, tally, clock):
         finals = [
             ["loss", 0, 2.5],
@@ -170,7 +170,7 @@ def test_a_terminal_shows_how_many_of_all_runs_are_done(monkeypatch):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_failure_is_always_told_with_its_reason(monkeypatch, terminal):
+def test_a_failure_is_always_shown_with_its_reason(monkeypatch, terminal):
     def act(display, tally, clock):
         for k in range(3):
             tally.begin("a", Running(f"serial, seed {k}", 100, 500, 1e9))

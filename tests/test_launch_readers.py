@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import HERE, Launcher, content, rows, small_plan, wait_for
+from launch_helpers import HERE, Launcher, content, rows, small_plan, wait_for
 
 import ablate
 from ablate import report, store

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import stub_worker
-from launching import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 from rich.console import Console
 
 from ablate import journal, store
@@ -84,9 +84,9 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     assert (
         how == "failed"
         and "Traceback" in error
-        and "ValueError: the stub was told to fail" in error
+        and "ValueError: the stub fails as requested" in error
     )
-    assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub was told to fail", output)
+    assert re.search(r"lr=0.5\d*, seed 0 failed: ValueError: the stub fails as requested", output)
 
     assert launch(plan, path)[0].exit_code == 1
     assert [how for how, _ in attempts(path, stub_worker.RAISES)] == ["failed", "failed"], (
@@ -182,7 +182,7 @@ def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, m
     assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
 
 
-def test_a_spoilt_journal_stops_the_study_with_what_the_others_hold_and_its_run_is_done_again(
+def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repeated(
     tmp_path, monkeypatch
 ):
     (tmp_path / "spoils.py").write_text(
@@ -379,7 +379,7 @@ def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
     assert rows(path, "SELECT count(DISTINCT owner) FROM attempt") == [(2,)]
 
 
-def test_a_worker_is_free_when_it_says_so_not_when_its_journal_ends(tmp_path, monkeypatch):
+def test_a_worker_is_free_when_it_reports_it_not_when_its_journal_ends(tmp_path, monkeypatch):
     (tmp_path / "tidy.py").write_text(
         "import time\nfrom stub_worker import *\n"
         "class Tidy(Stub):\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import stub_worker
-from launching import HERE, launch, rows, small_plan, wait_for
+from launch_helpers import HERE, launch, rows, small_plan, wait_for
 
 from ablate.launch import devices, ingestor, pool
 from ablate.launch.device_lock import device_lock
@@ -90,8 +90,8 @@ def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, 
     outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", found=gpus(1))
     assert outcome == Outcome({"complete": 12}, 0)
     assert "given up" not in output
-    told = "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready"
-    assert f"{told}: AssertionError: no room for a third" in output
+    message = "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready"
+    assert f"{message}: AssertionError: no room for a third" in output
 
 
 def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
@@ -106,8 +106,8 @@ def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
         several_shapes(tmp_path), tmp_path / "a.db", found=[devices.Device("cpu", 8 << 30, 1)] * 2
     )
     assert outcome == Outcome({"complete": 12}, 0)
-    told = "cpu goes on with 1 worker, as another ended 3 times before it was ready"
-    assert f"{told}: the worker died (killed by SIGKILL)" in output
+    message = "cpu goes on with 1 worker, as another ended 3 times before it was ready"
+    assert f"{message}: the worker died (killed by SIGKILL)" in output
 
 
 def gpus(n: int) -> list[devices.Device]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launching import HERE, STUDY, Launcher, content, rows, workers
+from launch_helpers import HERE, STUDY, Launcher, content, rows, workers
 
 KILLS = 100
 MOST_LINES = 120  # that the journals grow by before the next kill; a run writes about 90
@@ -155,12 +155,12 @@ def killed_until_complete(
     killed.
     """
     kills = collections.Counter[str]()
-    run = Command(study, path, "impatient_worker", start)
+    run = Command(study, path, "short_interval_worker", start)
     while (code := run.process.poll()) != 0:
         if code is not None:
             # 1: a run whose worker was killed three times
             assert code in (-signal.SIGKILL, 1), code
-            run = Command(study, path, "impatient_worker", start)
+            run = Command(study, path, "short_interval_worker", start)
         wait_for_a_moment(run, path, chance)
         if run.process.poll() is None and kills.total() < most:
             target = chance.choice(TARGETS)

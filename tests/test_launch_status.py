@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from command import Run
-from launching import rows, small_plan
+from cli_helpers import Run
+from launch_helpers import rows, small_plan
 from store_plans import claim_next
 
 from ablate import store
@@ -16,7 +16,7 @@ from ablate.store.ingest import ingest
 from ablate.store.runs import Owner, register
 
 
-def test_a_run_at_work_and_then_dead(tmp_path, ablate: Run):
+def test_status_of_a_running_and_then_ended_run(tmp_path, ablate: Run):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=2, steps=100), tmp_path / "a.db"
     with store.open(str(path), create=True) as db:
         study_id = register(db, plan)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import HERE, launch, rows, small_plan
-from training import run
+from launch_helpers import HERE, launch, rows, small_plan
+from train_helpers import run
 
 from ablate import text
 from ablate.launch import ingestor
@@ -29,7 +29,7 @@ def test_a_worker_trains_with_the_threads_that_it_records() -> None:
         torch.set_num_threads(before)
 
 
-def test_what_torch_says_of_memory_that_ran_out() -> None:
+def test_out_of_memory_errors_of_torch_are_recognised() -> None:
     with pytest.raises(RuntimeError) as real:
         torch.empty(1 << 60)
     for error in (

@@ -76,7 +76,7 @@ def done(process: subprocess.Popen) -> int | None:
 def wait_for(condition, seconds: float = 10) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 
 
@@ -119,7 +119,7 @@ def test_the_worker_stays_and_a_failing_run_costs_only_itself(worker, tmp_path):
     (end,) = events(failing, "end")
     assert (
         end["status"] == "failed"
-        and "ValueError: the stub was told to fail" in end["error"]
+        and "ValueError: the stub fails as requested" in end["error"]
         and "Traceback" in end["error"]
     )
     assert end["step"] == 2

@@ -96,7 +96,7 @@ def test_the_catalogue_and_the_classes_state_the_same_equations() -> None:
 
 
 @pytest.mark.parametrize("norm", PRESENT)
-def test_a_final_norm_stands_after_pre_and_peri_alone(norm: str) -> None:
+def test_only_pre_and_peri_have_a_final_norm(norm: str) -> None:
     assert isinstance(Transformer(small(norm=norm)).final_norm, LayerNorm) == (
         norm in ("pre", "peri")
     )
@@ -145,7 +145,7 @@ def test_serial_equals_torchs_encoder_layer(norm: str, attention: str, activatio
     torch.testing.assert_close(ours(x[None])[0], theirs(x, src_mask=mask), atol=1e-5, rtol=1e-5)
 
 
-def test_option_four_grows_as_designed_and_the_stream_says_so() -> None:
+def test_option_four_grows_as_designed_and_stream_rms_shows_it() -> None:
     config = small(topology="double-skip", n_layer=8, d_model=32)
     rms, _ = build(config).stream(tokens(config))
     growth = rms[0, 1:] / rms[0, :-1]

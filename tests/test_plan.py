@@ -35,7 +35,7 @@ def study(tmp_path: Path):
     return read
 
 
-def told(made: Plan) -> list[tuple[str, str, str, str]]:
+def confounds_of(made: Plan) -> list[tuple[str, str, str, str]]:
     """(family, level, cell, baseline) of each contrast."""
     return [(one.family, one.level, one.cell, one.baseline) for one in made.contrasts]
 
@@ -57,7 +57,7 @@ def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(stud
         for norm in ("pre", "post")
     ]
     two, four = "topology=serial, n_layer=2, norm=pre", "topology=serial, n_layer=4, norm=pre"
-    assert told(made) == [
+    assert confounds_of(made) == [
         ("norm | n_layer=2", "post", "topology=serial, n_layer=2, norm=post", two),
         ("topology | n_layer=2", "parallel", "topology=parallel, n_layer=2, norm=pre", two),
         (
@@ -128,7 +128,7 @@ def test_interactions_are_families_of_their_own(study) -> None:
     ]
 
 
-def test_a_factor_without_meaning_beside_a_level_multiplies_no_cells(study) -> None:
+def test_a_factor_without_meaning_at_a_level_multiplies_no_cells(study) -> None:
     made = plan(
         study(
             'seeds = 1\nmetric = "era_accuracy"\n[base]\ncorpus = "sotu"\ntokens ='
@@ -348,7 +348,7 @@ def test_the_ladder_reaches_its_sizes_near_its_aspect(params: float, activation:
     assert 32 / 1.5 < config.d_model / config.n_layer < 32 * 1.5
 
 
-def test_a_size_has_one_shape_beside_all_other_factors(study) -> None:
+def test_a_size_has_one_shape_with_all_other_factors(study) -> None:
     made = plan(
         study(
             'seeds = 1\nwithin = ["size"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1,'
@@ -731,7 +731,7 @@ def test_tiny_keeps_ratios_and_exclusions(study) -> None:
     assert [cell.config.steps for cell in made.cells[:2]] == [20, 80]
 
 
-def test_a_run_is_known_by_its_text_and_not_by_the_name_of_its_file(tmp_path):
+def test_a_run_is_identified_by_its_text_not_the_name_of_its_file(tmp_path):
     words = "the ship sails the sea and the sea carries the ship\n" * 60
     for name, text in (("words", words), ("copy", words), ("other", words.upper())):
         (tmp_path / f"{name}.txt").write_text(text)

@@ -152,7 +152,7 @@ def test_lengths_that_can_be_measured_are_planned(made) -> None:
     made(TOKENS, evaluation="probe = { ratio = [0.15] }\nlengths = [1, 2]")
 
 
-def test_contexts_beyond_a_table_are_not_asked_for_and_the_plan_says_so(made) -> None:
+def test_contexts_beyond_a_table_are_left_out_and_the_plan_notes_it(made) -> None:
     planned = made({}, factors=POSITIONS, evaluation="lengths = [1, 2, 4]")
     rotary, learned = (
         [
@@ -178,7 +178,7 @@ def test_contexts_beyond_a_table_are_not_asked_for_and_the_plan_says_so(made) ->
     )
 
 
-def test_the_plan_says_where_steps_are_too_few_to_say_anything(made) -> None:
+def test_the_plan_warns_of_too_few_steps(made) -> None:
     (note,) = made({"tokens": None}, factors="tokens = [2560, 5120, 25600]").notes
     few = "steps = 10 in 'tokens=2560', and below 50 in 1 more"
     assert note == f"{few}: too few to say much; give more tokens, or a smaller batch_tokens"
@@ -196,7 +196,7 @@ def test_the_plan_names_the_memory_of_additive_scores(made) -> None:
     assert made({"position": "none"}).notes == ()
 
 
-def test_the_plan_says_where_fewer_tokens_are_held_out_than_are_to_be_read(made) -> None:
+def test_the_plan_notes_fewer_held_out_tokens_than_requested(made) -> None:
     short = {"corpus": "short.txt"}
     (note,) = made(short, evaluation='tokens = "2G"').notes
     assert note.startswith(
@@ -222,7 +222,7 @@ def test_the_cache_is_no_fault_of_a_line(
         made({"corpus": "austen"})
 
 
-def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
+def test_the_plan_notes_a_tokenizer_that_loses_text(made) -> None:
     small = {"corpus": "short.txt", "n_ctx": 4, "batch_tokens": 8}
     (note,) = made(
         small, factors='tokenizer = ["letters.json", "some.json"]', metric="bits_per_byte"
@@ -234,7 +234,7 @@ def test_the_plan_says_where_a_tokenizer_does_not_keep_its_text(made) -> None:
 
 
 def test_passages_of_two_lengths_are_a_confound(made) -> None:
-    told = [
+    notes = [
         [
             (one.cell, one.text)
             for one in made(
@@ -244,7 +244,7 @@ def test_passages_of_two_lengths_are_a_confound(made) -> None:
         ]
         for n in (128, 32)
     ]
-    assert told == [
+    assert notes == [
         [],
         [("n_ctx=32", "its linear probe reads passages of 32 tokens, that of 'n_ctx=256' of 128")],
     ]

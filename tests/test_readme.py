@@ -89,7 +89,7 @@ def commands(group: Any, path: str = "ablate") -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "text"), commands(typer.main.get_command(app)))
-def test_every_command_has_help_and_stands_in_the_readme(command: str, text: str) -> None:
+def test_every_command_has_help_and_is_in_the_readme(command: str, text: str) -> None:
     assert len(text) > 20
     *group, name = command.split()
     first = f"`{command}" if len(group) == 1 else f"`{' '.join(group)} "

@@ -125,7 +125,7 @@ def test_the_answer_has_scipys_numbers(finished: tuple[Database, Path]) -> None:
     )
 
 
-def test_what_is_not_resolved_says_what_could_have_been(finished: tuple[Database, Path]) -> None:
+def test_an_inconclusive_contrast_has_a_detectable_effect(finished: tuple[Database, Path]) -> None:
     text = page(finished[1]).text
     assert re.search(
         r"concat does not differ significantly from serial: held-out loss differs by [+−]0\.0\d+"
@@ -211,7 +211,7 @@ def test_the_sql_under_each_table_gives_its_numbers(finished: tuple[Database, Pa
     assert len(queries.run(db, appendix.runs(data).sql)[1]) == 32
 
 
-def test_the_page_says_what_levels_mean_and_what_was_trained(
+def test_the_page_gives_the_meaning_of_levels_and_what_was_trained(
     finished: tuple[Database, Path],
 ) -> None:
     text = page(finished[1]).text
@@ -240,7 +240,7 @@ def test_a_higher_accuracy_is_better(tmp_path: Path) -> None:
 # -- the terminal, Markdown, LaTeX -----------------------------------------------------------------
 
 
-def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
+def test_the_terminal_has_the_same_answer(finished: tuple[Database, Path]) -> None:
     text = report.answer(report.gather(finished[0], "topology"))
     assert text.startswith(
         "Which wiring learns fastest?\n28 of 32 runs are complete, 3 diverged and 1 failed.\nThe"
@@ -254,7 +254,7 @@ def test_the_terminal_says_the_same(finished: tuple[Database, Path]) -> None:
     assert "Not tuned: every run has learning rate 0.002" in text
 
 
-def test_markdown_says_the_same_and_names_the_figures(finished: tuple[Database, Path]) -> None:
+def test_markdown_has_the_same_answer_and_the_figures(finished: tuple[Database, Path]) -> None:
     folder = finished[1].parent
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "- **parallel** is worse than serial: it raises held-out loss by" in text
@@ -654,7 +654,7 @@ def test_parts_taken_away_one_at_a_time_are_corrected_together(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("svg_only")
-def test_many_contrasts_are_told_in_brief_and_each_further_below(tmp_path: Path) -> None:
+def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depths = {**TOPOLOGY, "n_layer": {str(n): {"n_layer": n} for n in (1, 2, 3, 4)}}
     shift = {"serial": 0.0, "parallel": -0.5, "concat": 0.0, "no-skip": 1.0}
@@ -745,7 +745,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("svg_only")
-def test_a_grid_says_what_each_factor_explains(tmp_path: Path) -> None:
+def test_a_grid_reports_the_variance_each_factor_explains(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     depth = {"4": 0.0, "12": 1.0}
 

@@ -19,8 +19,8 @@ mpl.use("agg")
 
 import pandas as pd
 import pytest
-from command import Run
-from launching import wait_for
+from cli_helpers import Run
+from launch_helpers import wait_for
 from matplotlib.axes import Axes
 
 from ablate import figures

@@ -32,7 +32,7 @@ def outcome(levels: dict[str, str], seed: int) -> Outcome:
     return Outcome(loss(levels["topology"], levels["norm"], seed))
 
 
-def material(folder: Path, outcome=outcome, factors=PARTS, **options: object) -> ReportData:  # type: ignore[no-untyped-def]
+def report_data(folder: Path, outcome=outcome, factors=PARTS, **options: object) -> ReportData:  # type: ignore[no-untyped-def]
     folder.mkdir(exist_ok=True)
     return gather(study(folder, factors, outcome, **options), "topology")
 
@@ -50,7 +50,7 @@ def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
     model = smf.ols(
         "loss ~ C(seed, Sum) + C(topology, Treatment('serial')) * C(norm, Sum)", runs
     ).fit()
-    found = frame(grids.main_effects(material(tmp_path))).set_index("level")
+    found = frame(grids.main_effects(report_data(tmp_path))).set_index("level")
     assert list(found.index) == ["parallel", "concat", "post"]
     names = {
         level: f"C(topology, Treatment('serial'))[T.{level}]" for level in ("parallel", "concat")
@@ -67,8 +67,8 @@ def test_main_effects_are_statsmodels(tmp_path: Path) -> None:
 
 
 def test_a_run_under_two_names_is_one_observation(tmp_path: Path) -> None:
-    once = material(tmp_path / "once")
-    twice = material(
+    once = report_data(tmp_path / "once")
+    twice = report_data(
         tmp_path / "twice",
         factors={**PARTS, "heads": {"once": {"n_head": 4}, "again": {"n_head": 4, "n_kv_head": 4}}},
     )
@@ -76,12 +76,12 @@ def test_a_run_under_two_names_is_one_observation(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(frame(grids.factors(once)), frame(grids.factors(twice)))
 
 
-def test_a_grid_with_a_hole_adds_up_and_says_so(tmp_path: Path) -> None:
+def test_a_grid_with_an_empty_cell_assumes_additive_effects(tmp_path: Path) -> None:
     def hole(levels: dict[str, str], seed: int) -> Outcome:
         broken = levels == {"topology": "concat", "norm": "post"}
         return Outcome(status="diverged", step=3) if broken else outcome(levels, seed)
 
-    table = grids.factors(material(tmp_path, hole))
+    table = grids.factors(report_data(tmp_path, hole))
     assert list(frame(table)["term"]) == ["seed", "topology", "norm", "residual"]
     assert table.caption.endswith(
         "As combinations of levels have no run, the effects of factors are taken to add up. "
@@ -89,10 +89,10 @@ def test_a_grid_with_a_hole_adds_up_and_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_a_grid_that_tells_nothing_says_why(tmp_path: Path) -> None:
-    found = material(tmp_path, seeds=1)
-    assert not grids.factors(found).rows and not grids.main_effects(found).rows
-    (text,) = grids.notes(found)
+def test_a_grid_that_cannot_be_fitted_gives_the_reason(tmp_path: Path) -> None:
+    data = report_data(tmp_path, seeds=1)
+    assert not grids.factors(data).rows and not grids.main_effects(data).rows
+    (text,) = grids.notes(data)
     assert (
         text
         == "What each factor explains is not given: 6 runs for 6 effects leave nothing to estimate"
@@ -100,7 +100,9 @@ def test_a_grid_that_tells_nothing_says_why(tmp_path: Path) -> None:
     )
     assert (
         grids.notes(
-            material(tmp_path / "one", factors={"topology": PARTS["topology"], "norm": {"pre": {}}})
+            report_data(
+                tmp_path / "one", factors={"topology": PARTS["topology"], "norm": {"pre": {}}}
+            )
         )
         == []
     )

@@ -103,7 +103,7 @@ def test_the_section_is_named_by_what_it_holds(
         ("loss", "is based on held-out loss at the ratio of training"),
     ],
 )
-def test_the_answer_says_what_it_rests_on(tmp_path: Path, metric: str, words: str) -> None:
+def test_the_answer_names_its_metric(tmp_path: Path, metric: str, words: str) -> None:
     answer = report.answer(report.gather(masked(tmp_path / "a", metric), "topology"))
     assert f"Masked models: the answer {words}" in answer
     assert ("A guess is right in 25%" in answer) is (metric == "era_accuracy")

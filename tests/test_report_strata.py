@@ -54,7 +54,7 @@ def losses_at_lengths(position: str, seed: int) -> list[tuple[str, float, float]
     ]
 
 
-def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_path: Path) -> None:
+def test_the_answer_gives_the_change_of_loss_in_longer_contexts(tmp_path: Path) -> None:
     def outcome(levels: dict[str, str], seed: int) -> Outcome:
         return Outcome(2.0, finals=losses_at_lengths(levels["position"], seed))
 
@@ -80,7 +80,7 @@ def test_the_answer_says_what_longer_contexts_do_to_the_loss_of_each_run(tmp_pat
     )
 
 
-def test_without_the_context_of_training_no_change_is_told(tmp_path: Path) -> None:
+def test_without_the_training_context_no_change_is_reported(tmp_path: Path) -> None:
     finals = [("loss_at_length", 2.0, 1.0), ("loss_at_length", 4.0, 2.0)]
     db = study(
         tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2

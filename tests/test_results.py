@@ -64,7 +64,7 @@ def test_what_is_not_there_is_nan_and_the_status_tells_why(db: Database) -> None
     assert frame["diverged_at"].isna().to_dict() == {0: True, 1: False, 2: True}
 
 
-def test_curves_keep_nan_and_infinities_in_their_places(db: Database) -> None:
+def test_curves_keep_nan_and_infinities_at_their_steps(db: Database) -> None:
     frame = ablate.curves("topology", "loss", db)
     one = frame[(frame["cell"] == "topology=concat, n_layer=4") & (frame["seed"] == 1)]
     assert list(one["step"]) == [5, 6, 7]
@@ -88,9 +88,7 @@ def test_finals_by_name(db: Database) -> None:
 
 
 @pytest.mark.parametrize("points", [None, 5])
-def test_a_name_that_nobody_knows_is_refused_with_the_nearest(
-    db: Database, points: int | None
-) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(db: Database, points: int | None) -> None:
     for wrong in ("lss", ["loss", "lss"]):
         with pytest.raises(AblateError, match="unknown series 'lss'; did you mean 'loss'"):
             ablate.curves("topology", wrong, db, points=points)

@@ -223,10 +223,10 @@ def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None
     columns = grid(12, 12)
     loss = losses(columns, 0.005)
     away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
-    spoilt = loss.copy()
-    spoilt[away] *= np.linspace(1.15, 1.4, len(away))
+    damaged = loss.copy()
+    damaged[away] *= np.linspace(1.15, 1.4, len(away))
     without = {name: np.delete(column, away) for name, column in columns.items()}
-    found = scaling.fit(spoilt, "nd", rng=rng(), bootstraps=50, **columns)
+    found = scaling.fit(damaged, "nd", rng=rng(), bootstraps=50, **columns)
     other = scaling.fit(np.delete(loss, away), "nd", rng=rng(), bootstraps=50, **without)
     (note,) = [note for note in found.notes if "far off" in note]
     assert len(away) > 4 and note.startswith(
@@ -381,7 +381,7 @@ def test_isoflop_minima_without_noise_are_the_best_split() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_isoflop_intervals_hold_the_truth_and_know_their_noise(seeds: int) -> None:
+def test_isoflop_intervals_hold_the_truth_and_estimate_the_noise(seeds: int) -> None:
     found = scaling.isoflop(**isoflop_table(0.003, seeds=seeds), rng=rng(), bootstraps=200)
     truth = USUAL[4] / (USUAL[2] + USUAL[4])
     assert found.n_exponent.lo < truth < found.n_exponent.hi
@@ -487,7 +487,7 @@ def two_groups(
     return scaling.fit_table(loss, group=names, rng=rng(seed), bootstraps=200, **both)
 
 
-def test_equal_curves_are_not_told_apart() -> None:
+def test_equal_curves_do_not_differ_significantly() -> None:
     (one,) = two_groups(USUAL).comparisons
     assert (one.group, one.baseline, one.axis, one.verdict) == (
         "parallel",
@@ -512,7 +512,7 @@ def test_a_factor_on_the_loss_is_an_offset() -> None:
     assert one.gap.hi - one.gap.lo < 0.5 * (one.gap_high.hi - one.gap_high.lo)
 
 
-def test_other_exponents_are_told_apart_and_cross_where_they_should() -> None:
+def test_other_exponents_differ_significantly_and_cross_where_they_should() -> None:
     other = USUAL * [1, 5, 1, 5, 1] + [0, 0, 0.08, 0, 0.07]
     (one,) = two_groups(other).comparisons
     assert one.verdict == "exponent"

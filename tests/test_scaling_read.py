@@ -127,7 +127,7 @@ def test_what_is_no_table_is_refused(
         ("N (body)", ["7e7", "1e9", "1e10"], [7e7, 1e9, 1e10]),
     ],
 )
-def test_a_unit_in_a_name_counts_and_is_said(
+def test_a_unit_in_a_name_counts_and_is_noted(
     write: Write, name: str, cells: list[str], n: list[float]
 ) -> None:
     path = write(
@@ -138,7 +138,7 @@ def test_a_unit_in_a_name_counts_and_is_said(
     assert any("as its name says" in note for note in found.notes) is (n[0] != float(cells[0]))
 
 
-def test_a_unit_that_is_not_believed_is_said(write: Write) -> None:
+def test_an_implausible_unit_is_noted(write: Write) -> None:
     """A trillion tokens in millions is as large as a million tokens in ones."""
     path = write("Tokens (M)\tloss\n10000\t3\n100000\t2.5\n1000000\t2\n")
     found = read(path, d="Tokens (M)", loss="loss")
@@ -287,7 +287,7 @@ def test_points_along_training_are_asked_about(
     assert ("points along training" in notes) is doubted
 
 
-def test_rows_without_a_number_are_left_out_and_named_and_rows_that_stand_twice_count_once(
+def test_rows_without_a_number_are_left_out_and_named_and_repeated_rows_count_once(
     write: Write,
 ) -> None:
     rows = [
@@ -362,9 +362,7 @@ def test_published_exponents_from_the_command_line(fit: Callable[..., str]) -> N
     assert "Tokens taken as d = flops / 6n." in said and "the form does not describe them" in said
 
 
-def test_a_refusal_that_holds_for_several_curves_is_said_once(
-    fit: Callable[..., str], write: Write
-) -> None:
+def test_a_refusal_of_several_curves_is_given_once(fit: Callable[..., str], write: Write) -> None:
     file = str(
         write("arm,N,ppl\n" + "".join(f"{arm},1e6,{loss}\n" for arm in "abc" for loss in (30, 31)))
     )

@@ -182,7 +182,7 @@ group = "topology"
 """
 
 
-def test_a_plan_foretells_its_curves_and_leaves_out_what_reads_its_text_too_often() -> None:
+def test_a_plan_predicts_its_curves_without_runs_of_too_many_epochs() -> None:
     made = plan(parse(STUDY.format(seeds=3, epochs=100), Path("t.toml")))
     assert not made.too_long
     (said,) = predict(made)
@@ -271,7 +271,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("svg_only")
-def test_a_study_too_small_for_its_fit_is_told_why(tmp_path: Path) -> None:
+def test_a_study_too_small_for_its_fit_gets_the_reason(tmp_path: Path) -> None:
     factors = {"topology": TOPOLOGY, "n_layer": {"2": {"n_layer": 2}, "4": {"n_layer": 4}}}
     reached = lambda levels, seed: Outcome(3.0 - 0.1 * int(levels["n_layer"]) + 0.01 * seed)  # noqa: E731
     db = study(tmp_path, factors, reached, toml=FIT, name="scale")
@@ -355,7 +355,7 @@ def test_lines_of_a_grid(x: str, lines: int) -> None:
 
 
 @pytest.mark.parametrize("x", ["n", "d", "c"])
-def test_where_runs_stand_on_no_grid_a_few_lines_are_drawn_among_them(x: str) -> None:
+def test_without_a_grid_a_few_lines_are_drawn_among_the_runs(x: str) -> None:
     rng = np.random.default_rng(0)
     n, d = 10 ** rng.uniform(7, 10, 90), 10 ** rng.uniform(9, 11.5, 90)
     loss = TRUTH[0] + TRUTH[1] * n ** -TRUTH[2] + TRUTH[3] * d ** -TRUTH[4]

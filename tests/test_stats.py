@@ -60,7 +60,7 @@ def test_a_pair_that_is_not_finite_is_lost_and_counted() -> None:
     )
 
 
-def test_few_pairs_say_what_they_know_and_no_more() -> None:
+def test_few_pairs_give_only_what_they_support() -> None:
     empty, one, two = stats.paired([]), stats.paired([0.3]), stats.paired([0.3, 0.5])
     assert empty.n == 0 and math.isnan(empty.mean) and not empty.resolved
     assert (
@@ -158,7 +158,7 @@ def test_unequal_spread_is_pitmans_test() -> None:
         assert math.isnan(stats.unequal_spread(*map(np.asarray, few)).p)
 
 
-def test_wilson_knows_nothing_without_runs() -> None:
+def test_wilson_without_runs_is_zero_to_one() -> None:
     assert stats.wilson(0, 0) == (0.0, 1.0)
 
 
@@ -362,7 +362,7 @@ def test_level_effects_of_a_whole_grid_are_differences_of_means() -> None:
         assert (one.lo, one.hi) == pytest.approx((one.mean - half, one.mean + half))
 
 
-def test_a_grid_that_cannot_be_told_apart_is_refused() -> None:
+def test_a_grid_that_is_not_identifiable_is_refused() -> None:
     frame = grid()
     frame.loc[(frame.a == "z") & (frame.b == "v"), "value"] = NAN
     factors = {"a": frame.a, "b": frame.b}

@@ -16,7 +16,7 @@ from ablate.store.check import check
 from ablate.store.sqlite import Damaged
 
 
-def test_damage_that_no_query_meets_is_told_and_nothing_is_repaired(tmp_path: Path) -> None:
+def test_damage_outside_all_queries_is_reported_and_not_repaired(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db, runs.Owner.here(db) as owner:
         do_all(db, runs.register(db, plan_of()), owner)

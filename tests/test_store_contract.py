@@ -18,7 +18,7 @@ from ablate.store.ingest import ingest
 
 TESTS = Path(__file__).parent
 HELD_BY = {
-    "worker": ["contract::test_a_worker_knows_no_database"],
+    "worker": ["contract::test_a_worker_needs_no_database"],
     "owner": [
         "processes::test_no_two_claimers_get_the_same_run",
         "runs::test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does",
@@ -35,7 +35,7 @@ HELD_BY = {
     ],
     "fenced": [
         "runs::test_silent_owner_on_another_host_loses_its_runs_after_a_lease",
-        "runs::test_dead_owners_runs_are_taken_over_with_what_they_wrote",
+        "runs::test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote",
         "contract::test_what_a_closed_attempt_writes_is_not_ingested",
     ],
     "decision": ["decisions::test_what_is_stored_is_read_and_the_first_one_stays"],
@@ -51,7 +51,7 @@ HELD_BY = {
     ],
     "ingest": [
         "ingest::test_a_pack_is_one_transaction",
-        "ingest::test_a_spoilt_journal_keeps_no_other_out",
+        "ingest::test_a_damaged_journal_blocks_no_other",
     ],
     "merge": [
         "merge::test_merge_is_idempotent_and_commutative_and_loses_nothing",
@@ -83,7 +83,7 @@ HELD_BY = {
         "fields::test_numbers_of_the_view_are_exactly_those_of_the_run",
     ],
     "history": [
-        "ingest::test_start_deletes_what_stands_beyond_its_step",
+        "ingest::test_start_deletes_points_beyond_its_step",
         "runs::test_worker_that_died_leaves_its_history",
         "thin::test_training_curves_are_thinned_and_all_else_is_whole",
     ],
@@ -97,10 +97,10 @@ HELD_BY = {
         "ingest::test_a_full_disk_takes_in_none_and_then_all",
     ],
     "stale": [
-        "runs::test_dead_owners_runs_are_taken_over_with_what_they_wrote",
+        "runs::test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote",
         "runs::test_silent_owner_on_another_host_loses_its_runs_after_a_lease",
         "runs::test_the_heartbeat_in_the_journal_keeps_a_run",
-        "runs::test_what_the_dead_wrote_last_is_no_sign_of_life",
+        "runs::test_last_output_of_an_ended_worker_is_no_heartbeat",
     ],
     "at-rest": ["open::test_file_at_rest_is_one_file_in_delete_mode"],
 }
@@ -117,7 +117,7 @@ def test_every_sentence_of_the_contract_is_held_by_tests() -> None:
             assert f"\ndef {test}(" in source, name
 
 
-def test_a_worker_knows_no_database() -> None:
+def test_a_worker_needs_no_database() -> None:
     code = (
         "import sys, ablate.launch.worker, ablate.kinds.transformer, ablate.train.engine\n"
         "print(sorted({'sqlalchemy', 'sqlite3', 'ablate.store'} & sys.modules.keys()))"

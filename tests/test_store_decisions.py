@@ -37,7 +37,7 @@ def test_what_is_stored_is_read_and_the_first_one_stays(db: Database) -> None:
     assert decisions.read(db, "nothing of the kind") == []
 
 
-def test_a_void_decision_gives_way_unless_another_has_taken_its_place(db: Database) -> None:
+def test_a_void_decision_is_replaced_unless_another_replaced_it(db: Database) -> None:
     study_id = runs.register(db, plan_of())
     decisions.write(db, study_id, [decision(1e-3)])
     decisions.write(db, study_id, [decision(2e-3, "b")], void=[decision(1e-3)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Run
+from cli_helpers import Run
 from store_plans import claim_next, do_all, execute, fresh, plan_of, rows
 
 from ablate import store
@@ -73,8 +73,8 @@ def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) ->
         rows(db.path, "SELECT * FROM effects WHERE study = 'real'"),
     )
     journals = {name for (name,) in rows(db.path, f"SELECT journal FROM attempt WHERE {stay}")}
-    told = part(db, "toy")
-    assert told.rows == {
+    deleted = part(db, "toy")
+    assert deleted.rows == {
         "cells": 2,
         "decisions": 1,
         "effects": 1,
@@ -83,9 +83,9 @@ def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) ->
         "finals": 6,
         "attempts": 3,
     }
-    assert told.shared == 3 and len(told.files) == 5  # three journals, two checkpoints
+    assert deleted.shared == 3 and len(deleted.files) == 5  # three journals, two checkpoints
     assert rows(db.path, "SELECT count(*) FROM study") == [(2,)]
-    assert forget(db, "toy") == told
+    assert forget(db, "toy") == deleted
     assert dump(db.path, of_runs, "1") == before
     assert (
         rows(db.path, "SELECT * FROM runs WHERE study = 'real' ORDER BY run") == real[0]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Run
+from cli_helpers import Run
 from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
 from ablate.errors import AblateError
@@ -210,7 +210,7 @@ def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
     ) == [(39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))]
 
 
-def test_start_deletes_what_stands_beyond_its_step(db: Database, claim: runs.Claim) -> None:
+def test_start_deletes_points_beyond_its_step(db: Database, claim: runs.Claim) -> None:
     with runs.Owner.here(db) as owner:
         train(claim, steps=range(0, 100, 10), status="stopped")
         ingest(db, claim.attempt_id)
@@ -330,7 +330,7 @@ SPOILT = {  # a line, and how its error goes on behind "is damaged behind byte 0
 }
 
 
-def _spoil(claim: runs.Claim, how: str) -> str:
+def _damage(claim: runs.Claim, how: str) -> str:
     """Append a line to the journal; how the error has to read, as a regular expression."""
     line, why = SPOILT[how]
     with claim.journal.open("ab") as file:
@@ -339,12 +339,10 @@ def _spoil(claim: runs.Claim, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_spoilt_journal_keeps_no_other_out(
-    db: Database, pack: list[runs.Claim], how: str
-) -> None:
+def test_a_damaged_journal_blocks_no_other(db: Database, pack: list[runs.Claim], how: str) -> None:
     for claim in pack:
         train(claim)
-    with pytest.raises(IngestError, match=_spoil(pack[1], how)) as error:
+    with pytest.raises(IngestError, match=_damage(pack[1], how)) as error:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
     taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {
@@ -355,7 +353,7 @@ def test_a_spoilt_journal_keeps_no_other_out(
         for attempt, events in error.value.ingested.items()
     } == taken
     assert _points(db) == {claim.run_id: 6 for claim in others}, (
-        "of the spoilt one nothing, of the others all"
+        "of the damaged one nothing, of the others all"
     )
     ends = {claim.run_id: ("complete", claim.journal.stat().st_size) for claim in others} | {
         pack[1].run_id: ("running", 0)
@@ -366,13 +364,13 @@ def test_a_spoilt_journal_keeps_no_other_out(
     } == ends
 
 
-def test_of_several_spoilt_journals_one_is_named_and_all_are_counted(
+def test_of_several_damaged_journals_one_is_named_and_all_are_counted(
     db: Database, pack: list[runs.Claim]
 ) -> None:
     for claim in pack:
         train(claim)
-    unknown = _spoil(pack[1], "an event of a later version")
-    _spoil(pack[2], "a line that lacks what it needs")
+    unknown = _damage(pack[1], "an event of a later version")
+    _damage(pack[2], "a line that lacks what it needs")
     with pytest.raises(
         IngestError, match=f"{unknown}; it is one of 2 journals that cannot be ingested$"
     ):
@@ -390,13 +388,13 @@ MARKED_DEAD = {  # ways in which a dead attempt is taken back
 
 @pytest.mark.parametrize("way", MARKED_DEAD)
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_spoilt_journal_of_the_dead_is_history(
+def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
     db: Database, ablate: Run, how: str, way: str
 ) -> None:
     with runs.Owner.here(db) as owner:
         dead = claim_next(db, runs.register(db, plan_of()), owner, 1)[0]
     train(dead, status=None)
-    damaged = _spoil(dead, how)
+    damaged = _damage(dead, how)
     with runs.Owner.here(db) as again:
         answer = MARKED_DEAD[way](db, again, ablate)
     if way == "db check --repair":

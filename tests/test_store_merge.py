@@ -440,7 +440,7 @@ def test_states_that_contradict(db: Database) -> None:
     ]
 
 
-def test_the_dead_and_their_locks(db: Database) -> None:
+def test_ended_owners_and_their_locks(db: Database) -> None:
     study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
     owner = runs.Owner.here(db)
     claim = claim_next(db, study_id, owner, 1)[0]
@@ -497,7 +497,7 @@ def test_journal_that_lost_its_end(db: Database) -> None:
     assert "shorter than what was read from it" in finding.text
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db, runs.Owner.here(db) as owner:
         do_all(db, runs.register(db, plan_of(seeds=range(8))), owner, steps=range(400))

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from simultaneous import together
 from store_plans import do_all, execute, names, plan_of, rows
-from together import together
 
 from ablate import store
 from ablate.errors import AblateError

@@ -30,7 +30,7 @@ def _state(path: Path) -> tuple[bytes, list[str]]:
     return path.read_bytes(), names(path.parent)
 
 
-def test_default_place_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_path_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ABLATE_DB", raising=False)
     store.open(create=True).close()
@@ -265,7 +265,7 @@ LOCAL = [
 
 
 @pytest.mark.parametrize("kind", NETWORK + LOCAL)
-def test_network_file_system_is_recognised_and_said(
+def test_network_file_system_is_recognised_and_named(
     path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = path.parent / "mounts"

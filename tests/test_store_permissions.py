@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import QUICKSTART, measure
+from cli_helpers import QUICKSTART, measure
 from other_user import OWNER, STRANGER, Answer, as_user, give, need_other_users, open_folder
 from store_plans import execute, names, rows
 
@@ -66,7 +66,7 @@ def owner() -> int | None:
 
 
 @pytest.fixture
-def stranger(owner: int | None) -> int:
+def other_user(owner: int | None) -> int:
     if owner is None:
         pytest.skip("only root can become two other users")
     return STRANGER
@@ -121,7 +121,7 @@ def _leave_log(folder: Path) -> None:
 
 
 def test_a_stranger_reads_a_database_in_whatever_state_it_is(
-    measured: Path, place: Path, owner: int | None, stranger: int
+    measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     """In a folder where he may write nothing, and once in one where he may, and must not."""
     files = {
@@ -140,8 +140,8 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
             connection.exec_driver_sql("UPDATE study SET question = 'in the log'")
         before = {name: _state(path.parent) for name, path in files.items()}
         reads = [f"{line} --db {name}/ablate.db" for name in files for line in READS]
-        answers = as_user(stranger, place, *reads)
-        report = as_user(stranger, place, "report quickstart --out out/r --db open/ablate.db")
+        answers = as_user(other_user, place, *reads)
+        report = as_user(other_user, place, "report quickstart --out out/r --db open/ablate.db")
         assert {name: _state(path.parent) for name, path in files.items()} == before
     for number in range(len(files)):
         _expect_reads(answers[number * len(READS) : (number + 1) * len(READS)])
@@ -152,18 +152,18 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
         owner, place, *(f"analyse quickstart --db {name}/ablate.db" for name in files)
     )
     assert [(code, err) for code, _, err in answers] == [(0, "")] * len(files), (
-        "nothing of a stranger's is in the owner's way"
+        "nothing of a other_user's is in the owner's way"
     )
     assert all(names(path.parent) == ["ablate.db", "ablate.journals"] for path in files.values())
 
 
 def test_a_stranger_writes_nothing_and_may_take_a_copy(
-    measured: Path, place: Path, owner: int | None, stranger: int
+    measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     path = _copy(measured, place / "a", owner)
     before = _state(path.parent)
     *refused, merged, counted, back = as_user(
-        stranger,
+        other_user,
         place,
         *(f"{line} --db a/ablate.db" for line in WRITES),
         "db merge a/ablate.db --db out/own.db",
@@ -175,8 +175,8 @@ def test_a_stranger_writes_nothing_and_may_take_a_copy(
     assert merged[0] == counted[0] == 0 and counted[1] == COUNTED
 
 
-def test_a_stranger_is_told_of_a_commit_that_only_the_owner_can_roll_back(
-    measured: Path, place: Path, owner: int | None, stranger: int
+def test_another_user_learns_of_a_commit_that_only_the_owner_can_roll_back(
+    measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     path = _copy(measured, place / "a", owner)
     code = (
@@ -190,11 +190,11 @@ def test_a_stranger_is_told_of_a_commit_that_only_the_owner_can_roll_back(
     assert path.with_name("ablate.db-journal").stat().st_size > 0
     give(path.parent, owner)
     _expect_one_line(
-        as_user(stranger, place, "status --db a/ablate.db", f"{COUNT} --db a/ablate.db"),
+        as_user(other_user, place, "status --db a/ablate.db", f"{COUNT} --db a/ablate.db"),
         "amid a commit",
     )
     assert as_user(owner, place, "db check --db a/ablate.db")[0][0] == 0
-    assert as_user(stranger, place, f"{COUNT} --db a/ablate.db") == [(0, COUNTED, "")]
+    assert as_user(other_user, place, f"{COUNT} --db a/ablate.db") == [(0, COUNTED, "")]
     assert rows(path, "SELECT max(length(fields)) < 1500 FROM run") == [(1,)]
 
 
@@ -291,17 +291,17 @@ def test_what_the_check_could_not_look_at_is_no_good_news(
 
 
 def test_a_lock_of_somebody_else_in_a_shared_folder_stays(
-    measured: Path, place: Path, owner: int | None, stranger: int
+    measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     """Where each may delete his own files alone, as in /tmp."""
     path = _copy(measured, place / "a", owner)
     journals = path.parent / "ablate.journals"
     lock = journals / f"{socket.gethostname()}-1-x.owner"
     lock.touch()
-    give(journals, stranger)
+    give(journals, other_user)
     journals.chmod(0o1777)
     ((code, out, err),) = as_user(owner, place, "db check --repair --db a/ablate.db")
     assert (code, err) == (1, "") and lock.name in out and "deleted" not in out
     assert lock.exists()
-    ((code, out, _),) = as_user(stranger, place, "db check --db a/ablate.db")
+    ((code, out, _),) = as_user(other_user, place, "db check --db a/ablate.db")
     assert code == 1 and lock.name in out

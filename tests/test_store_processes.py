@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simultaneous import CONTEXT, together
 from store_plans import claim_next, execute, fresh, names, plan_of, rows, train
-from together import CONTEXT, together
 
 from ablate import store
 from ablate.journal import Journal

@@ -212,7 +212,7 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
     assert runs.counts(db, study_id) == {"running": 6}
 
 
-def test_a_claim_is_measured_as_its_attempt_says(db: Database, owner: runs.Owner) -> None:
+def test_a_claim_uses_the_evaluation_of_its_attempt(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of())
     changed = Evaluation(tokens=512, lengths=(1, 2))
     # by another process, from a file that was edited
@@ -425,7 +425,7 @@ def test_run_that_fails_when_done_again_keeps_its_result(
 # -- the living and the dead -----------------------------------------------------------------------
 
 
-def test_dead_owners_runs_are_taken_over_with_what_they_wrote(
+def test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote(
     db: Database, owner: runs.Owner
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
@@ -503,7 +503,7 @@ def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owne
     assert taken.run_id == claim.run_id and runs.owned(db, far) == set()
 
 
-def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.Owner) -> None:
+def test_last_output_of_an_ended_worker_is_no_heartbeat(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     (claim,) = claim_next(db, study_id, runs.Owner("elsewhere", 1, "abc"), 1)
     train(claim, status=None)
@@ -516,7 +516,7 @@ def test_what_the_dead_wrote_last_is_no_sign_of_life(db: Database, owner: runs.O
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]  # and it is ingested
 
 
-def test_sign_of_life_before_a_stale_attempt_is_marked_dead_saves_it(
+def test_heartbeat_before_a_stale_attempt_is_marked_dead_keeps_it(
     db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
@@ -550,9 +550,7 @@ def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) ->
     assert claim_next(db, study_id, owner, 1) == []
 
 
-def test_damaged_journal_of_a_dead_owner_stands_in_no_ones_way(
-    db: Database, owner: runs.Owner
-) -> None:
+def test_damaged_journal_of_an_ended_owner_blocks_no_other(db: Database, owner: runs.Owner) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
     gone = runs.Owner.here(db)
     (claim,) = claim_next(db, study_id, gone, 1)

@@ -44,14 +44,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_lock_that_another_holds_is_no_error_as_a_database_is_put_to_rest(held: Path) -> None:
+def test_a_lock_of_another_process_is_no_error_while_closing_a_database(held: Path) -> None:
     Database(held, owned=True).close()
     sqlite.set_journal_mode(held, "WAL")
     assert sqlite.at_rest(held)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_how_long_a_lock_was_waited_for_is_told_as_it_was(held: Path) -> None:
+def test_the_time_waited_for_a_lock_is_reported_exactly(held: Path) -> None:
     with (
         pytest.raises(AblateError, match=r"is locked: another process has held it for 60 s"),
         Database(held, owned=False).read(),

@@ -111,7 +111,7 @@ def test_thinned_again_is_the_same_file(db: Database) -> None:
 
 
 @given(n=st.integers(1, 400), keep=st.integers(2, 60))
-def test_the_statement_keeps_as_many_as_it_says(n: int, keep: int) -> None:
+def test_thinning_keeps_the_stated_number(n: int, keep: int) -> None:
     from ablate.store import thin as module
 
     class Stub:
@@ -164,7 +164,7 @@ def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_writt
         )
 
 
-def test_a_database_that_somebody_has_open_is_thinned_and_said_to_be_open(db: Database) -> None:
+def test_an_open_database_is_thinned_and_reported_as_open(db: Database) -> None:
     from typer.testing import CliRunner
 
     from ablate.cli import app

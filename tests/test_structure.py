@@ -100,7 +100,7 @@ def imported(path: Path, *, only_top: bool = False) -> set[str]:
     modules(),
     ids=lambda value: value.name if isinstance(value, Path) else value,
 )
-def test_a_module_imports_only_what_stands_before_it(module: str, path: Path) -> None:
+def test_a_module_imports_only_earlier_modules(module: str, path: Path) -> None:
     assert module in ORDER, (
         f"{module} has no place in the order; give it one here and in CONTRIBUTING.md"
     )
@@ -131,7 +131,7 @@ def test_the_order_in_the_documentation_is_the_order_that_holds() -> None:
     assert rows == ORDER
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     for _, path in modules():
         if path.stat().st_size:
             assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"

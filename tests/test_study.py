@@ -46,7 +46,7 @@ def read(tmp_path: Path, text: str) -> Study:
     return load(str(file))
 
 
-def test_plain_study_means_what_it_says(tmp_path: Path) -> None:
+def test_a_plain_study_is_read_as_written(tmp_path: Path) -> None:
     study = read(tmp_path, PLAIN)
     assert (study.name, study.metric, study.goal, study.design, study.seeds) == (
         "plain",
@@ -375,7 +375,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     WRONG,
     ids=[f"{old[:20]!r} → {new[:40]!r}" for old, new, *_ in WRONG],
 )
-def test_what_is_wrong_is_told_with_its_line(
+def test_errors_name_their_line(
     tmp_path: Path, old: str, new: str, line: int, words: list[str]
 ) -> None:
     assert PLAIN.count(old) == 1
@@ -441,7 +441,7 @@ def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:
         assert found and found.per == groups
 
 
-def test_what_may_be_held_out_is_what_a_fit_knows() -> None:
+def test_a_study_may_hold_out_what_a_fit_accepts() -> None:
     assert set(get_args(tables.Held)) == set(HELD_OUT)
 
 
@@ -499,7 +499,7 @@ def test_metrics_are_parsed_to_the_final_they_name(tmp_path: Path) -> None:
     )
 
 
-def test_a_question_may_stand_on_several_lines(tmp_path: Path) -> None:
+def test_a_question_may_have_several_lines(tmp_path: Path) -> None:
     assert (
         read(tmp_path, PLAIN.replace('"Which?"', '"""\nWhich\n  one?"""')).question == "Which one?"
     )

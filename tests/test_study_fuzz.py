@@ -192,7 +192,7 @@ PATHS = {
 
 @pytest.mark.parametrize("key", ["corpus", "tokenizer"])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:20])
-def test_what_is_no_file_is_said_in_one_line(place: Path, key: str, path: str) -> None:
+def test_an_unreadable_path_is_reported_with_its_line(place: Path, key: str, path: str) -> None:
     outcome, _ = tried(
         place / "small.toml", PLAIN.replace("[base]", f'[base]\n{key} = "{path}"').encode()
     )

@@ -126,7 +126,7 @@ def test_a_hugging_face_data_set_is_its_rows(tmp_path: Path) -> None:
         ({"n": [1]}, "no column 'text'.*columns: n"),
     ],
 )
-def test_a_data_set_without_one_column_of_text_says_its_columns(
+def test_a_data_set_without_one_column_of_text_names_its_columns(
     tmp_path: Path, columns: dict, complaint: str
 ) -> None:
     datasets = pytest.importorskip("datasets")
@@ -145,7 +145,7 @@ def test_a_damaged_data_set_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
+def test_token_files_are_described_by_their_largest_token(tmp_path: Path) -> None:
     np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
     np.array([5, 50256], "<u2").tofile(tmp_path / "val.bin")
     corpus = corpora.find(str(tmp_path), Path())
@@ -190,7 +190,7 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
             "torn.txt.xz",
             "torn.txt.xz cannot be unpacked",
         ),
-        ({"bin/train.bin": b"ab"}, "bin", "val.bin is missing beside its other half"),
+        ({"bin/train.bin": b"ab"}, "bin", "val.bin is missing next to its other half"),
         (
             {"bin/train.bin": b"ab", "bin/val.bin": b"abc"},
             "bin",
@@ -201,7 +201,7 @@ def test_token_files_are_known_by_their_largest_token(tmp_path: Path) -> None:
         ({}, "debian-docs", "python studies/corpora/debian_docs.py"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_an_error_is_one_line(
     tmp_path: Path, files: dict[str, bytes], spec: str, complaint: str
 ) -> None:
     for name, content in files.items():

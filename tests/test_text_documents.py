@@ -15,7 +15,7 @@ def _texts(buffer: bytes) -> list[bytes]:
     return [b"".join(document.pieces()) for document in documents(buffer)]
 
 
-def test_documents_stand_between_form_feeds_without_the_white_space_around_them() -> None:
+def test_form_feeds_separate_documents_without_the_white_space_around_them() -> None:
     assert _texts(b"\n one\n\ntwo \f\f \r\n\fthree") == [b"one\n\ntwo", b"three"]
     assert _texts(b"") == _texts(b" \f\n") == []
 

@@ -170,7 +170,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_padded(folder: Path) -> None:
     assert max(tokens.train) < 1000 and tokens.spelling and tokens.spelling[-1] == b""
 
 
-def test_a_tokenizer_is_described_without_training_and_told_apart_by_its_text(folder: Path) -> None:
+def test_a_tokenizer_is_described_without_training_and_identified_by_its_text(folder: Path) -> None:
     one, two = _corpus(folder, [_story(1, 50)], "one"), _corpus(folder, [_story(2, 50)], "two")
     begin = time.perf_counter()
     infos = [tokenizers.describe("bpe:8192", corpus, folder) for corpus in (one, two)] + [
@@ -334,7 +334,7 @@ def test_a_corpus_shorter_than_a_window_is_refused(
         ("tokens", "corpus 'story' holds text, not tokens"),
     ],
 )
-def test_a_wrong_tokenizer_is_said_in_one_line(folder: Path, spec: str, complaint: str) -> None:
+def test_a_wrong_tokenizer_is_one_line(folder: Path, spec: str, complaint: str) -> None:
     corpus = _corpus(folder, [_story(1, 20)])
     with pytest.raises(AblateError, match=complaint) as caught:
         tokenizers.describe(spec, corpus, folder)
@@ -397,7 +397,7 @@ def test_token_files_are_read_as_they_are(folder: Path) -> None:
             tokenizers.describe(spec, corpus, folder)
 
 
-def test_token_files_with_their_tokenizer_know_their_bytes(folder: Path) -> None:
+def test_token_files_with_their_tokenizer_have_byte_lengths(folder: Path) -> None:
     _files(folder)
     from tokenizers import Tokenizer
 
@@ -441,7 +441,7 @@ def test_a_text_or_tokenizer_that_changed_since_the_plan_is_refused(folder: Path
         text.load(config, locations)
 
 
-def test_a_damaged_cache_says_what_to_delete(folder: Path) -> None:
+def test_a_damaged_cache_names_the_folder_to_delete(folder: Path) -> None:
     corpus = _corpus(folder, [_story(1, 100)])
     _load(corpus, "byte")
     stream = next((folder / "cache" / "tokens").glob("*/train.bin"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import after, config, run
+from train_helpers import after, config, run
 
 from ablate.launch.worker import no_room
 from ablate.train import checkpoint
@@ -73,7 +73,7 @@ def test_dying_while_writing_loses_nothing(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_a_full_disk_is_told_from_a_mistake(tmp_path: Path) -> None:
+def test_a_full_disk_is_distinguished_from_a_mistake(tmp_path: Path) -> None:
     """torch turns what the system says into an error of its own."""
     path = tmp_path / "job.pt"
     checkpoint.save(path, state(1))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
-from training import Events, config, run, text
+from train_helpers import Events, config, run, text
 
 from ablate.config import RunConfig
 from ablate.errors import AblateError

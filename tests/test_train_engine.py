@@ -16,8 +16,8 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-import training
-from training import Events, after, config, run
+import train_helpers
+from train_helpers import Events, after, config, run
 
 from ablate import text
 from ablate.components import CATALOGUE
@@ -40,7 +40,7 @@ def one_thread() -> None:
 # -- events ----------------------------------------------------------------------------------------
 
 
-def test_a_run_learns_and_says_so() -> None:
+def test_a_run_learns_and_emits_its_curve() -> None:
     (events,) = run(config(steps=60))
     assert [event["event"] for event in events.events][:1] == ["start"]
     assert [event["event"] for event in events.events][-2:] == ["final", "end"]
@@ -81,12 +81,12 @@ def test_finals_of_a_causal_run() -> None:
 
 def test_every_length_scores_the_same_tokens() -> None:
     wanted, evaluation = [config(position="none")], Evaluation(tokens=256, lengths=(1, 2))
-    step = Step(wanted, training.text(), "cpu")
+    step = Step(wanted, train_helpers.text(), "cpu")
     finals = {
         (name, at): values
-        for name, at, values in Evaluator(step, wanted, evaluation, training.text()).finals()
+        for name, at, values in Evaluator(step, wanted, evaluation, train_helpers.text()).finals()
     }
-    windows = length_windows(training.text().held_out, 16, (1, 2), 256)
+    windows = length_windows(train_helpers.text().held_out, 16, (1, 2), 256)
     for factor in (1, 2):
         # the last quarter of n_ctx
         logits = step.model(windows[None, :, -1 - 16 * factor : -1])[:, :, -4:]
@@ -160,7 +160,10 @@ def test_held_out_text_is_read_without_dropout() -> None:
         wanted = [config(dropout=dropout)]
         losses.append(
             Evaluator(
-                Step(wanted, training.text(), "cpu"), wanted, training.EVALUATION, training.text()
+                Step(wanted, train_helpers.text(), "cpu"),
+                wanted,
+                train_helpers.EVALUATION,
+                train_helpers.text(),
             )
             .held_out()
             .loss
@@ -203,7 +206,7 @@ def test_what_cannot_be_measured_is_refused_before_training() -> None:
 
 def fresh_process(of: RunConfig) -> dict:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(training.__file__))]
+    command = [sys.executable, str(Path(train_helpers.__file__))]
     done = subprocess.run(
         command, input=of.model_dump_json(), capture_output=True, text=True, env=env, check=True
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-import training
+import train_helpers
 from torch import Tensor
 
 from ablate.config import RunConfig
@@ -29,7 +29,7 @@ def _finals(
     """The finals of a model that gives token 0 the probability `share(inputs)`, and token 1 the
     rest.
     """
-    tokens = dataclasses.replace(training.text(), held_out=held_out.astype(np.uint8))
+    tokens = dataclasses.replace(train_helpers.text(), held_out=held_out.astype(np.uint8))
     step = Step([config], tokens, "cpu")
 
     def head(inputs: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def test_masked_numbers_by_hand() -> None:
     half = 8 * 16
     held_out = np.repeat([0, 1], [half, half + 1])
     finals = _finals(
-        training.config(objective="masked", mask_ratio=0.5, mask_mix=(1, 0, 0)),
+        train_helpers.config(objective="masked", mask_ratio=0.5, mask_mix=(1, 0, 0)),
         held_out,
         lambda inputs: torch.where(inputs == 32, 0.75, 0.5),
         Evaluation(tokens=2 * half, probe={"ratio": (0.15, 0.5)}),  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_loss_by_position_by_hand() -> None:
     """Token 0 alone, to which position t gives the probability 1/(t + 2)."""
     shares = 1 / (torch.arange(16.0) + 2)
     finals = _finals(
-        training.config(),
+        train_helpers.config(),
         np.zeros(65),
         lambda inputs: shares.expand(inputs.shape),
         Evaluation(tokens=64),

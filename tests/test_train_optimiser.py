@@ -61,8 +61,8 @@ def theirs(k: int) -> tuple[list[Tensor], list[float]]:
     return [p.detach() for p in mine], norms
 
 
-def ours(spoil: int | None = None, steps: int = STEPS) -> tuple[list[nn.Parameter], Tensor]:
-    """All members' weights and norms [STEPS, K]. `spoil`: a member whose gradients are NaN from
+def ours(diverging: int | None = None, steps: int = STEPS) -> tuple[list[nn.Parameter], Tensor]:
+    """All members' weights and norms [STEPS, K]. `diverging`: a member whose gradients are NaN from
     step 20 on.
     """
     module = members()
@@ -74,10 +74,10 @@ def ours(spoil: int | None = None, steps: int = STEPS) -> tuple[list[nn.Paramete
     norms = []
     for step in range(steps):
         grads = gradients(step)
-        if spoil is not None and step >= 20:
-            alive[spoil] = False
+        if diverging is not None and step >= 20:
+            alive[diverging] = False
             for g in grads:
-                g[spoil] = float("nan")
+                g[diverging] = float("nan")
         flat = optimiser.flatten([grads[i] for i in order])
         norms.append(
             optimiser.update(flat, torch.tensor(float(step), dtype=torch.float64), *vectors, alive)
@@ -95,7 +95,7 @@ def test_fifty_steps_equal_torch_adamw_with_clipping(k: int) -> None:
 
 
 def test_a_member_that_is_not_alive_keeps_its_weights_and_the_others_do_not_notice() -> None:
-    parameters, _ = ours(spoil=1)
+    parameters, _ = ours(diverging=1)
     undisturbed, _ = ours()
     at_its_end, _ = ours(steps=20)
     for p, q, last in zip(parameters, undisturbed, at_its_end, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from training import config, text
+from train_helpers import config, text
 
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig

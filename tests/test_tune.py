@@ -14,13 +14,13 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import bowl_worker
 import matplotlib as mpl
 import pytest
-from command import Run
+import quadratic_worker
+from cli_helpers import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import HERE, Launcher, content, launch, rows, wait_for
+from launch_helpers import HERE, Launcher, content, launch, rows, wait_for
 from report_study import save_svg
 from scipy import stats as scipy_stats
 
@@ -63,7 +63,7 @@ LADDER = Tune(1e-4, 1e-2, 5, 1, ())  # 0.0001, 0.000316, 0.001, 0.00316, 0.01
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_WORKER", "bowl_worker")
+    monkeypatch.setenv("ABLATE_WORKER", "quadratic_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(ingestor, "INGEST", 0.02)
@@ -151,7 +151,7 @@ def test_a_diverged_rate_is_never_the_best_and_ends_the_widening() -> None:
     assert max(last.rates) == 3.16e-2
 
 
-def test_widening_ends_and_says_so() -> None:
+def test_widening_ends_and_reports_it() -> None:
     up = walk(lambda lr: -lr)[-1]
     assert (up.best, up.at_edge) == (rate(LADDER, 4 + WIDEST), True)
     nothing = walk(lambda lr: math.inf)[-1]
@@ -328,7 +328,7 @@ def test_the_evidence_of_a_decision_is_its_curve(tmp_path: Path) -> None:
     assert curve[3.16e-2] is None
     (seed,) = evidence["seeds"]
     config = plan(given).cells[1].config.model_copy(update={"seed": seed})
-    assert curve[1e-2] == bowl_worker.loss(config.model_copy(update={"lr": 1e-2}))
+    assert curve[1e-2] == quadratic_worker.loss(config.model_copy(update={"lr": 1e-2}))
     assert evidence["at_edge"] is False and evidence["cells"] == [
         "topology=parallel, n_layer=1",
         "topology=parallel, n_layer=2",
@@ -347,7 +347,7 @@ def test_a_rate_is_as_good_as_the_mean_over_its_seeds_and_bad_where_one_diverges
     for lr, value in zip(evidence["rates"], evidence["values"], strict=True):
         runs = [config.model_copy(update={"lr": lr, "seed": seed}) for seed in evidence["seeds"]]
         assert len(runs) == 2 and value == pytest.approx(
-            statistics.fmean(map(bowl_worker.loss, runs))
+            statistics.fmean(map(quadratic_worker.loss, runs))
         )
     with store.open(str(path), create=True) as db:
         with db.begin() as connection:  # one of the two runs at the best rate diverges after all
@@ -478,7 +478,7 @@ def test_a_decision_holds_until_its_question_changes(tmp_path: Path) -> None:
     assert len(decided(path)) == 2
 
 
-def test_a_rate_that_holds_says_which_cells_share_it_now(tmp_path: Path) -> None:
+def test_a_kept_rate_names_the_cells_that_share_it_now(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     launch(study(tmp_path), path)
     launch(study(tmp_path, ("[1, 2]", "[1, 2, 3]")), path)
@@ -545,7 +545,7 @@ KILLED = TEXT.replace("seeds = 3", "seeds = { pilot = 3, resolution = 0.006, max
 def undisturbed(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_WORKER", "bowl_worker")
+        patch.setenv("ABLATE_WORKER", "quadratic_worker")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
         outcome, _ = launch(study(folder, text=KILLED), folder / "a.db")
     return outcome, content(folder / "a.db"), decided(folder / "a.db")
@@ -622,7 +622,7 @@ def by_hand(given: Study, n_layer: int, resolution: float, level: str = "no-atte
     cells = {(cell.config.topology, cell.config.n_layer): cell.config for cell in plan(given).cells}
     arms = [cells[name, n_layer] for name in (level, "serial")]
     values = [
-        [bowl_worker.loss(arm.model_copy(update={"seed": seed})) for seed in range(4)]
+        [quadratic_worker.loss(arm.model_copy(update={"seed": seed})) for seed in range(4)]
         for arm in arms
     ]
     spread = statistics.stdev(a - b for a, b in zip(*values, strict=True))
@@ -650,7 +650,7 @@ def test_each_stratum_gets_the_seeds_that_its_pilot_asks_for(tmp_path: Path) -> 
     assert f"bowl: n_layer=1: {capped[1]} seeds after a pilot of 4" in output
 
 
-def test_the_cap_is_kept_and_said(tmp_path: Path) -> None:
+def test_the_cap_is_kept_and_reported(tmp_path: Path) -> None:
     given, path = study(tmp_path, ("max = 30", "max = 6"), text=NOISY), tmp_path / "a.db"
     _, output = launch(given, path)
     wanted = by_hand(given, 1, 0.01)
@@ -696,7 +696,7 @@ def test_pairs_that_the_pilot_lost_are_asked_for_again_and_none_of_it_is_dropped
     assert {run.config.seed for run in made.runs} == {0, 1, 2, 3}
 
 
-def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_it_is_said(
+def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_is_reported(
     tmp_path: Path, monkeypatch, ablate: Run
 ) -> None:
     given, path, fails = (
@@ -805,7 +805,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
         + "[report]\ndelta = 0.1\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_WORKER", "bowl_worker")
+        patch.setenv("ABLATE_WORKER", "quadratic_worker")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
         patch.setattr(figures, "save", save_svg)
         launch(study(folder, text=text), folder / "a.db")
@@ -815,7 +815,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
     return folder / "out", answer, page.with_suffix(".md").read_text().replace("\\", "")
 
 
-def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
+def test_the_report_gives_what_was_tuned_and_its_cost(reported) -> None:
     folder, answer, text = reported
     assert (
         "Tuned: the learning rate for each topology, on seeds of its own (chosen: 1e-06, 0.001,"
@@ -829,15 +829,13 @@ def test_the_report_says_what_was_tuned_and_at_what_cost(reported) -> None:
     assert (folder / "figures" / "tuning-0.svg").read_text().count("no-mlp-skip: diverged at") == 10
 
 
-def test_the_report_says_what_tuning_changed_against_a_shared_rate(
-    tmp_path: Path, reported
-) -> None:
+def test_the_report_gives_the_change_from_a_shared_rate(tmp_path: Path, reported) -> None:
     given = study(tmp_path)
     (seed,) = seeds(given)
     first = plan(given).cells[0].config.model_copy(update={"n_layer": 4, "seed": seed})
 
     def loss(topology: str, lr: float) -> float:
-        return bowl_worker.loss(first.model_copy(update={"topology": topology, "lr": lr}))
+        return quadratic_worker.loss(first.model_copy(update={"topology": topology, "lr": lr}))
 
     # the best of serial among the rates that all have: 1.78e-3 was refined for it alone
     base = loss("serial", 3.16e-3)
@@ -871,7 +869,7 @@ def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) 
         .config.model_copy(update={"n_layer": 4, "seed": seed, "topology": "parallel"})
     )
     losses = [
-        min(bowl_worker.loss(config.model_copy(update={"lr": lr})), math.log(256))
+        min(quadratic_worker.loss(config.model_copy(update={"lr": lr})), math.log(256))
         for lr in ladder(LADDER)
     ]
     expected = statistics.fmean(losses) - min(losses)

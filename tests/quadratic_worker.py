@@ -40,7 +40,7 @@ class Bowl(Stub):
                 f"{config.topology}:{config.n_layer}:{config.seed}",
             }
             if fails.exists() and words & set(fails.read_text().split()):
-                raise ValueError("the stub was told to fail")
+                raise ValueError("the stub fails as requested")
             to("start", step=0, compile_mode="none")
             lost = loss(config)
             to("metrics", steps=[1], series={"train_loss": [lost]})

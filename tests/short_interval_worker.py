@@ -3,7 +3,7 @@
 from ablate.launch import worker
 
 
-def impatient() -> worker.Trainer:
+def with_short_intervals() -> worker.Trainer:
     from ablate.train import engine
 
     engine.BLOCK_SECONDS = 0.02
@@ -13,4 +13,4 @@ def impatient() -> worker.Trainer:
 
 if __name__ == "__main__":
     worker.HEARTBEAT = 0.05
-    worker.main(impatient)
+    worker.main(with_short_intervals)

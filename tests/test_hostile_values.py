@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hostile import NUMBERS, TEXTS, VALUES, csv_rows, markdown_cells, same
+from hostile_values import NUMBERS, TEXTS, VALUES, csv_rows, markdown_cells, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_study import Levels, Outcome, study, svg_only  # noqa: F401
@@ -248,7 +248,7 @@ def test_every_export_is_the_frame(db: Database, tmp_path: Path, what: str) -> N
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "x.parquet"), frame, check_exact=True)
 
 
-def test_compare_and_show_print_every_name_so_that_it_can_be_told(db: Database) -> None:
+def test_compare_and_show_print_every_name_distinctly(db: Database) -> None:
     for arguments in (("compare", "1", "2"), ("show", "1")):
         out = invoke(db, *arguments)
         assert all(line.isprintable() for line in out.split("\n"))
