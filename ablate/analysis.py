@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
-CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "resolved")  # columns of `changes`
+# columns of `changes` and `interactions`; `resolved` is the former name of `significant`
+CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "significant", "resolved")
 TIMES = " × "  # between names, and levels, of factors that are varied together
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
 
@@ -55,7 +56,7 @@ class EffectRow:
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
             after correction.
-        resolved: Whether p_holm is at most 0.05.
+        resolved: Whether p_holm is at most 0.05; `significant` in frames.
         method: Name of the test.
         input_hash: Hash of every input value: equal hashes, equal results.
     """
@@ -95,8 +96,9 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         db: See `ablate.load`.
 
     Returns:
-        One row for each contrast, with the columns of `EffectRow` and two more: `baseline_level`,
-        the baseline's level in the factor, and `arm`, as in `ablate.load`.
+        One row for each contrast, with the columns of `EffectRow` and three more: `significant`,
+        the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
+        `arm`, as in `ablate.load`.
     """
     rows = of_pairs(results.pairs(study, db), pilots(study, db))
     frame = pd.DataFrame(
@@ -105,6 +107,7 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
     levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
     named = zip(frame["factor"], frame["baseline"], strict=True)
     return frame.assign(
+        significant=frame["resolved"],
         baseline_level=[
             results.baseline_level(factor, levels[baseline]) for factor, baseline in named
         ],
@@ -184,7 +187,7 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
 
     Returns:
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
-        resolved; no rows without a second stratum.
+        significant, resolved; no rows without a second stratum.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
     by_contrast = {
@@ -217,7 +220,8 @@ def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.Da
         pilots: As in `of_pairs`.
 
     Returns:
-        Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, resolved.
+        Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, significant,
+        resolved.
     """
     grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
     by_contrast = {
@@ -319,7 +323,7 @@ def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
         correlation=stats.pair_correlation(value, pairs["baseline_value"].to_numpy(float)),
         standardised=effect.standardised,
         resolvable=effect.resolvable,
-        resolved=bool(effect.resolved),
+        resolved=effect.significant,
         method=effect.method,
         input_hash=digest,
     )

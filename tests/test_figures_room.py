@@ -66,7 +66,7 @@ def effects(label: str) -> Axes:
         "lo": [0.0, 0.1],
         "hi": [0.2, 0.3],
         "n": 3,
-        "resolved": True,
+        "significant": True,
         "stratum": "",
         "factor": "f",
     }

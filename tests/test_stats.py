@@ -56,17 +56,17 @@ def test_a_pair_that_is_not_finite_is_lost_and_counted() -> None:
         math.isnan(nothing.mean)
         and math.isnan(nothing.p)
         and math.isnan(nothing.p_sign_flip)
-        and not nothing.resolved
+        and not nothing.significant
     )
 
 
 def test_few_pairs_give_only_what_they_support() -> None:
     empty, one, two = stats.paired([]), stats.paired([0.3]), stats.paired([0.3, 0.5])
-    assert empty.n == 0 and math.isnan(empty.mean) and not empty.resolved
+    assert empty.n == 0 and math.isnan(empty.mean) and not empty.significant
     assert (
         one.mean == 0.3
         and all(math.isnan(x) for x in (one.sd, one.lo, one.hi, one.p, one.resolvable))
-        and not one.resolved
+        and not one.significant
     )
     # t = 0.4 / (0.1414 / √2) = 4 on one degree of freedom: p = 1 − (2/π)·atan(4); half width 12.706
     # · 0.1
@@ -77,11 +77,11 @@ def test_few_pairs_give_only_what_they_support() -> None:
 
 def test_differences_without_spread() -> None:
     same = stats.paired([0.0, 0.0, 0.0])
-    assert (same.mean, same.lo, same.hi, same.p) == (0.0, 0.0, 0.0, 1.0) and not same.resolved
+    assert (same.mean, same.lo, same.hi, same.p) == (0.0, 0.0, 0.0, 1.0) and not same.significant
     # equal but for rounding: nothing is known of the noise
     constant = stats.paired([4.1 - 4.0, 3.1 - 3.0, 2.1 - 2.0])
     assert constant.sd == 0 and constant.mean == pytest.approx(0.1)
-    assert math.isnan(constant.p) and math.isnan(constant.lo) and not constant.resolved
+    assert math.isnan(constant.p) and math.isnan(constant.lo) and not constant.significant
     assert constant.p_sign_flip == 0.25
     assert math.isnan(stats.pair_correlation([1, 1, 1], [1, 2, 3]))
 

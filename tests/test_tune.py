@@ -771,7 +771,7 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> No
                 0.0,
                 0.0,
             )
-            assert effect.p == effect.p_holm == effect.p_sign_flip == 1.0 and not effect.resolved
+            assert effect.p == effect.p_holm == effect.p_sign_flip == 1.0 and not effect.significant
         assert len(results.load("bowl", db).query("role == 'compare'")) == 18
         text = report.answer(report.gather(db, "bowl"))
         page = report.write(report.gather(db, "bowl"), tmp_path / "out")

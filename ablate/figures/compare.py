@@ -206,7 +206,7 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
                 zorder=3,
             )[0]
             style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
-        face = shade if row["resolved"] else style.PAPER
+        face = shade if row["significant"] else style.PAPER
         mark = ax.plot(
             mean,
             y,

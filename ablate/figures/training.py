@@ -49,17 +49,7 @@ def curves(
         ends = [arm.end for arm in arms]
         healthy = [arm.end for arm in arms if not arm.diverged] or ends
         shown = _shown(arms, [abs(end - np.median(healthy)) for end in ends])
-        names = _names(arms, shown)
-        ax = style.canvas(ax, 2.2, names)
-        lines = [_draw(ax, arm, x) for arm in arms]
-        text, write = AXES[x]
-        style.labels(ax, text, label)
-        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x)
-        style.ticks(ax, "x", write)
-        style.ticks(ax, "y")
-        ax.grid(axis="y")
-        style.legend_below(ax, lines, names)
-        return ax
+        return _over_training(arms, shown, x, label, ax)
 
 
 def gaps(
@@ -84,18 +74,33 @@ def gaps(
     with style.theme():
         arms = _arms(frame, x, hue)
         shown = _shown(arms, [abs(arm.end) for arm in arms])
-        names = _names(arms, shown)
-        ax = style.canvas(ax, 2.2, names)
-        lines = [_draw(ax, arm, x) for arm in arms]
+        return _over_training(arms, shown, x, label, ax, differences=True)
+
+
+def _over_training(
+    arms: list[_Arm],
+    shown: list[bool],
+    x: str,
+    label: str,
+    ax: Axes | None,
+    *,
+    differences: bool = False,
+) -> Axes:
+    """Draw all arms over `x`, and fit the y axis to those shown; differences get a line at 0."""
+    names = _names(arms, shown)
+    ax = style.canvas(ax, 2.2, names)
+    lines = [_draw(ax, arm, x) for arm in arms]
+    if differences:
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
-        text, write = AXES[x]
-        style.labels(ax, text, label)
-        _fit(ax, [arm for arm, inside in zip(arms, shown, strict=True) if inside], x, also=0.0)
-        style.ticks(ax, "x", write)
-        style.ticks(ax, "y", style.signed)
-        ax.grid(axis="y")
-        style.legend_below(ax, lines, names)
-        return ax
+    text, write = AXES[x]
+    style.labels(ax, text, label)
+    fitted = [arm for arm, inside in zip(arms, shown, strict=True) if inside]
+    _fit(ax, fitted, x, also=0.0 if differences else None)
+    style.ticks(ax, "x", write)
+    style.ticks(ax, "y", style.signed if differences else style.decimal)
+    ax.grid(axis="y")
+    style.legend_below(ax, lines, names)
+    return ax
 
 
 def blocks(

@@ -75,9 +75,9 @@ def brief(data: ReportData) -> bool:
 def legend(data: ReportData) -> str:
     """Return what a brief answer is based on and what its numbers are."""
     any_significant = (
-        data.effects["resolved"].any()
-        or data.changes["resolved"].any()
-        or data.interactions["resolved"].any()
+        data.effects["significant"].any()
+        or data.changes["significant"].any()
+        or data.interactions["significant"].any()
     )
     return (
         (
@@ -197,7 +197,7 @@ def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
     between = data.effects[[{row.cell, row.baseline} == pair for row in data.effects.itertuples()]]
     if between.empty:
         return "; the two are compared with the baseline, not with each other"
-    return "" if between["resolved"].any() else "; the difference is not significant"
+    return "" if between["significant"].any() else "; the difference is not significant"
 
 
 def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
@@ -276,12 +276,12 @@ def changes(data: ReportData) -> list[Family]:
         answers = tuple(
             _change(labels, row, over, name)
             for row, name in zip(rows, names, strict=True)
-            if row["resolved"]
+            if row["significant"]
         )
         rest = {
             name: row["resolvable"]
             for row, name in zip(rows, names, strict=True)
-            if not row["resolved"] and row["n"]
+            if not row["significant"] and row["n"]
         }
         to = "" if single else f" to {rows[0]['stratum']}"
         heading = (
@@ -362,7 +362,7 @@ def _claim(
                 f" {plural(n, 'pair')}: without any noise there is no interval and no test."
             ),
         )
-    if row["resolved"]:
+    if row["significant"]:
         verdict, verb = (
             "better" if labels.better(mean) else "worse",
             "raises" if mean > 0 else "lowers",

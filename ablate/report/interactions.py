@@ -18,7 +18,7 @@ def families(data: ReportData) -> list[Family]:
     labels, answered = data.labels, []
     for (factor, stratum), part in data.interactions.groupby(["factor", "stratum"], sort=False):
         rows, answers = part.to_dict("records"), []
-        for row in (row for row in rows if row["resolved"]):
+        for row in (row for row in rows if row["significant"]):
             digits = decimals((row["hi"] - row["lo"]) / 2)
             p = p_value(row["p_holm"])
             evidence = (
@@ -31,7 +31,7 @@ def families(data: ReportData) -> list[Family]:
                 f" {ends(row['lo'], row['hi'], digits)}; {evidence})."
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
-        rest = [row for row in rows if not row["resolved"] and row["n"]]
+        rest = [row for row in rows if not row["significant"] and row["n"]]
         see = detectable(labels, [row["resolvable"] for row in rest])
         rest_names = listed(row["level"] for row in rest)
         summary = (

@@ -258,10 +258,8 @@ def few(runs: int, constants: int) -> tuple[str, ...]:
     if runs >= 2 * constants:
         return ()
     return (
-        (
-            f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of"
-            " the time."
-        ),
+        f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of"
+        " the time.",
     )
 
 
@@ -284,11 +282,9 @@ def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str,
     if not np.isfinite(best).all() or (n.min() <= best.min() and best.max() <= n.max()):
         return ()
     return (
-        (
-            f"The best sizes of the middle half of the budgets, {best.min():.3g} to"
-            f" {best.max():.3g}, reach beyond those measured, {n.min():.3g} to {n.max():.3g}: what"
-            " is said of best sizes is extrapolated."
-        ),
+        f"The best sizes of the middle half of the budgets, {best.min():.3g} to"
+        f" {best.max():.3g}, reach beyond those measured, {n.min():.3g} to {n.max():.3g}: what"
+        " is said of best sizes is extrapolated.",
     )
 
 
@@ -322,9 +318,7 @@ def without_far(
     one, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
     more = f"; and {count - NAMED} more" if count > NAMED else ""
     return (
-        (
-            f"{count} {one} far off, {named}{more}. The others lie"
-            f" {residual_sd(residuals[near], len(value)):.2%} off the curve; without {them}"
-            f" {constants}."
-        ),
+        f"{count} {one} far off, {named}{more}. The others lie"
+        f" {residual_sd(residuals[near], len(value)):.2%} off the curve; without {them}"
+        f" {constants}.",
     )

@@ -49,9 +49,14 @@ class Effect:
     family_hi: float = NAN
 
     @property
-    def resolved(self) -> bool:
-        """Whether the difference is significant: p, Holm's in a family, ≤ 1 − confidence."""
+    def significant(self) -> bool:
+        """Whether p, Holm's in a family, is at most 1 − confidence."""
         return (self.p if math.isnan(self.p_holm) else self.p_holm) <= 1 - self.confidence
+
+    @property
+    def resolved(self) -> bool:
+        """The former name of `significant`."""
+        return self.significant
 
 
 def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
