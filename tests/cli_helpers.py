@@ -1,6 +1,4 @@
-"""The command line in tests: how it is called, and a database with a study that was never
-trained.
-"""
+"""The command line in tests, and a database with a study that was never trained."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ def ablate(
 
 @pytest.fixture
 def measured(tmp_path: Path) -> str:
-    """A database with the quickstart, whose finals are the seed plus a tenth of the cell's
-    place.
-    """
+    """A database with the quickstart; a final is its seed plus a tenth of its cell's index."""
     from ablate import store
     from ablate.store.register import register
 

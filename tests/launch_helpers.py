@@ -81,9 +81,7 @@ def launch(
 
 
 class Launcher:
-    """A launcher in a process of its own, a fork of this one: it starts in no time. Leads a process
-    group.
-    """
+    """A launcher in a fork of this process, which starts at once and leads a process group."""
 
     def __init__(self, plan: Plan | Study, path: Path, **options: object):
         self.output = path.with_suffix(f".{time.monotonic_ns()}.out")

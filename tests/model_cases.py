@@ -1,6 +1,4 @@
-"""Small models for the tests of `ablate.model` and `ablate.sizes`, and every way to change one of
-their factors.
-"""
+"""Small models for the tests of `ablate.model` and `ablate.sizes`, and changes of each factor."""
 
 from __future__ import annotations
 

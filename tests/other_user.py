@@ -32,9 +32,7 @@ Answer = tuple[int, str, str]  # exit code, standard output, standard error
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder into which every user may look, which pytest's own are not; in its `out` everybody
-    may write.
-    """
+    """A folder that every user may read, unlike pytest's, with an `out` that all may write."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         Path(name, "out").mkdir()
@@ -43,9 +41,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def as_user(user: int | None, folder: Path, *commands: str) -> list[Answer]:
-    """What `ablate` answers to these lines in `folder`, given by `user`; None is whoever runs the
-    tests.
-    """
+    """Return what `ablate` answers to these lines in `folder`, run by `user` (None: this one)."""
     server = _server(user)
     assert server.stdin and server.stdout
     print(

@@ -1,6 +1,4 @@
-"""A study in a database, made by hand: runs that were never trained, through the real plan,
-journals and ingest.
-"""
+"""A study in a database: runs never trained, through the real plan, journals and ingest."""
 
 from __future__ import annotations
 

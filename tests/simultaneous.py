@@ -17,9 +17,7 @@ CONTEXT.set_forkserver_preload(
 def together(
     function: Callable[..., Any], arguments: list[tuple[Any, ...]], timeout: float = 60
 ) -> list[Any]:
-    """Call `function` in one process each, at the same moment; their results, or the first
-    error.
-    """
+    """Call `function` in one process each at the same moment; return results or an error."""
     with CONTEXT.Pool(len(arguments)) as pool:
         start = time.time() + 0.5
         waiting: list[AsyncResult[Any]] = [

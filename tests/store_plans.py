@@ -80,9 +80,7 @@ def train(
     start: int = 0,
     finals: Sequence[tuple[str, float, float]] | None = None,
 ) -> None:
-    """Write what a worker would: a start, a point of two series a step, finals, an end (none: as if
-    killed).
-    """
+    """Write what a worker does: a start, two series a step, finals, an end (None: killed)."""
     with Journal(claim.journal) as journal:
         journal.append(
             "start",

@@ -257,9 +257,7 @@ def _lines(chance: random.Random, text: str) -> str:
 
 
 def _structure(chance: random.Random, text: str) -> str:
-    """Something that TOML allows, or nearly: depth, dotted and quoted keys, repeated tables, long
-    arrays, odd strings.
-    """
+    """TOML with depth, dotted and quoted keys, repeated tables, long arrays, odd strings."""
     makers: tuple[Callable[[], str], ...] = (
         lambda: "[" * 500 + "]" * chance.choice((10, 500)),
         lambda: "x." * chance.choice((3, 300, 3000)) + "y = 1",

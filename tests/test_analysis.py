@@ -1,6 +1,4 @@
-"""Effects equal scipy's and statsmodels' on numbers known by hand; lost and pending pairs are told
-apart and counted.
-"""
+"""Effects equal scipy's and statsmodels'; lost and pending pairs are counted apart."""
 
 from __future__ import annotations
 

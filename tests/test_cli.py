@@ -1,6 +1,4 @@
-"""The command line: what it prints, what it refuses with one line and exit code 2, and what it does
-not load.
-"""
+"""The command line: output, errors of one line with exit code 2, and modules not loaded."""
 
 from __future__ import annotations
 
@@ -632,9 +630,7 @@ def test_plan_times_every_shape_on_a_device(ablate: Run, monkeypatch: pytest.Mon
 def test_the_time_of_a_run_has_its_evaluations(
     fields: dict[str, object], evaluation: Evaluation, passes: int
 ) -> None:
-    """A token that is read takes a third of one that is learnt from; never more than are held
-    out.
-    """
+    """A token read costs a third of one trained on; at most the held-out tokens are read."""
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
         cell = Cell("a", {}, "", config, sizes.count(config), 1.0, held_out)

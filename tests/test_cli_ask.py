@@ -26,9 +26,7 @@ FACTORS = {"topology": {name: {"topology": name} for name in ("serial", "paralle
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Runs 1 and 3 serial, 2 and 4 parallel, the last of which diverged, with curves; parallel is
-    better by 0.25.
-    """
+    """Runs 1 and 3 serial, 2 and 4 parallel (better by 0.25; run 4 diverged), with curves."""
 
     def outcome(levels: Levels, seed: int) -> Outcome:
         value = 2.0 + seed - 0.25 * (levels["topology"] == "parallel")

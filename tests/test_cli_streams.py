@@ -1,6 +1,4 @@
-"""The command as a process: streams that are closed or cannot be written, and Ctrl-C at any
-moment.
-"""
+"""The command as a process: closed or failing streams, and Ctrl-C at any moment."""
 
 from __future__ import annotations
 

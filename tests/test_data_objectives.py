@@ -1,6 +1,4 @@
-"""What is scored and shown: masks that nest, reach their ratio, keep words whole, and are the same
-in every arm.
-"""
+"""What is scored and shown: nested masks, their ratio, whole words, the same in every arm."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def test_every_part_is_on_a_page() -> None:
 
 
 def test_every_table_of_a_study_file_has_its_heading() -> None:
-    """A new table of the study file, or a key of one, has its rows by the generator; its text is
-    written by hand.
-    """
+    """Rows of a table or key come from the generator; its text is written by hand."""
     from ablate.study.parse import StudyFile
 
     headings = {"factors", *re.findall(r"^## \[{0,2}(\w+)", page("study-files.md"), re.M)}

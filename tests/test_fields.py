@@ -1,6 +1,4 @@
-"""Every field of a run's configuration is read by something, and every level of every factor
-trains.
-"""
+"""Every field of a configuration is used, and every level of every factor trains."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Names and numbers meant to break things come back as they went in, by every way out of the
-database.
-"""
+"""Names and numbers meant to break things leave the database unchanged in every format."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ Way = Callable[[Database, Path, str], Rows]
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A study whose names are all hostile. Its first run has a thousand finals, and every curve
-    every kind of number.
-    """
+    """A study with hostile names only; a run has 1,000 finals, curves have all kinds of numbers."""
 
     def outcome(levels: Levels, seed: int) -> Outcome:
         first = levels[FACTOR] == LEVELS[0] and seed == 0

@@ -1,6 +1,4 @@
-"""A disk that is full or read-only: one clear line, nothing corrupted, and the study goes on when
-there is room.
-"""
+"""A full or read-only disk: one clear line, no corruption, and the study resumes later."""
 
 from __future__ import annotations
 

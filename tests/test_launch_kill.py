@@ -49,9 +49,7 @@ def undisturbed(tmp_path_factory):
 
 
 def kill_something(launcher: Launcher, target: str) -> None:
-    """Kill −9; a worker that is not there yet is its launcher's loss. Returns when the launcher has
-    ended.
-    """
+    """Kill −9; a worker that has not started is its launcher's loss. Wait for the launcher."""
     victims = workers(launcher.pid) if target != "launcher" else []
     if target != "worker" or not victims:
         launcher.kill(signal.SIGKILL)
@@ -94,9 +92,7 @@ def test_a_plan_is_the_same_to_the_byte_in_every_process():
 
 
 def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):
-    """The launcher dies with lines in the journals that it has not read: the next one reads them
-    instead of training again.
-    """
+    """The next launcher reads the journal lines that the dead one had not read."""
     monkeypatch.setattr(ingestor, "INGEST", 1000.0)
     monkeypatch.setenv("STUB_DELAY", "0")
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
@@ -119,9 +115,7 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
 
 
 def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypatch):
-    """The disk is full, say: one clear error, workers stop with a checkpoint, and the next `run`
-    goes on.
-    """
+    """With a full disk: one error, workers stop with a checkpoint, the next `run` goes on."""
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
     calls, handler = 0, signal.getsignal(signal.SIGINT)
 

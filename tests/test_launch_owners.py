@@ -1,6 +1,4 @@
-"""Launchers of several hosts on one database: who lives, who is taken over, and how one learns that
-it was.
-"""
+"""Launchers of several hosts on one database: who is alive, and whose runs are taken over."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the user sees: estimates that are right, bars on a terminal, few and plain lines
-elsewhere.
-"""
+"""What the user sees: right estimates, bars on a terminal, few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def test_a_run_shows_its_step_loss_speed_and_time_left():
 
 
 def test_the_study_estimates_from_flops_done_here():
-    """Half of a large run in 10 s: the other half and a run of a tenth of its size take 12 s
-    more.
-    """
+    """Half of a large run in 10 s: its other half and a tenth of a run take 12 s more."""
     clock = Clock()
     tally = Tally(clock=clock)
     tally.update(Survey({"planned": 2, "complete": 3}, flops_left=1.1e9))

@@ -1,6 +1,4 @@
-"""Whole studies with the stub engine: failures, retries, signals, sharing, and what the user is
-told.
-"""
+"""Whole studies with the stub engine: failures, retries, signals, sharing and messages."""
 
 from __future__ import annotations
 
@@ -284,9 +282,7 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
 
 
 def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
-    """GNU `timeout` sends SIGTERM to its child, and then to the process group that the child is
-    in.
-    """
+    """GNU `timeout` sends SIGTERM to its child, then to the child's process group."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -317,9 +313,7 @@ def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, m
 
 
 def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):
-    """Ctrl-C goes to the whole foreground process group; a worker, and what compiles for it, must
-    not be in it.
-    """
+    """Ctrl-C reaches the foreground process group, so workers must not be in it."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)
@@ -361,9 +355,7 @@ def test_two_launchers_share_a_study(tmp_path, monkeypatch):
 
 
 def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
-    """With nothing of its own to do it waits for the other's run while that lives, and does it when
-    it was killed.
-    """
+    """An idle launcher waits for the other's run, and trains it when the other was killed."""
     plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
     monkeypatch.setenv("STUB_DELAY", "0.02")
     first = Launcher(plan, path)

@@ -1,6 +1,4 @@
-"""`make soak`: a hundred kills −9 of the command itself, with real training that checkpoints all
-the time.
-"""
+"""`make soak`: a hundred kills −9 of the command with training that often checkpoints."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Command:
             )
 
     def kill(self, target: str, chance: random.Random) -> None:
-        """Kill −9 the launcher, one of its workers, or all. A worker that is not there yet is its
-        launcher's loss.
-        """
+        """Kill −9 launcher, worker or all; a worker not yet started is its launcher's loss."""
         found = workers(self.process.pid)
         if target != "worker" or not found:
             self.process.kill()
@@ -70,9 +66,7 @@ class Command:
 @pytest.mark.slow
 @pytest.mark.timeout(3 * 3600)
 def test_a_hundred_kills_of_real_training(tmp_path: Path) -> None:
-    """A study of 30 runs is killed, and run again, until it is complete; then one more, until a
-    hundred kills are done.
-    """
+    """A study of 30 runs is killed and run again until complete, for a hundred kills."""
     study = tmp_path / "stub.toml"
     study.write_text(STUDY.format(lrs=LRS, seeds=SEEDS, tokens=64 * STEPS))
     begun = time.monotonic()
@@ -151,9 +145,7 @@ def killed_until_complete(
     most: int,
     start: Sequence[str] = ("-m", "ablate"),
 ) -> collections.Counter[str]:
-    """Run a study, and again whenever it was killed, until it is complete; how often what was
-    killed.
-    """
+    """Run a study, again after every kill, until it is complete; count kills by target."""
     kills = collections.Counter[str]()
     run = Command(study, path, "short_interval_worker", start)
     while (code := run.process.poll()) != 0:
@@ -170,9 +162,7 @@ def killed_until_complete(
 
 
 def wait_for_a_moment(run: Command, path: Path, chance: random.Random) -> None:
-    """Until the journals have grown by some lines, or for a time that may not suffice for a worker
-    to start.
-    """
+    """Wait for some lines in the journals, or for a time that may be shorter than a start."""
     early = chance.random() < EARLY
     lines, seconds = chance.randint(1, MOST_LINES), chance.uniform(0, EARLY_SECONDS)
     begun, before = time.monotonic(), lines_written(path)
@@ -211,9 +201,7 @@ def points(path: Path) -> dict[tuple[str, str, int], float]:
 
 
 def in_journals(path: Path) -> dict[tuple[str, str, int], float]:
-    """Every point that the journals of a database hold: each attempt goes on from the step at which
-    it started.
-    """
+    """Return every point in a database's journals; an attempt goes on from its first step."""
     found: dict[tuple[str, str, int], float] = {}
     for key, journal in rows(
         path, "SELECT key, journal FROM attempt JOIN run ON run.id = run_id ORDER BY run_id, n"

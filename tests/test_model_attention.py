@@ -1,6 +1,4 @@
-"""Who sees whom, how scores depend on position, and each variant of attention against a plain
-computation.
-"""
+"""Attention: who sees whom, scores by position, each variant against a plain computation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Random valid configurations: each builds as its closed form says, learns, and no field is read
-nowhere.
-"""
+"""Random valid configurations: each has its closed-form size, learns, and uses all fields."""
 
 from __future__ import annotations
 

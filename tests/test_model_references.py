@@ -1,5 +1,4 @@
-"""Equality with public models, by copied random weights: logits to 1e-5, and the gradient of one
-backward pass.
+"""Equality with public models by copied weights: logits to 1e-5, gradients of one backward.
 
 A map gives, for each of our parameters, theirs and the linear function that turns theirs into ours;
 the same function turns their gradient into ours. Multiplied-up random weights, gains and biases
@@ -48,9 +47,7 @@ def _config(**fields: Any) -> RunConfig:
 
 
 def _map(outside: dict[str, str], inside: dict[str, str], blocks: str) -> Map:
-    """Names to names, without their endings: `inside` once a block, `blocks` with the block's
-    number for {}.
-    """
+    """Names to names without endings: `inside` once a block, {} in `blocks` its number."""
     names = dict(outside)
     for i in range(LAYERS):
         names |= {

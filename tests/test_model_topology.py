@@ -1,6 +1,4 @@
-"""Each topology is its equation under each norm, and torch's encoder layer where that is the same
-thing.
-"""
+"""Each topology equals its equation under each norm, and torch's encoder layer if the same."""
 
 from __future__ import annotations
 

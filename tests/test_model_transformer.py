@@ -1,6 +1,4 @@
-"""Weights, gradients, packs, dropout and precision of the whole model, for every level of every
-factor.
-"""
+"""Weights, gradients, packs, dropout and precision of the model, for every level."""
 
 from __future__ import annotations
 
@@ -129,9 +127,7 @@ def test_weights_are_nan_before_they_are_initialised() -> None:
 
 
 def _without_gradient(config: RunConfig) -> tuple[str, ...]:
-    """Biases added to every key alike shift all scores of a query, which the softmax takes out
-    again.
-    """
+    """Biases added to every key shift all scores of a query, which the softmax ignores."""
     if config.position == "rotary" or config.score == "additive":
         return ()
     if config.qk_norm == "none":

@@ -431,9 +431,7 @@ def test_flops_are_matched_by_steps(study) -> None:
 
 
 def test_the_mismatch_of_flops_is_that_of_the_whole_training(study) -> None:
-    """Twenty tokens a parameter: a cell matched in FLOPs a token has other parameters, and so other
-    tokens.
-    """
+    """At 20 tokens a parameter, a cell matched in FLOPs a token has other totals."""
     made = plan(
         study(
             'seeds = 1\n[base]\nd_mlp = 700\ntokens_per_param = 20\n[factors]\nnorm = ["pre",'
@@ -599,9 +597,7 @@ def test_confounds_name_unequal_parameters_and_a_shared_learning_rate(study) -> 
 
 
 def test_flops_that_equal_parameters_hide_are_named(study) -> None:
-    """Heads of twice the width have attention of twice the FLOPs; the MLP gives up the
-    parameters.
-    """
+    """Heads of twice the width double attention's FLOPs; the MLP gives up parameters."""
     text = (
         'seeds = 2\n[base]\ntokens = "1M"\nlr = 1e-3\n[factors]\nd_head = [32, 64]\n[match]\nparams'
         ' = "body"\nby = "d_mlp"\n'

@@ -1,6 +1,4 @@
-"""What a worker could not do or measure is refused by the plan, in one line; what is not defined is
-said there.
-"""
+"""Plans refuse in one line what a worker could not do or measure, and note the undefined."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ BASE = {"n_layer": 1, "d_model": 16, "n_head": 2, "n_ctx": 32, "batch_tokens": 2
 
 @pytest.fixture
 def made(tmp_path: Path):
-    """Keys of a study beside `BASE` → its plan. Corpora and tokenizers of several kinds lie beside
-    it.
-    """
+    """Return the plan of a study with these keys; corpora and tokenizers of all kinds are near."""
     (tmp_path / "short.txt").write_text(SHORT * 40)  # 132 bytes are held out
     (tmp_path / "latin.txt").write_bytes("café au lait and other things. ".encode("latin-1") * 100)
     (tmp_path / "bins").mkdir()

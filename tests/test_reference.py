@@ -1,6 +1,4 @@
-"""The reference results: the database that is shipped is whole, and the page beside it says what it
-holds.
-"""
+"""The reference results: the database is complete, and its page shows what it holds."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ def db() -> Iterator[store.Database]:
 
 
 def rows(section: str) -> dict[str, list[str]]:
-    """Cells of the section's tables by the word that a row begins with, where several do by the
-    first of them.
-    """
+    """Return cells of the section's tables by the first word of the row."""
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
     found = [
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,6 +1,4 @@
-"""The report says what scipy says, names what went wrong, escapes what it is given, and stands
-without a network.
-"""
+"""The report agrees with scipy, names problems, escapes text, and needs no network."""
 
 from __future__ import annotations
 

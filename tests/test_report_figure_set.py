@@ -1,6 +1,4 @@
-"""Figures that several processes draw are those that one draws, and what goes wrong in one of them
-ends the command.
-"""
+"""Figures drawn by several processes are those of one; an error in one ends the command."""
 
 from __future__ import annotations
 
@@ -103,9 +101,7 @@ def test_the_figures_of_a_process_that_is_killed_are_drawn_by_this_one(
 
 
 def paint(folder: Path) -> None:
-    """Four figures by two processes, each of which leaves its process's number and waits for the
-    word "go".
-    """
+    """Draw four figures in two processes, which write their number and wait for "go"."""
     figure_set = FigureSet(folder)
     for name in "abcd":
         figure_set.add(name, name, "", partial(slow, folder, name), FRAME)

@@ -1,6 +1,4 @@
-"""A masked study's report says what its answer rests on, with the masked loss at every probe ratio
-beside it.
-"""
+"""A masked study's report names its metric and has the masked loss at every probe ratio."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Scaling fits: constants recovered, an independent optimiser matched, published exponents reached,
-poor grids refused.
-"""
+"""Scaling fits: constants recovered, agreement with an optimiser and papers, refusals."""
 
 from __future__ import annotations
 
@@ -217,9 +215,7 @@ def test_the_largest_budget_can_be_held_out() -> None:
 
 
 def test_runs_far_off_are_named_with_what_would_be_fitted_without_them() -> None:
-    """As the five points that Besiroglu et al. 2024 left out of 245, which move β from 0.37 to
-    0.45.
-    """
+    """As the 5 of 245 points that Besiroglu et al. 2024 left out: β from 0.37 to 0.45."""
     columns = grid(12, 12)
     loss = losses(columns, 0.005)
     away = np.flatnonzero((columns["d"] / columns["n"] < 5.1) & (columns["n"] > 5e8))
@@ -531,9 +527,7 @@ def test_other_exponents_differ_significantly_and_cross_where_they_should() -> N
 
 
 def test_noise_that_groups_share_drops_out_of_their_comparison() -> None:
-    """The same 2% noise on both groups of each point: paired, the exponents' difference is known
-    far better than either.
-    """
+    """With the same 2% noise in both groups, the paired difference is far more precise."""
     paired = two_groups(USUAL, noise=0.001, shared=0.02)
     (one,) = paired.comparisons
     difference, alone = one.exponents["alpha"].interval, paired.fits["serial"].constants["alpha"]

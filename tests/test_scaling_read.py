@@ -227,9 +227,7 @@ def test_of_a_sweep_the_lowest_loss_of_each_point_is_fitted(write: Write) -> Non
 
 @pytest.mark.parametrize(("seeds", "asked"), [(5, False), (6, True)])
 def test_one_point_shows_a_sweep_as_it_shows_noise(write: Write, seeds: int, asked: bool) -> None:
-    """From five degrees of freedom on, wherever runs repeat: the rule of a curve's misfit and of
-    isoFLOP noise.
-    """
+    """From five degrees of freedom on, as for a curve's misfit and isoFLOP noise."""
     rows = [f"1e6,{3 + 0.2 * seed}" for seed in range(seeds)] + [f"{n}e6,2.5" for n in range(2, 9)]
     notes = " ".join(read(write("n,loss\n" + "\n".join(rows)), n="n", loss="loss").notes)
     assert ("Runs of one point differ by" in notes) is asked

@@ -1,6 +1,4 @@
-"""A study's scaling curves: which factors are resources, what is left out, what a plan foretells,
-what the report says.
-"""
+"""Scaling curves of a study: its resources, excluded runs, the plan's lines, the report."""
 
 from __future__ import annotations
 
@@ -150,9 +148,7 @@ def test_what_a_size_costs_is_measured_and_moves_the_best_split() -> None:
 
 
 def test_a_pure_power_law_is_held_by_its_interval() -> None:
-    """Where the floor is zero it cannot be missed on one side only; nine sizes of L(N) =
-    11.5/N^0.076.
-    """
+    """A floor of zero cannot be missed on one side; nine sizes of L(N) = 11.5/N^0.076."""
     x, held = np.geomspace(1e5, 1e9, 9), []
     for seed in (0, 7):  # percentiles of replicates alone miss it in the second
         rng = np.random.default_rng(seed)
@@ -339,9 +335,7 @@ def test_curves_are_drawn_where_the_points_are_and_held_out_points_are_hollow() 
 
 @pytest.mark.parametrize(("x", "lines"), [("n", 3), ("d", 6), ("c", 7)])
 def test_lines_of_a_grid(x: str, lines: int) -> None:
-    """Over N a line a budget, over D a line a size, over C those and the lowest loss of a
-    budget.
-    """
+    """Over N a line a budget, over D a line a size, over C those and the lowest loss."""
     frame = points()
     ax = figures.scaling(frame, x=x, fits={"all": fitted(frame, "nd")})
     drawn = [line for line in ax.lines if len(line.get_xdata()) == 100 and not line.is_dashed()]  # type: ignore[arg-type]

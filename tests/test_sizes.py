@@ -72,9 +72,7 @@ def test_by_hand() -> None:
 
 
 def _kept(config: RunConfig) -> int:
-    """Bytes that autograd keeps from a forward pass and its loss, with the logits and their
-    gradient.
-    """
+    """Return the bytes that autograd keeps from a forward pass and its loss, with the logits."""
     model, given = build(config), tokens(config)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}

@@ -1,6 +1,4 @@
-"""Effects, families and the number of seeds, against scipy, statsmodels and cases worked by
-hand.
-"""
+"""Effects, families and numbers of seeds, against scipy, statsmodels and hand-worked cases."""
 
 from __future__ import annotations
 
@@ -206,9 +204,7 @@ def test_two_stage_by_hand() -> None:
 
 
 def test_after_a_pilot_all_rests_on_its_noise() -> None:
-    """Interval, p, equivalence and what can be seen, against scipy's t on the pilot's degrees of
-    freedom and a simulation.
-    """
+    """Interval, p, equivalence and power against scipy's t and a simulation."""
     rng = np.random.default_rng(4)
     d = rng.normal(0.3, 1, 40)
     pilot, s = d[:4], d[:4].std(ddof=1) / math.sqrt(40)
@@ -237,9 +233,7 @@ def test_after_a_pilot_all_rests_on_its_noise() -> None:
 
 
 def test_pairs_beyond_what_a_pilot_asked_for_may_widen_its_interval() -> None:
-    """A contrast whose pilot happened to be quiet, in a stratum whose other contrast asked for many
-    seeds.
-    """
+    """A contrast with a quiet pilot, in a stratum that needed many seeds."""
     d = np.array([0.10, 0.101, 0.102, *np.random.default_rng(1).normal(0.1, 1, 37)])
     both = [stats.after_pilot(stats.paired(d[:n]), d[:n], d[:3], 0.01) for n in (3, 40)]
     assert stats.two_stage(d[:3], 0.01) == 3
@@ -294,9 +288,7 @@ def test_max_t_lies_between_one_interval_and_bonferroni() -> None:
 
 
 def test_max_t_agrees_with_the_multivariate_t_of_dunnett() -> None:
-    """With 150 seeds, where t is all but normal, contrasts that share a baseline are Dunnett's:
-    correlation one half.
-    """
+    """With 150 seeds, contrasts with one baseline are Dunnett's: correlation one half."""
     rng = np.random.default_rng(7)
     arms = rng.normal(size=(150, 5))
     each = 1 - stats.max_t(arms[:, 1:] - arms[:, :1], np.random.default_rng(8))

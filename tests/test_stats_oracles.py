@@ -47,9 +47,7 @@ def test_several_arms_have_autoranks_repeated_measures_anova() -> None:
 
 
 def test_many_pairs_have_rliables_bootstrap_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The percentile bootstrap of a mean goes over to the t interval (to a tolerance: rliable 1.2.0
-    ignores its random_state).
-    """
+    """The bootstrap of a mean approaches the t interval; rliable 1.2.0 ignores its seed."""
     pytest.importorskip("rliable")
     try:
         from arch.bootstrap import IIDBootstrap

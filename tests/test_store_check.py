@@ -1,6 +1,4 @@
-"""What `ablate db check` sees though every query goes well: a contradicting index, a journal that
-is still written.
-"""
+"""What `ablate db check` finds though every query works: a wrong index, an open journal."""
 
 from __future__ import annotations
 

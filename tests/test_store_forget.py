@@ -1,6 +1,4 @@
-"""Forgetting a study: what is its own goes with every row below it, what others share stays as it
-was.
-"""
+"""Forgetting a study: its own rows are deleted, shared ones stay unchanged."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ from ablate.store.forget import forget, part
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
-    """Two studies that share the runs of `serial`, trained and analysed, with decisions and
-    checkpoints.
-    """
+    """Two studies that share the runs of `serial`, trained, analysed, with decisions."""
     with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
         for name, levels in (("toy", ["serial", "parallel"]), ("real", ["serial", "concat"])):
             study_id = runs.register(db, plan_of(name, levels, seeds=(0, 1, 2)))

@@ -187,9 +187,7 @@ def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, poin
 
 
 def test_half_a_character_in_an_error(db: Database, claim: runs.Claim) -> None:
-    """A file's name that is not UTF-8 comes to Python with half surrogates, which no database
-    takes.
-    """
+    """A file name that is not UTF-8 has lone surrogates in Python; no database takes them."""
     with Journal(claim.journal) as journal:
         journal.append("end", status="failed", step=0, error="no file caf\udce9 – ∞")
     ingest(db, claim.attempt_id)

@@ -1,6 +1,4 @@
-"""Merging databases: idempotent, commutative, nothing lost, no curve of two attempts; and checking
-one.
-"""
+"""Merging is idempotent, commutative, loses nothing and mixes no attempts; checking."""
 
 from __future__ import annotations
 
@@ -380,9 +378,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def _repaired(db: Database, *texts: str, stays: str = "") -> None:
-    """`check` finds exactly these, changes nothing; with `repair` puts them right, and then finds
-    nothing but `stays`.
-    """
+    """`check` finds exactly these and changes nothing; `repair` leaves only `stays`."""
     before = _content(db.path), names(db.journals)
     found = check(db)
     assert len(found) == len(texts) and all(

@@ -1,5 +1,4 @@
-"""Migrations: tables as the code sees them, no child row lost, a backup first, every past schema
-still opens.
+"""Migrations: tables as in the code, no row lost, a backup first, past schemas open.
 
 `python tests/test_store_migrations.py` writes the database of the newest schema that
 `test_past_schemas` keeps.

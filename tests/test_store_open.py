@@ -1,6 +1,4 @@
-"""Opening a results database: where it may lie, what is refused untouched, what state it is left
-in.
-"""
+"""Opening a results database: where it may be, what is refused, in what state it is left."""
 
 from __future__ import annotations
 
@@ -349,9 +347,7 @@ def test_versions_are_those_of_the_scripts() -> None:
 
 
 def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Path) -> None:
-    """A hot rollback journal: the writer died amid its commit, and a read-only connection may not
-    roll it back.
-    """
+    """The writer died in its commit; a read-only connection may not roll it back."""
     store.open(str(path), create=True).close()
     code = (
         "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1],"

@@ -1,5 +1,4 @@
-"""Permissions, as the system checks them: whose database may be read is read, and what is forbidden
-is one line.
+"""Permissions: a readable database is read, and what is forbidden is one line.
 
 Root may do everything, so as root the commands are those of real other users; as anyone else of
 whoever runs the tests, and what takes a second user is left out.
@@ -81,9 +80,7 @@ def _copy(measured: Path, folder: Path, owner: int | None) -> Path:
 
 
 def _state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Name → owner and content of the files, but for the index of the log, in which readers note
-    where they are.
-    """
+    """Return name → owner and content of files, without the log's index, which readers write."""
     return {
         path.name: (path.stat().st_uid, path.read_bytes())
         for path in folder.iterdir()
@@ -107,9 +104,7 @@ def _expect_one_line(answers: list[Answer], *words: str) -> None:
 
 
 def _leave_log(folder: Path) -> None:
-    """As a writer leaves it that is killed: in WAL mode, with a commit that stands in the log
-    alone.
-    """
+    """Leave a database as a killed writer does: in WAL mode, with a commit only in the log."""
     code = (
         "import os, sqlite3, sys\n"
         "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"

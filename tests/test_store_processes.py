@@ -1,6 +1,4 @@
-"""Several processes on one database: creating it, claiming, ingesting, writing, reading, and being
-killed.
-"""
+"""Several processes on one database: create, claim, ingest, write, read, and be killed."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ BATCH = 50
 
 
 def _write_for(path: str, seconds: float) -> tuple[int, int]:
-    """Journal and ingest as fast as it goes; the run and how many of its points were
-    acknowledged.
-    """
+    """Write and ingest as fast as possible; return the run and its acknowledged points."""
     with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
         claim = claim_next(db, 1, owner, 1)[0]
         end = time.monotonic() + seconds

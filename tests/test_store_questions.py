@@ -1,6 +1,4 @@
-"""The named queries: each gives the numbers worked out by hand from what went in, and the page
-shows them all.
-"""
+"""Each named query gives hand-worked numbers, and the page lists them all."""
 
 from __future__ import annotations
 

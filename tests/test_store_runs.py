@@ -1,6 +1,4 @@
-"""Registering and claiming: what a study's runs are, whose they are, and when they are done
-again.
-"""
+"""Registering and claiming: runs of a study, their owners, and when they are repeated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A database that somebody else has in use: he holds its lock, or begins to write while it is read
-without one.
-"""
+"""A database in use elsewhere: locked, or written while it is read without a lock."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(path: Path) -> Iterator[Path]:
-    """A database that another process holds an exclusive lock on, as one amid a commit does that
-    keeps no log.
-    """
+    """A database under an exclusive lock, as in a commit without a log."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         yield path

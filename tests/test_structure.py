@@ -1,6 +1,4 @@
-"""The shape of the code base: modules import only what stands before them, and the light ones stay
-light.
-"""
+"""The structure of the package: modules import only earlier ones, and light ones stay light."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def imported(path: Path, *, only_top: bool = False) -> set[str]:
-    """Dotted names that a file imports: anywhere, or only as it is itself imported (outside of
-    functions).
-    """
+    """Return names that a file imports, anywhere or only at load time (outside functions)."""
     tree = ast.parse(path.read_text())
     nodes: list[ast.AST] = list(ast.walk(tree))
     if only_top:

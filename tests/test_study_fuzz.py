@@ -25,9 +25,7 @@ STUDIES = Path(__file__).parent.parent / "studies"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a study's neighbours, kind and unkind; the current one, with a cache of its own
-    outside.
-    """
+    """The current folder, with valid and invalid neighbours of a study and a cache outside."""
     folder = tmp_path / "place"
     (folder / "text").mkdir(parents=True)
     (folder / "words.txt").write_text("some words and more of them\n" * 3000)
@@ -48,9 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tried(file: Path, data: bytes) -> tuple[str, float]:
-    """What became of a file, "plan" or the error's line, and the seconds of work it took. Any other
-    exception comes through.
-    """
+    """Return "plan" or a file's error line, and the seconds; other exceptions are raised."""
     file.write_bytes(data)
     begun = time.process_time()
     outcome = "plan"

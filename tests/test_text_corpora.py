@@ -1,6 +1,4 @@
-"""Finding corpora: what they are, how long, by what name, and every way in which they are not
-there.
-"""
+"""Finding corpora: what they are, their length and name, and every way to be missing."""
 
 from __future__ import annotations
 

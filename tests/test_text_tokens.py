@@ -1,6 +1,4 @@
-"""Tokens: every byte trained on or held out, tokenizers there and back, and a cache that races and
-crashes leave whole.
-"""
+"""Tokens: every byte is used, tokenizers invert, a cache survives races and crashes."""
 
 from __future__ import annotations
 

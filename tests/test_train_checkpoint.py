@@ -88,9 +88,7 @@ def test_a_full_disk_is_distinguished_from_a_mistake(tmp_path: Path) -> None:
 def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a machine that loses its power leaves cannot be tried here; the order in which things
-    are made durable can.
-    """
+    """A power loss cannot be tested here, but the order of syncs and renames can."""
     path, done = tmp_path / "job.pt", []
     checkpoint.save(path, state(1))
     fsync, replace = os.fsync, Path.replace

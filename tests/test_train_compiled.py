@@ -100,9 +100,7 @@ def counted(no_cached_steps: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def test_a_shape_that_keeps_coming_is_compiled_in_the_end(counted: Counted) -> None:
-    """Of jobs of 10 seconds the fifth is worth the first compilation of a process, and the second
-    any later one.
-    """
+    """Jobs of 10 s: the fifth is worth a process's first compilation, the second a later one."""
     (first, seen), (second, later) = counted(), counted()
     for captured in (
         ["eager"],
@@ -206,9 +204,7 @@ def test_the_steps_not_used_for_longest_are_forgotten(
 def test_a_step_traces_without_a_break_and_computes_the_same(
     mode: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the tracer alone, whose graphs run eagerly: what it makes is what a compiler would be
-    given.
-    """
+    """By the tracer only: its graphs, which run eagerly, are what a compiler gets."""
     monkeypatch.setitem(compiled.COMPILER, "backend", "aot_eager")
     packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
     eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)

@@ -242,9 +242,7 @@ def test_another_seed_gives_another_curve() -> None:
 def test_stop_and_resume_change_no_bit(
     stops: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A point is the mean of three steps, so that stops fall between points, on them, and on an
-    evaluation.
-    """
+    """A point averages three steps, so stops fall between points, on them, on evaluations."""
     monkeypatch.setattr("ablate.train.meter.POINTS", 10)
     wanted = config(d_model=8, dropout=0.1)
     (whole,) = run(wanted)

@@ -1,6 +1,4 @@
-"""What is measured on held-out text, worked by hand for a model that knows two tokens and nothing
-else.
-"""
+"""Values on held-out text, worked by hand for a model of two tokens."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ def _finals(
     share: Callable[[Tensor], Tensor],
     evaluation: Evaluation,
 ) -> dict[tuple[str, float], float]:
-    """The finals of a model that gives token 0 the probability `share(inputs)`, and token 1 the
-    rest.
-    """
+    """Return the finals of a model with p(token 0) = `share(inputs)`, p(token 1) the rest."""
     tokens = dataclasses.replace(train_helpers.text(), held_out=held_out.astype(np.uint8))
     step = Step([config], tokens, "cpu")
 
@@ -43,9 +39,7 @@ def _finals(
 
 
 def test_masked_numbers_by_hand() -> None:
-    """Half of the windows hold token 0 alone, half token 1; where [MASK] stands, 0 has the
-    probability 3/4, elsewhere 1/2.
-    """
+    """Half of the windows are token 0, half token 1; p(0) is 3/4 at [MASK], else 1/2."""
     half = 8 * 16
     held_out = np.repeat([0, 1], [half, half + 1])
     finals = _finals(

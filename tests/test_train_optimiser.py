@@ -21,9 +21,7 @@ STEPS = 50
 
 
 def members() -> nn.Module:
-    """A module whose parameters are called as a model's: `weight` (decayed), `bias`, `gain`,
-    `vector` (not).
-    """
+    """A module with parameters named as a model's: `weight` (decayed), `bias`, `gain`, `vector`."""
     torch.manual_seed(0)
     module = nn.Module()
     for name, shape in SHAPES.items():
@@ -43,9 +41,7 @@ def gradients(step: int) -> list[Tensor]:
 
 
 def theirs(k: int) -> tuple[list[Tensor], list[float]]:
-    """Member k's weights after 50 steps of torch.optim.AdamW with torch's clipping, and the norms
-    it saw.
-    """
+    """Return member k's weights and norms after 50 steps of torch's AdamW with clipping."""
     mine = [nn.Parameter(p.detach()[k].clone()) for p in members().parameters()]
     groups = [
         {"params": [mine[0], mine[2]], "weight_decay": DECAY[k]},

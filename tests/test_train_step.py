@@ -1,6 +1,4 @@
-"""The step: packs equal solo runs, accumulation equals the whole batch, a used step serves other
-runs.
-"""
+"""The step: packs equal solo runs, accumulation equals the whole batch, steps are reusable."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Learning rates and seeds found on the way: hand-worked ladders, resumption at any point, no seed
-shared with the comparison.
-"""
+"""Tuned rates and seeds: hand-worked ladders, resumption anywhere, seeds apart from compared."""
 
 from __future__ import annotations
 
@@ -97,9 +95,7 @@ def tuned(path: Path, cell: str) -> list[float]:
 
 
 def walk(cost: Callable[[float], float], table: Tune = LADDER) -> list[tune.rates.Search]:
-    """The searches of one group, stage by stage, each with the results of all rates that were asked
-    for before.
-    """
+    """Return the searches of one group, each with the results of all rates requested before."""
     known: dict[float, float] = {}
     found = [search(table, known.get)]
     while found[-1].best is None:
@@ -173,9 +169,7 @@ def test_of_equal_costs_the_lowest_rate_is_best() -> None:
 def test_a_search_goes_the_same_way_whatever_comes_first(
     costs: list[float], random: random.Random
 ) -> None:
-    """Results come in one by one, in any order, and more of them than asked for: the way and its
-    end are the same.
-    """
+    """Results in any order, and more than requested, give the same search."""
     table = Tune(1e-4, 1e-2, 4, 1, ())
     everything = {
         rate(table, half / 2): costs[half + 2 * WIDEST]
@@ -792,9 +786,7 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> No
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory):
-    """Text of a report in Markdown: serial, one that wants other rates, one beyond the edge, one
-    that always diverges.
-    """
+    """A report in Markdown: serial, an arm with other rates, one at the edge, one diverging."""
     folder = tmp_path_factory.mktemp("reported")
     levels = '["serial", "no-attention-skip", "parallel", "no-mlp-skip"]'
     text = KILLED.replace('["serial", "no-attention-skip"]', levels).replace(

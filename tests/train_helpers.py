@@ -36,9 +36,7 @@ def config(**changes: Any) -> RunConfig:
 
 
 def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
-    """A text that is easy to learn: each token follows from the last, but for one in eight. Every
-    token spells two bytes.
-    """
+    """A text that is easy to learn: 7 of 8 tokens follow from the last; each has two bytes."""
     random = np.random.default_rng(0)
     stream = np.zeros(n, np.uint8)
     for i in range(1, n):
@@ -120,9 +118,7 @@ def after(n: int) -> Callable[[], bool]:
 
 
 def main() -> None:
-    """Train the run of a configuration's JSON on stdin; print its curve and finals, for a test that
-    needs a fresh process.
-    """
+    """Train the run of a configuration's JSON on stdin, and print its curve and finals."""
     import json
     import sys
 
