@@ -193,7 +193,7 @@ class RunConfig(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The fields that enter the key: those that differ from their default, as JSON values.
 
-        Text is known by its content hash: what a file is called makes no other run.
+        Text is known by its content hash: the name of a file does not change a run.
         """
         fields = self.model_dump(mode="json", exclude_defaults=True)
         for name in self.model_extra or {}:

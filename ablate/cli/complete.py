@@ -72,6 +72,7 @@ def questions(incomplete: str) -> list[str]:
 
 
 def sizes(incomplete: str) -> list[str]:
+    """Return the names of sizes for `--size`."""
     return [name for name in ["tiny"] if name.startswith(incomplete)]
 
 
@@ -100,14 +101,17 @@ def levels(incomplete: str) -> list[str]:
 
 
 def devices(incomplete: str) -> list[str]:
+    """Return the kinds of devices."""
     return [name for name in KINDS if name.startswith(incomplete)]
 
 
 def formats(incomplete: str) -> list[str]:
+    """Return the names of output formats."""
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def exports(incomplete: str) -> list[str]:
+    """Return what `ablate export` can write."""
     from ablate.cli.export import WHAT
 
     return [name for name in WHAT if name.startswith(incomplete)]

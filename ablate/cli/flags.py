@@ -23,10 +23,14 @@ def _without_types(params: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
+    """A command with short help of its parameters."""
+
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))
 
 
 class Group(TyperGroup):
+    """A group with short help of its parameters."""
+
     def get_params(self, ctx: Any) -> Any:
         return _without_types(super().get_params(ctx))

@@ -115,6 +115,7 @@ def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame
 
 
 def marker(index: int) -> str:
+    """Return the marker of an arm."""
     return MARKERS[index % len(MARKERS)]
 
 

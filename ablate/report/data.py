@@ -50,6 +50,7 @@ class ReportData:
 
     @cached_property
     def labels(self) -> MetricLabels:
+        """Texts for the study's metric."""
         return metric_labels(self.study.metric, self.study.goal)
 
     @cached_property
@@ -83,10 +84,12 @@ class ReportData:
 
     @property
     def factors(self) -> list[str]:
+        """Factors of the study, in the order of its labels."""
         return list(self.orders)
 
     @property
     def strata(self) -> list[str]:
+        """Strata of the study; [""] without any."""
         return list(dict.fromkeys(self.arms["stratum"]))
 
 

@@ -76,14 +76,17 @@ class Section:
 
 
 def shown(cell: str | Value) -> str:
+    """Return the text of a cell."""
     return cell.text if isinstance(cell, Value) else cell
 
 
 def exported(cell: str | Value) -> object:
+    """Return the value of a cell."""
     return cell.value if isinstance(cell, Value) else cell
 
 
 def missing(value: object) -> bool:
+    """Return whether a value is None or NaN."""
     return value is None or value != value
 
 

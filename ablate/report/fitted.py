@@ -18,6 +18,7 @@ FEWER = 400  # replicates, for what only a table shows
 
 
 def tables(scaled: Scaled, data: ReportData) -> list[Table]:
+    """Return the tables of the scaling section."""
     return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, data)]
 
 

@@ -32,10 +32,12 @@ class MetricLabels:
 
     @property
     def axis(self) -> str:
+        """The name of an axis: "held-out loss (nats per token)"."""
         return f"{self.phrase} ({self.unit})" if self.unit else self.phrase
 
     @property
     def difference(self) -> str:
+        """The name of an axis of differences."""
         return f"difference in {self.axis}"
 
     @property
@@ -44,6 +46,7 @@ class MetricLabels:
         return f" {self.unit}" if self.unit else ""
 
     def better(self, difference: float) -> bool:
+        """Return whether a difference from the baseline is an improvement."""
         return difference < 0 if self.goal == "min" else difference > 0
 
 
@@ -140,6 +143,7 @@ def p_value(p: float) -> str:
 
 
 def p_digits(p: float) -> str:
+    """Return p with two digits, never rounded up to 0.05; "–" for NaN."""
     if math.isnan(p):
         return "–"
     if p < 0.001:

@@ -60,10 +60,12 @@ class Scaled:
 
     @property
     def fits(self) -> dict[str, Fit]:
+        """Curve → its fit; empty if nothing was fitted."""
         return self.fitted.fits if self.fitted else {}
 
     @property
     def order(self) -> list[str]:
+        """Names of the curves, in order."""
         return list(self.frame["curve"].cat.categories)
 
 
@@ -91,6 +93,7 @@ def gather(data: ReportData) -> Scaled | None:
 
 
 def losses(data: ReportData, count: str = "body") -> Losses:
+    """Return the study's losses, by the group of its [fit] and a count of N and C."""
     group = str(data.settings.get("fit", {}).get("group", ""))
     return of_study(data.runs, data.levels, group=group, count=count)
 
@@ -126,6 +129,7 @@ def _claim(one: Comparison) -> str:
 
 
 def three_digits(value: float) -> str:
+    """Return a size or budget with three digits."""
     return power(float(f"{value:.3g}"))
 
 
@@ -192,6 +196,7 @@ def _equation(one: Fit) -> str:
 
 
 def interval(one: Interval, digits: int = 3) -> str:
+    """Return a value with its 95% interval."""
     return f"{one.value:.{digits}f} (95% interval {ends(one.lo, one.hi, digits, number)})"
 
 
@@ -216,10 +221,12 @@ def _tested(test: Difference) -> str:
 
 
 def change(one: Interval, rest: str = "") -> str:
+    """Return a difference of exponents with its interval."""
     return minus(f"{one.value:+.3f} ({ends(one.lo, one.hi, 3)}{rest})")
 
 
 def gap(one: Interval) -> str:
+    """Return a relative difference of losses in percent with its interval."""
     return minus(f"{one.value:+.2%} ({ends(100 * one.lo, 100 * one.hi, 2, unit='%')})")
 
 

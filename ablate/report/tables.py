@@ -19,6 +19,7 @@ FOLDED = 12  # from this many rows on, explanations are shown on request
 
 
 def measured(value: float, places: int) -> Value:
+    """Return a cell with a number of `places` decimals."""
     return Value(number(value, places), value)
 
 
@@ -192,6 +193,7 @@ def _size(value: Any, write: Callable[[float], str]) -> Value:
 
 
 def plain(value: Any) -> float | int | None:
+    """Return an int or float; None if missing."""
     return (
         None
         if pd.isna(value)

@@ -255,6 +255,7 @@ def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
 
 
 def few(runs: int, constants: int) -> tuple[str, ...]:
+    """Return a note if there are few runs for the number of constants."""
     if runs >= 2 * constants:
         return ()
     return (
@@ -264,6 +265,7 @@ def few(runs: int, constants: int) -> tuple[str, ...]:
 
 
 def open_ended(form: Form, high: Floats) -> tuple[str, ...]:
+    """Return a note for each exponent without an upper limit."""
     named = dict(zip(form.constants, high, strict=True))
     return tuple(
         f"{name} has no upper limit here: replicates reach {STEEPEST:g}, the steepest searched."

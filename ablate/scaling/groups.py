@@ -141,6 +141,7 @@ def corrected(family: list[dict[str, Difference]]) -> list[dict[str, Difference]
 
 
 def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Generator) -> Comparison:
+    """Compare the curve of a group with its baseline's; p without Holm's correction."""
     form, names = (
         fit.form,
         [constant for constant in fit.form.constants if constant in ("alpha", "beta")],

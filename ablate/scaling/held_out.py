@@ -34,6 +34,7 @@ class HeldOut:
 
     @property
     def trusted(self) -> bool:
+        """Whether the error is within the expected interval."""
         return self.lo - SHOWN <= self.miss <= self.hi + SHOWN
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class Minimum:
     reason: str = ""  # why this budget has no minimum; then n, d and loss are NaN
 
     def curve(self, points: int = 200) -> tuple[Floats, Floats]:
-        """The interpolation: sizes, losses."""
+        """Return sizes and losses of the interpolation."""
         x = np.log(self.sizes)
         dense = np.linspace(x[0], x[-1], points)
         return np.exp(dense), np.exp(Akima1DInterpolator(x, np.log(self.losses))(dense))
@@ -57,7 +57,7 @@ class IsoFlop:
     notes: tuple[str, ...]
 
     def best_split(self, c: Floats) -> tuple[Floats, Floats]:
-        """Compute-optimal parameters and tokens at budgets [P]."""
+        """Return compute-optimal parameters and tokens at budgets [P]."""
         budget = np.asarray(c, float)
         return (
             self.n_scale * budget**self.n_exponent.value,

@@ -19,6 +19,7 @@ UNTRUSTED = (
 
 
 def fit_lines(name: str, one: Fit) -> list[str]:
+    """Return lines on a fit: constants, held-out check, notes."""
     first = (
         f"{name}: {one.form.symbol} = {one.form.equation}, {one.runs} runs, {one.noise:.2%} off the"
         " curve"
@@ -53,6 +54,7 @@ def enough(one: Fit) -> str:
 
 
 def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
+    """Return lines on isoFLOP minima and exponents."""
     complete = sum(not minimum.reason for minimum in iso.minima)
     out = [
         f"{name}: isoFLOP minima of {complete} budgets, noise {iso.noise:.2%} from {iso.noise_from}"
@@ -68,6 +70,7 @@ def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
 
 
 def percent(one: Interval) -> str:
+    """Return a relative difference with its interval in percent."""
     return f"{one.value:+.2%} [{one.lo:+.2%}, {one.hi:+.2%}]"
 
 
@@ -77,18 +80,19 @@ def claim(one: Comparison) -> str:
 
 
 def comparison_lines(one: Comparison) -> list[str]:
+    """Return lines on a group and its baseline: exponents, losses, crossing."""
     out = [f"Against {one.baseline}, {one.group} {claim(one)}"]
     for title, tests in (("own floors", one.exponents), ("one floor for both", one.one_floor)):
         out += [
             f"  {constant}, {title}: difference {t.interval}, p (Holm) {t.p_holm:.3g}"
             for constant, t in tests.items()
         ]
-    places = (
+    ends = (
         ("", one.gap),
         (f" at {one.axis.upper()} = {one.low:.3g}", one.gap_low),
         (f" at {one.high:.3g}", one.gap_high),
     )
-    gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in places)
+    gaps = ", ".join(f"{percent(gap)}{where}" for where, gap in ends)
     if one.measured:
         out.append(f"  loss against the baseline's at the points of both: {percent(one.measured)}")
     return [

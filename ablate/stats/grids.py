@@ -176,6 +176,7 @@ def least_squares(y: Floats, blocks: Sequence[Floats]) -> Any:
 
 
 def term(name: str, model: Any, span: slice, total: float) -> Term:
+    """Return the F test of the columns in `span` and their share of `total`."""
     picked = np.eye(len(model.params))[span]
     f = model.f_test(picked)
     sum_sq = float(f.fvalue) * len(picked) * float(model.mse_resid)
@@ -193,6 +194,7 @@ def term(name: str, model: Any, span: slice, total: float) -> Term:
 def level_effect(
     factor: str, level: str, contrast: Floats, model: Any, span: slice, confidence: float
 ) -> LevelEffect:
+    """Return a level's effect with interval, by its contrast in the columns of `span`."""
     row = np.zeros(len(model.params))
     row[span] = contrast
     test = model.t_test(row)

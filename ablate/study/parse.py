@@ -205,8 +205,7 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
         if len(group) < 2 or set(group) & set(file.within):
             place = source.where("interactions")
             raise AblateError(
-                f"{place}: {group}: an interaction is two or more factors that do not stand in"
-                " within"
+                f"{place}: {group}: an interaction is two or more factors that are not in within"
             )
     if file.design in PARTWISE:
         for name, levels in factors.items():

@@ -47,6 +47,7 @@ class Tokens:
 
     @property
     def n_train(self) -> int:
+        """Number of training tokens."""
         return len(self.train)
 
     @cached_property
