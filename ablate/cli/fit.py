@@ -78,8 +78,8 @@ def fit(
         raise AblateError("give a study, or a table with --csv FILE")
     if csv is None:
         only = {"n": n, "d": d, "flops": flops, "loss": loss, "where": where, "lowest": lowest}
-        if used := [name for name, value in only.items() if value]:
-            raise AblateError(f"--{used[0]} is for a table, and goes with --csv FILE")
+        if table_only := [name for name, value in only.items() if value]:
+            raise AblateError(f"--{table_only[0]} is for a table, and goes with --csv FILE")
         losses, hold_out = _of_study(str(study), group, hold_out, count, db)
     else:
         from ablate.scaling.read import read

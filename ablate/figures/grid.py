@@ -67,14 +67,14 @@ def _grouping(part: pd.DataFrame, x: str) -> tuple[str, np.ndarray]:
 def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
     """Yield a line through the runs of each group, interpolated in logarithms."""
     for group in range(groups.max() + 1):
-        mine = groups == group
-        order = np.argsort(columns[x][mine])
-        known = np.log(columns[x][mine][order])
+        of_group = groups == group
+        order = np.argsort(columns[x][of_group])
+        known = np.log(columns[x][of_group][order])
         if known[-1] - known[0] < 0.05:
             continue
         at = np.linspace(known[0], known[-1], POINTS)
         yield {
-            name: np.exp(np.interp(at, known, np.log(values[mine][order])))
+            name: np.exp(np.interp(at, known, np.log(values[of_group][order])))
             for name, values in columns.items()
         }
 
@@ -85,9 +85,9 @@ def _among(fitted: Fit, columns: Line, x: str) -> Iterator[Line]:
     A line reaches as far as the runs.
     """
     other, k, gamma = "d" if x == "n" else "n", fitted.cost.k, fitted.cost.gamma
-    for mine in np.array_split(np.argsort(columns[other]), FEW):
-        at = np.geomspace(columns[x][mine].min(), columns[x][mine].max(), POINTS)
-        line = {x: at, other: np.full(POINTS, np.median(columns[other][mine]))}
+    for of_group in np.array_split(np.argsort(columns[other]), FEW):
+        at = np.geomspace(columns[x][of_group].min(), columns[x][of_group].max(), POINTS)
+        line = {x: at, other: np.full(POINTS, np.median(columns[other][of_group]))}
         if x == "c":
             line["d"] = at / (k * line["n"] ** gamma)
         yield {"c": k * line["n"] ** gamma * line["d"]} | line

@@ -141,8 +141,8 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     for name in studies:
         gathered = gather(db, name)
         page = write(gathered, out / plots.slug(name))
-        said = fairness.state(gathered.data), gathered.lead, answers.verdict(gathered.data)
-        written.append(Written(name, gathered.data.study.question, *said, page.relative_to(out)))
+        texts = fairness.state(gathered.data), gathered.lead, answers.verdict(gathered.data)
+        written.append(Written(name, gathered.data.study.question, *texts, page.relative_to(out)))
     _save(
         out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written)
     )

@@ -97,7 +97,7 @@ def verdict(data: ReportData) -> list[str]:
         return [f"{sentence(family.heading)}: {family.brief}" for family in all_families]
     all_answers = [answer for family in all_families for answer in family.answers]
     counts = Counter(answer.verdict for answer in all_answers)
-    said = [
+    counted = [
         f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
         for name, text in VERDICTS.items()
         if counts[name]
@@ -107,7 +107,7 @@ def verdict(data: ReportData) -> list[str]:
     )
     return [
         f"Of {plural(len(all_answers), 'contrast')} with a baseline"
-        f" {listed(said)}{f': {see}' if see else ''}."
+        f" {listed(counted)}{f': {see}' if see else ''}."
     ]
 
 
@@ -417,21 +417,23 @@ def _summaries(
     }
     plain, full = [], []
     for verdict, text in VERDICTS.items():
-        mine = [answer for answer in answers if answer.verdict == verdict]
-        if mine:
-            is_so = f"{'is' if len(mine) == 1 else 'are'} {text}{against[verdict]}"
-            names = listed(answer.level for answer in mine)
+        alike = [answer for answer in answers if answer.verdict == verdict]
+        if alike:
+            is_so = f"{'is' if len(alike) == 1 else 'are'} {text}{against[verdict]}"
+            names = listed(answer.level for answer in alike)
             plain.append(f"{names} {is_so}")
             if verdict == "unresolved":
-                none = len(mine) == len(answers) > 1
-                said = (
-                    f"none of {len(mine)} ({names}) differs significantly{against[verdict]}"
+                none = len(alike) == len(answers) > 1
+                sentence_part = (
+                    f"none of {len(alike)} ({names}) differs significantly{against[verdict]}"
                     if none
                     else f"{names} {is_so}"
                 )
-                see = detectable(labels, [one.detectable for one in mine])
-                full.append(said + (f": {see}" if see else ""))
+                see = detectable(labels, [one.detectable for one in alike])
+                full.append(sentence_part + (f": {see}" if see else ""))
             else:
-                numbers = [one.level + f" ({one.numbers})" * (verdict != "unknown") for one in mine]
+                numbers = [
+                    one.level + f" ({one.numbers})" * (verdict != "unknown") for one in alike
+                ]
                 full.append(f"{listed(numbers)} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."

@@ -22,9 +22,9 @@ BROKEN = {
     "oom": "ran out of memory",
     "complete": "has no finite value",
 }
-# times that the seeds of one arm spread as widely as the other's, from which on it is said
+# ratio of the two arms' standard deviations over seeds from which on there is a warning
 WIDER = 2.0
-SURE = 0.01  # and the p at which it is
+SURE = 0.01  # and the largest p of that ratio
 
 
 def caveats(
@@ -110,16 +110,16 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
 
 def _reasons(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
     """Return how runs ended without a value: "parallel diverged with seeds 1 and 3; …"."""
-    done, said = pairs[analysis.ended(pairs)], []
+    done, reasons = pairs[analysis.ended(pairs)], []
     for name, prefix in ((row["level"], ""), (row["baseline_level"], "baseline_")):
         status = done[f"{prefix}status"]
         broken = done[(status != "complete") | ~np.isfinite(done[f"{prefix}value"].astype(float))]
-        said += [
+        reasons += [
             f"{name} {BROKEN[str(why)]} with seed{'s' if len(part) > 1 else ''}"
             f" {listed(sorted(part['seed']))}"
             for why, part in broken.groupby(f"{prefix}status")
         ]
-    return "; ".join(said)
+    return "; ".join(reasons)
 
 
 def _spread(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
@@ -159,10 +159,10 @@ def _confounds(data: ReportData, row: Mapping[Any, Any]) -> Iterator[str]:
         return
     ratio = sizes.loc[row["cell"]].astype(float) / sizes.loc[row["baseline"]].astype(float) - 1
     named = {"n_params_body": "parameters (without embeddings and head)", "flops": "training FLOPs"}
-    said = [
+    differences = [
         f"{percent(abs(ratio[column]))} {'more' if ratio[column] > 0 else 'fewer'} {text}"
         for column, text in named.items()
         if abs(ratio[column]) > MISMATCH
     ]
-    if said:
-        yield f"It has {listed(said)}."
+    if differences:
+        yield f"It has {listed(differences)}."

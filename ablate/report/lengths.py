@@ -20,7 +20,7 @@ def sentences(data: ReportData) -> list[str]:
         return []
     changes = losses[longest] - losses[1.0]
     defined = set(finals.loc[finals["at"] == longest, "cell"])
-    said = []
+    sentences = []
     for stratum in data.strata:
         arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
         measured = [cell for cell in arms.index if cell in losses.index]
@@ -36,11 +36,11 @@ def sentences(data: ReportData) -> list[str]:
         beyond = f"; not defined for {listed(lacking)}" if lacking else ""
         at = f"At {stratum}, with" if stratum else "With"
         if parts:
-            said.append(
+            sentences.append(
                 f"{at} {longest:g} times the training context the loss on the same targets"
                 f" changes by {listed(parts)}{beyond}."
             )
-    return said
+    return sentences
 
 
 def _text(arm: str, change: Effect) -> str:

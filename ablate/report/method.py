@@ -28,7 +28,7 @@ def paragraphs(data: ReportData) -> list[str]:
 
 def _training(data: ReportData) -> str:
     runs = data.compared
-    said = {
+    texts = {
         name: listed(sorted(set(runs[name])), "or")
         for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
     }
@@ -42,10 +42,10 @@ def _training(data: ReportData) -> str:
         for name in RECIPE
     )
     return (
-        f"Transformers with {said['objective']} language modelling ({shape}) were trained on"
-        f" {amount} tokens of {said['corpus']} ({said['tokenizer']} tokens, {said['n_ctx']} a"
-        f" sequence, {batch} a step) by AdamW with a {said['schedule']} schedule, in"
-        f" {said['precision']}: {recipe}. Held-out text is the last tenth of each document, or"
+        f"Transformers with {texts['objective']} language modelling ({shape}) were trained on"
+        f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
+        f" sequence, {batch} a step) by AdamW with a {texts['schedule']} schedule, in"
+        f" {texts['precision']}: {recipe}. Held-out text is the last tenth of each document, or"
         " every tenth document where there are 50 or more; it is never trained on."
     )
 

@@ -110,14 +110,14 @@ def _points(data: ReportData) -> pd.DataFrame:
 def _gaps(part: pd.DataFrame, data: ReportData) -> pd.DataFrame:
     """The points of every arm but the baseline, minus the baseline's at the same seed and step."""
     base = data.arms.loc[data.arms["is_baseline"], "cell"]
-    mine = part["cell"].isin(base)
+    is_baseline = part["cell"].isin(base)
     baseline = (
-        part[mine]
+        part[is_baseline]
         .drop_duplicates(["seed", "step"])
         .set_index(["seed", "step"])["value"]
         .rename("baseline")
     )
-    joined = part[~mine].join(baseline, on=["seed", "step"], how="inner")
+    joined = part[~is_baseline].join(baseline, on=["seed", "step"], how="inner")
     return joined.assign(value=joined["value"] - joined["baseline"])
 
 
@@ -249,10 +249,10 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         look = {"x": x, "y": "value", "hue": "arm", "label": label}
         for number, at, part in _strata(data, _finals(data, name, x), x):
             title = f"{sentence(metric)} over {x.split(' (')[0]}{at}"
-            said = caption + lacking(part, x) + MARKS
+            text = caption + lacking(part, x) + MARKS
             plots.append(
                 figure_set.add(
-                    slug(name), title, said, figures.ordered, part, **look, stratum=number
+                    slug(name), title, text, figures.ordered, part, **look, stratum=number
                 )
             )
     return plots

@@ -47,14 +47,14 @@ class Scaled:
         )
         frame["curve"] = pd.Categorical(names, categories=list(dict.fromkeys(names)), ordered=True)
         for name, one in self.fits.items():
-            mine = frame["curve"] == name
-            at = {column: frame.loc[mine, column].to_numpy() for column in one.form.columns}
-            frame.loc[mine, "residual"] = (
-                frame.loc[mine, "loss"] / one.form.loss(one.values, at) - 1
+            of_curve = frame["curve"] == name
+            at = {column: frame.loc[of_curve, column].to_numpy() for column in one.form.columns}
+            frame.loc[of_curve, "residual"] = (
+                frame.loc[of_curve, "loss"] / one.form.loss(one.values, at) - 1
             )
             if one.held_out is not None:
-                frame.loc[mine, "held_out"] = (
-                    frame.loc[mine, one.held_out.column] >= one.held_out.from_
+                frame.loc[of_curve, "held_out"] = (
+                    frame.loc[of_curve, one.held_out.column] >= one.held_out.from_
                 )
         return frame
 
@@ -135,12 +135,12 @@ def three_digits(value: float) -> str:
 
 def paragraphs(scaled: Scaled) -> list[str]:
     """Return what was fitted to what, how far to trust it, and how the curves compare."""
-    said = [_measured(scaled), *scaled.losses.notes]
+    sentences = [_measured(scaled), *scaled.losses.notes]
     if scaled.fitted is None:
-        return [*said, scaled.refused]
-    said += [_fit(scaled, name, one) for name, one in scaled.fits.items()]
-    said += [_compared(one) for one in scaled.fitted.comparisons]
-    return [minus(text) for text in (*said, *scaled.fitted.notes)]
+        return [*sentences, scaled.refused]
+    sentences += [_fit(scaled, name, one) for name, one in scaled.fits.items()]
+    sentences += [_compared(one) for one in scaled.fitted.comparisons]
+    return [minus(text) for text in (*sentences, *scaled.fitted.notes)]
 
 
 def minus(text: str) -> str:

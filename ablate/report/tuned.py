@@ -46,20 +46,20 @@ def names(data: ReportData) -> dict[str, str]:
     It is the arm where the group has cells of one arm, else the group's name.
     """
     arm = data.arms.set_index("cell")["arm"].astype(str)
-    called = {}
+    group_names = {}
     for row in learning_rates(data):
         own = {arm[cell] for cell in row["cells"] if cell in arm.index}
-        called[row["cell"]] = own.pop() if len(own) == 1 else row["group"]
-    return called
+        group_names[row["cell"]] = own.pop() if len(own) == 1 else row["group"]
+    return group_names
 
 
 def paragraphs(data: ReportData) -> list[str]:
     """Return what was tuned on what, at what cost, and what tuning changed."""
     rows = learning_rates(data)
-    said = [*_cost(data), *_shared_by(rows), *_edges(rows)]
+    sentences = [*_cost(data), *_shared_by(rows), *_edges(rows)]
     for stratum in data.strata:
-        said += _changed(data, stratum, _against_shared(data, rows, stratum))
-    return said
+        sentences += _changed(data, stratum, _against_shared(data, rows, stratum))
+    return sentences
 
 
 def _cost(data: ReportData) -> Iterator[str]:
@@ -166,16 +166,17 @@ def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) 
     baseline first, on the seeds that tuned; it is empty with fewer than two arms.
     """
     cells = data.arms[data.arms["stratum"] == stratum]
-    mine = [row for row in rows if row["cell"] in set(cells["cell"])]
+    of_stratum = [row for row in rows if row["cell"] in set(cells["cell"])]
     base = next(
-        (row for row in mine if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])), None
+        (row for row in of_stratum if row["cell"] in set(cells.loc[cells["is_baseline"], "cell"])),
+        None,
     )
-    if base is None or len(mine) < 2:
+    if base is None or len(of_stratum) < 2:
         return pd.DataFrame()
     common = [
         rate
         for rate in base["rates"]
-        if all(rate in row["curve"] for row in mine) and np.isfinite(base["curve"][rate])
+        if all(rate in row["curve"] for row in of_stratum) and np.isfinite(base["curve"][rate])
     ]
     if not common:
         return pd.DataFrame()
@@ -192,7 +193,7 @@ def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) 
                 "at_shared": row["curve"][shared],
                 "at_own": row["curve"][row["value"]],
             }
-            for row in [base, *(row for row in mine if row is not base)]
+            for row in [base, *(row for row in of_stratum if row is not base)]
         ]
     )
 

@@ -285,8 +285,8 @@ def outside(form: Form, value: Floats, columns: dict[str, Floats]) -> tuple[str,
         return ()
     return (
         f"The best sizes of the middle half of the budgets, {best.min():.3g} to"
-        f" {best.max():.3g}, reach beyond those measured, {n.min():.3g} to {n.max():.3g}: what"
-        " is said of best sizes is extrapolated.",
+        f" {best.max():.3g}, reach beyond those measured, {n.min():.3g} to {n.max():.3g}:"
+        " statements on best sizes are extrapolated.",
     )
 
 

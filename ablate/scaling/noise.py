@@ -15,7 +15,7 @@ HOPELESS = 0.1
 FAR = 6.0  # times the usual residual (a normal's sd by the median): as good as never by chance
 FAR_AT_LEAST = 0.01  # of the loss; nearer than that no run is far off
 MOST_FAR = 0.1  # of the runs; where more are far off, that is how residuals are spread
-RUNS_A_CONSTANT = 4  # that the usual residual is known from
+RUNS_A_CONSTANT = 4  # fewest runs a constant to know the usual residual
 
 
 def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:

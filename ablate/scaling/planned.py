@@ -41,12 +41,15 @@ def predict(plan: Plan) -> list[str]:
         return [f"Scaling curves: {error}"]
     names = np.array(losses.curves)
     form, why = natural_form(losses.columns, names)
-    said: dict[str, list[str]] = {}
+    curves_by_text: dict[str, list[str]] = {}
     for name in dict.fromkeys(losses.curves):
         part = {column: values[names == name] for column, values in losses.columns.items()}
-        said.setdefault(_curve(FORMS[form], part, plan.study.fit.hold_out), []).append(name)
+        curves_by_text.setdefault(_curve(FORMS[form], part, plan.study.fit.hold_out), []).append(
+            name
+        )
     return [
-        f"Scaling curve{'s' if len(of) > 1 else ''}{_of(of)}: {text}" for text, of in said.items()
+        f"Scaling curve{'s' if len(of) > 1 else ''}{_of(of)}: {text}"
+        for text, of in curves_by_text.items()
     ] + why
 
 

@@ -59,7 +59,7 @@ def find(spec: str, root: Path) -> Corpus:
         root: the folder that relative paths count from.
 
     Raises:
-        AblateError: nothing is there, there is no text, or it cannot be read.
+        AblateError: it does not exist, has no text, or cannot be read.
     """
     with sources.readable(f"corpus {spec!r}"):
         location = _locate(spec, root)
