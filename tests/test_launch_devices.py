@@ -11,6 +11,7 @@ import pytest
 from ablate import sizes
 from ablate.config import RunConfig
 from ablate.errors import AblateError
+from ablate.kinds.transformer import run_of
 from ablate.launch import devices, packs
 
 
@@ -208,4 +209,4 @@ def test_a_share_of_a_gpu_holds_the_whole_batch_of_the_run_that_it_was_made_for(
     )
     run_bytes = sizes.memory_bytes(config, 1)
     gpu = devices.Device("cuda:0", int(run_bytes / share), 16)
-    assert packs.size(config, devices.shares([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)
+    assert packs.size(run_of(config), devices.shares([gpu], 9, 9, run_bytes)[0], 0) == packs.Size(1)

@@ -82,9 +82,9 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
         files[1].touch()
         files[0].touch()
         os.utime(files[0], (1, 1))
-        assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}, (
+        assert status.checkpoints(db, study_id) == {first.run.key: str(files[1])}, (
             "a complete run needs none"
         )
         # a kill between the two renames of a checkpoint's writing leaves this
         files[1].rename(f"{files[1]}.previous")
-        assert status.checkpoints(db, study_id) == {first.config.key: str(files[1])}
+        assert status.checkpoints(db, study_id) == {first.run.key: str(files[1])}
