@@ -156,9 +156,8 @@ def _stated(config: RunConfig) -> Parts:
     qk_norm = _ask(part("qk_norm"), config, config.d_head)
     block += qk_norm.shared(config.n_head) + qk_norm.shared(config.n_kv_head)
     if part("qkv").one_tensor and (position.rotates or not part("qk_norm").identity):
-        block += Counts(
-            products=queries + keys
-        )  # their original values, kept together with the new ones
+        # their original values, kept together with the new ones
+        block += Counts(products=queries + keys)
     block += _ask(part("score"), config, config.d_head) + position.block_sizes(config)
     block += _ask(part("head_combine"), config, c)
     block += _ask(part("activation"), config, read) + _ask(part("outer_activation"), config, c)

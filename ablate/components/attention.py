@@ -27,12 +27,7 @@ class Causal(Attention):
     """Keys up to the query."""
 
 
-@level(
-    "attention",
-    "full",
-    meaning="every position; refused with objective = causal",
-    source=BERT,
-)
+@level("attention", "full", meaning="every position; refused with objective = causal", source=BERT)
 class Full(Attention):
     """All keys."""
 
@@ -140,12 +135,7 @@ class Sqrt(AttentionScale):
         return float(d_head) ** -0.5
 
 
-@level(
-    "attention_scale",
-    "none",
-    meaning="1",
-    source=f"{VASWANI}, §3.2.1 says what it would do",
-)
+@level("attention_scale", "none", meaning="1", source=f"{VASWANI}, §3.2.1 says what it would do")
 class Unscaled(AttentionScale):
     """1."""
 

@@ -72,70 +72,27 @@ class Factor:
 _ROWS = (
     # -- block -------------------------------------------------------------------------------------
     Factor(
-        "topology",
-        "block",
-        "How attention, MLP and residual connections are wired.",
-        choice=True,
+        "topology", "block", "How attention, MLP and residual connections are wired.", choice=True
     ),
-    Factor(
-        "norm",
-        "block",
-        "Where normalisation stands in a block.",
-        choice=True,
-    ),
+    Factor("norm", "block", "Where normalisation stands in a block.", choice=True),
     Factor(
         "norm_kind",
         "block",
         "What a norm computes.",
         choice=True,
-        needs=(
-            "norm",
-            (
-                "pre",
-                "post",
-                "peri",
-            ),
-        ),
+        needs=("norm", ("pre", "post", "peri")),
     ),
-    Factor(
-        "n_layer",
-        "block",
-        "Number of blocks.",
-    ),
-    Factor(
-        "d_model",
-        "block",
-        "Width of the residual stream.",
-    ),
+    Factor("n_layer", "block", "Number of blocks."),
+    Factor("d_model", "block", "Width of the residual stream."),
     Factor(
         "d_mlp",
         "block",
         "Hidden width of the MLP; by default 4·d_model, for gated activations 8/3·d_model.",
     ),
-    Factor(
-        "activation",
-        "block",
-        "The MLP's nonlinearity.",
-        choice=True,
-    ),
-    Factor(
-        "outer_activation",
-        "block",
-        "A second nonlinearity, on the MLP's output.",
-        choice=True,
-    ),
-    Factor(
-        "bias",
-        "block",
-        "Which linear maps and norms carry a bias.",
-        choice=True,
-    ),
-    Factor(
-        "init",
-        "block",
-        "How weights start.",
-        choice=True,
-    ),
+    Factor("activation", "block", "The MLP's nonlinearity.", choice=True),
+    Factor("outer_activation", "block", "A second nonlinearity, on the MLP's output.", choice=True),
+    Factor("bias", "block", "Which linear maps and norms carry a bias.", choice=True),
+    Factor("init", "block", "How weights start.", choice=True),
     Factor(
         "dropout",
         "block",
@@ -143,12 +100,7 @@ _ROWS = (
         source="Srivastava et al. 2014",
     ),
     # -- attention ---------------------------------------------------------------------------------
-    Factor(
-        "attention",
-        "attention",
-        "What a position may attend to.",
-        choice=True,
-    ),
+    Factor("attention", "attention", "What a position may attend to.", choice=True),
     Factor(
         "n_head",
         "attention",
@@ -161,23 +113,9 @@ _ROWS = (
         "Number of key and value heads; by default n_head. 1 is multi-query attention.",
         source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245",
     ),
-    Factor(
-        "d_head",
-        "attention",
-        "Width of a head; by default d_model / n_head.",
-    ),
-    Factor(
-        "head_combine",
-        "attention",
-        "How heads become one output.",
-        choice=True,
-    ),
-    Factor(
-        "qkv",
-        "attention",
-        "How queries, keys and values are made.",
-        choice=True,
-    ),
+    Factor("d_head", "attention", "Width of a head; by default d_model / n_head."),
+    Factor("head_combine", "attention", "How heads become one output.", choice=True),
+    Factor("qkv", "attention", "How queries, keys and values are made.", choice=True),
     Factor(
         "qk_norm",
         "attention",
@@ -191,24 +129,10 @@ _ROWS = (
         choice=True,
         needs=("score", ("dot",)),
     ),
-    Factor(
-        "score",
-        "attention",
-        "How a query is compared with a key.",
-        choice=True,
-    ),
+    Factor("score", "attention", "How a query is compared with a key.", choice=True),
     # -- position ----------------------------------------------------------------------------------
-    Factor(
-        "position",
-        "position",
-        "How a model knows where a token stands.",
-        choice=True,
-    ),
-    Factor(
-        "n_ctx",
-        "position",
-        "Tokens in a training sequence.",
-    ),
+    Factor("position", "position", "How a model knows where a token stands.", choice=True),
+    Factor("n_ctx", "position", "Tokens in a training sequence."),
     # -- embedding ---------------------------------------------------------------------------------
     Factor(
         "tie_embeddings",
@@ -217,10 +141,7 @@ _ROWS = (
         choice=True,
     ),
     Factor(
-        "embed_norm",
-        "embedding",
-        "A norm on the embeddings, before the first block.",
-        choice=True,
+        "embed_norm", "embedding", "A norm on the embeddings, before the first block.", choice=True
     ),
     Factor(
         "mlm_head_transform",
@@ -230,17 +151,10 @@ _ROWS = (
         needs=("objective", ("masked",)),
     ),
     Factor(
-        "n_vocab",
-        "embedding",
-        "Size of the vocabulary; follows from the tokenizer (and [MASK]).",
+        "n_vocab", "embedding", "Size of the vocabulary; follows from the tokenizer (and [MASK])."
     ),
     # -- objective ---------------------------------------------------------------------------------
-    Factor(
-        "objective",
-        "objective",
-        "What is predicted.",
-        choice=True,
-    ),
+    Factor("objective", "objective", "What is predicted.", choice=True),
     Factor(
         "mask_ratio",
         "objective",
@@ -281,27 +195,11 @@ _ROWS = (
         "data",
         "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin.",
     ),
-    Factor(
-        "corpus_hash",
-        "data",
-        "SHA-256 of the text; filled in.",
-    ),
-    Factor(
-        "tokenizer_hash",
-        "data",
-        "SHA-256 of the tokenizer; filled in.",
-    ),
+    Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
+    Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training ----------------------------------------------------------------------------------
-    Factor(
-        "steps",
-        "training",
-        "Optimiser steps; follows from tokens, tokens_per_param or flops.",
-    ),
-    Factor(
-        "batch_tokens",
-        "training",
-        "Tokens an optimiser step.",
-    ),
+    Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
+    Factor("batch_tokens", "training", "Tokens an optimiser step."),
     Factor(
         "lr",
         "training",
@@ -320,17 +218,8 @@ _ROWS = (
         "Largest norm of a run's gradient; 0 for no clipping.",
         source="Pascanu et al. 2013, arXiv:1211.5063",
     ),
-    Factor(
-        "warmup",
-        "training",
-        "Share of the steps over which the learning rate rises from 0.",
-    ),
-    Factor(
-        "schedule",
-        "training",
-        "How the learning rate falls after warm-up.",
-        choice=True,
-    ),
+    Factor("warmup", "training", "Share of the steps over which the learning rate rises from 0."),
+    Factor("schedule", "training", "How the learning rate falls after warm-up.", choice=True),
     Factor(
         "precision",
         "training",
@@ -360,12 +249,7 @@ def factor(name: str) -> Factor:
 
 
 def level(
-    factor_name: str,
-    name: str,
-    *,
-    meaning: str,
-    source: str = "",
-    aliases: tuple[object, ...] = (),
+    factor_name: str, name: str, *, meaning: str, source: str = "", aliases: tuple[object, ...] = ()
 ) -> Callable[[C], C]:
     """Register the decorated class as a level of a factor.
 

@@ -40,10 +40,7 @@ class LayerNorm(Norm):
 
 
 @level(
-    "norm_kind",
-    "rmsnorm",
-    meaning="divide by the root mean square, gain per channel",
-    source=ZHANG,
+    "norm_kind", "rmsnorm", meaning="divide by the root mean square, gain per channel", source=ZHANG
 )
 class RMSNorm(Norm):
     """gain · x / √(mean of squares + 1e-5)."""

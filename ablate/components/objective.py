@@ -71,10 +71,7 @@ class SpanMask(MaskKind):
 
 
 @level(
-    "mask_kind",
-    "whole-word",
-    meaning="all tokens of a word",
-    source="BERT's whole-word masking",
+    "mask_kind", "whole-word", meaning="all tokens of a word", source="BERT's whole-word masking"
 )
 class WordMask(MaskKind):
     """Words."""

@@ -59,10 +59,7 @@ class Scheduler:
         self.stopped = False  # by a failure, with `fail_fast`
 
     def next(
-        self,
-        candidates: Sequence[Candidate],
-        checkpoints: Mapping[str, str],
-        slots: Sequence[Slot],
+        self, candidates: Sequence[Candidate], checkpoints: Mapping[str, str], slots: Sequence[Slot]
     ) -> Pack | None:
         """Return the next job for a free slot; None if there is no slot or nothing to train now.
 
