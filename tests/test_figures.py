@@ -86,7 +86,7 @@ def test_only_what_is_resolved_is_filled() -> None:
     for level, y in heights(ax).items():
         mark = next(line for line in line_at(ax, y, 1) if line.get_alpha() is None)
         filled[level] = mark.get_markerfacecolor() != style.PAPER
-    assert filled == dict(zip(effects["level"], effects["significant"], strict=True))
+    assert filled == dict(zip(effects["level"], effects["resolved"], strict=True))
     assert set(filled.values()) == {True, False}
 
 

@@ -206,7 +206,9 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
                 zorder=3,
             )[0]
             style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
-        face = shade if row["significant"] else style.PAPER
+        # rows of the table `effect` have the former name
+        significant = row.get("significant", row.get("resolved"))
+        face = shade if significant else style.PAPER
         mark = ax.plot(
             mean,
             y,
