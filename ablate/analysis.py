@@ -56,7 +56,7 @@ class EffectRow:
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
             after correction.
-        resolved: Whether p_holm is at most 0.05; `significant` in frames.
+        resolved: Whether p_holm is at most 0.05, as the table `effect` calls it.
         method: Name of the test.
         input_hash: Hash of every input value: equal hashes, equal results.
     """
@@ -86,6 +86,11 @@ class EffectRow:
     resolved: bool
     method: str
     input_hash: str
+
+    @property
+    def significant(self) -> bool:
+        """Whether p_holm is at most 0.05."""
+        return self.resolved
 
 
 def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:

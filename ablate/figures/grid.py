@@ -19,7 +19,7 @@ Line = dict[str, np.ndarray]  # n, d and c at the points of a line, or the form'
 
 
 def along(fitted: Fit, part: pd.DataFrame, x: str) -> Iterator[Line]:
-    """Return lines over x ("n", "d" or "c") through the runs of one curve, `POINTS` points each."""
+    """Yield lines over x ("n", "d" or "c") through the runs of one curve, `POINTS` points each."""
     columns = {name: part[name].to_numpy(float) for name in ("n", "d", "c") if name in part}
     if len(fitted.form.columns) == 1:
         yield from _through(columns, np.zeros(len(part), int), x)
@@ -80,7 +80,7 @@ def _through(columns: Line, groups: np.ndarray, x: str) -> Iterator[Line]:
 
 
 def _among(fitted: Fit, columns: Line, x: str) -> Iterator[Line]:
-    """Return a line for each sixth of the runs, by size (over N by tokens), at the sixth's middle.
+    """Yield a line for each sixth of the runs, by size (over N by tokens), at the sixth's middle.
 
     A line reaches as far as the runs.
     """
