@@ -1,14 +1,18 @@
-"""How fast a training step is: tokens/s, model FLOP/s, share of the matrix-product ceiling, set-up
-time, memory.
+"""Speed of a training step: tokens/s, FLOP/s, share of the matrix-product ceiling, set-up, memory.
 
-    python benchmarks/step.py                            # the four sizes, solo and packed python
-    benchmarks/step.py --sizes 0.85M --packs 1,8,32 --modes eager,block,whole python
-    benchmarks/step.py --levels                   # each topology and position at 10.8M python
-    benchmarks/step.py --profile                  # below each row, what its kernels take python
-    benchmarks/step.py --nanogpt ~/nanoGPT        # with the ratio to nanoGPT's model.py and fused
-    AdamW, compiled python benchmarks/step.py --nanogpt ~/nanoGPT --processes 8    # and to as many
-    processes of it at once python benchmarks/step.py --sizes tiny --device cpu  # whether all of it
-    works
+    # the four sizes, solo and packed
+    python benchmarks/step.py
+    python benchmarks/step.py --sizes 0.85M --packs 1,8,32 --modes eager,block,whole
+    # each topology and position at 10.8M
+    python benchmarks/step.py --levels
+    # below each row the time of its kernels
+    python benchmarks/step.py --profile
+    # with the ratio to nanoGPT's model.py and fused AdamW, compiled
+    python benchmarks/step.py --nanogpt ~/nanoGPT
+    # and to as many processes of it at once
+    python benchmarks/step.py --nanogpt ~/nanoGPT --processes 8
+    # whether it works
+    python benchmarks/step.py --sizes tiny --device cpu
 
 The models are nanoGPT's: learned positions, tied embeddings, no biases, pre-norm, bfloat16 matrix
 products. The ceiling is a bfloat16 product of two 8192 × 8192 matrices, measured before and after

@@ -65,7 +65,7 @@ def build(study: Study) -> Built:
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
         baselines.setdefault(stratum, config)
-        spelt = resolver.spelt.get(config.tokenizer_hash, 1.0)
+        byte_coverage = resolver.byte_coverage.get(config.tokenizer_hash, 1.0)
         cells[label] = Cell(
             label,
             levels,
@@ -74,7 +74,7 @@ def build(study: Study) -> Built:
             sizes.count(config),
             epochs,
             resolver.held_out[config.corpus_hash, config.tokenizer_hash],
-            spelt,
+            byte_coverage,
         )
     if unused:
         location = Source(study.path, study.toml).where("exclude", study.exclude.index(unused[0]))

@@ -27,7 +27,7 @@ class Cell:
         sizes: Of one model.
         epochs: Passes over the training text; estimated for most tokenizers.
         held_out: Held-out tokens of the text; estimated as `epochs` is.
-        spelt: Bytes that the tokens spell per byte of text, 1 where nothing is known to be lost.
+        byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Cell:
     sizes: Sizes
     epochs: float
     held_out: float = math.inf
-    spelt: float = 1.0
+    byte_coverage: float = 1.0
 
     @functools.cached_property
     def run(self) -> Run:
@@ -52,17 +52,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A cell against the baseline of its stratum. `factor` names what differs, joined by " × "
-    where several do.
+    """A cell compared with the baseline of its stratum.
+
+    Attributes:
+        family: The contrasts that are corrected together: one factor, or all parts, in a stratum.
+        stratum: The stratum of both cells.
+        factor: What differs; several are joined by " × ".
+        level: The cell's level of it.
+        cell: Label of the cell.
+        baseline: Label of the baseline.
     """
 
-    family: (
-        str  # the contrasts that are corrected together: one factor, or all parts, in one stratum
-    )
+    family: str
     stratum: str
     factor: str
     level: str
-    cell: str  # labels
+    cell: str
     baseline: str
 
 
@@ -119,25 +124,32 @@ class Decision:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study will do, in the order in which it is done: seed after seed, so that pairs are
-    complete early.
+    """What a study trains, in this order: seed after seed, so that pairs are complete early.
+
+    Attributes:
+        study: The study.
+        cells: Stratum after stratum, the baseline first.
+        contrasts: What is compared.
+        runs: Runs that can be trained now. Cells of one configuration share a run.
+        later: Runs whose learning rate is not decided, at an assumed rate; only for their price.
+        groups: Cells that share a tuned learning rate.
+        undecided: Groups whose learning rate is not decided.
+        sources: Content hash of a corpus or tokenizer → its location.
+        confounds: Differences besides the factors.
+        notes: Warnings and hints for the reader of the plan.
+        excluded: Labels of cells that [[exclude]] leaves out.
+        too_long: Cells that max_epochs leaves out.
     """
 
     study: Study
     cells: tuple[Cell, ...]
     contrasts: tuple[Contrast, ...]
-    runs: tuple[
-        PlannedRun, ...
-    ]  # cells of one configuration share a key: such a run is trained once
-    later: tuple[
-        PlannedRun, ...
-    ] = ()  # runs that wait for a learning rate, at a supposed one: only good for their price
-    groups: tuple[Group, ...] = ()  # of cells that share a tuned learning rate
-    undecided: tuple[Group, ...] = ()  # those of them whose learning rate is still to be found
-    sources: dict[str, str] = field(
-        default_factory=dict
-    )  # content hash of a corpus or tokenizer → where it lies
+    runs: tuple[PlannedRun, ...]
+    later: tuple[PlannedRun, ...] = ()
+    groups: tuple[Group, ...] = ()
+    undecided: tuple[Group, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
     confounds: tuple[Confound, ...] = ()
-    notes: tuple[str, ...] = ()  # what is good to know beforehand
-    excluded: tuple[str, ...] = ()  # labels of cells that [[exclude]] leaves out
-    too_long: tuple[Cell, ...] = ()  # cells that max_epochs leaves out
+    notes: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    too_long: tuple[Cell, ...] = ()

@@ -78,12 +78,13 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
 
 def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
     """Tokenizers that lose text, so that bits per byte are too low: what is lost costs nothing."""
-    for tokenizer, spelt in dict.fromkeys((cell.config.tokenizer, cell.spelt) for cell in cells):
-        if abs(spelt - 1) > LOST:
+    for tokenizer, byte_coverage in dict.fromkeys(
+        (cell.config.tokenizer, cell.byte_coverage) for cell in cells
+    ):
+        if abs(byte_coverage - 1) > LOST:
             yield (
-                f"tokenizer = {tokenizer!r} spells {spelt:.0%} of the bytes it reads: bits_per_byte"
-                " counts what it spells, and is not comparable with that of a tokenizer which"
-                " keeps its text"
+                f"tokenizer = {tokenizer!r} decodes to {byte_coverage:.0%} of the bytes it reads, so its"
+                " bits_per_byte is not comparable with that of a lossless tokenizer"
             )
 
 

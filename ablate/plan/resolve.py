@@ -50,7 +50,7 @@ class Resolver:
     # hashes of corpus and tokenizer → held-out tokens, estimated
     held_out: dict[tuple[str, str], float] = field(default_factory=dict)
     # hash of a tokenizer from a file → bytes that its tokens spell per byte of text
-    spelt: dict[str, float] = field(default_factory=dict)
+    byte_coverage: dict[str, float] = field(default_factory=dict)
     _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
@@ -144,7 +144,7 @@ class Resolver:
                 and found.n_bytes <= _TRIED
             )
             if tried:
-                self.spelt[info.hash] = text.byte_coverage(found, info)
+                self.byte_coverage[info.hash] = text.byte_coverage(found, info)
             per_token = (
                 2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
             )
