@@ -225,7 +225,7 @@ def test_the_plan_notes_a_tokenizer_that_loses_text(made) -> None:
     ).notes
     # Four sentences are held out, of which "a", "fox" and six signs for what is unknown are left:
     assert note.startswith(
-        f"tokenizer = 'some.json' spells {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads"
+        f"tokenizer = 'some.json' decodes to {4 * (1 + 3 + 6) / (4 * 33):.0%} of the bytes it reads"
     )
 
 

@@ -83,8 +83,8 @@ def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
     ):
         if abs(byte_coverage - 1) > LOST:
             yield (
-                f"tokenizer = {tokenizer!r} decodes to {byte_coverage:.0%} of the bytes it reads, so its"
-                " bits_per_byte is not comparable with that of a lossless tokenizer"
+                f"tokenizer = {tokenizer!r} decodes to {byte_coverage:.0%} of the bytes it reads,"
+                " so its bits_per_byte is not comparable with that of a lossless tokenizer"
             )
 
 
