@@ -271,7 +271,7 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE started IS NOT NULL"))
     (worker,) = workers(first.pid)
     first.kill(signal.SIGINT)
-    wait_for(lambda: "once more to kill" in first.output.read_text())
+    wait_for(lambda: "again to kill" in first.output.read_text())
     time.sleep(1.5 * pool.ECHO)
     first.kill(signal.SIGINT)
     assert first.wait(3) == 130

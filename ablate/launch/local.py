@@ -198,10 +198,10 @@ class LocalExecutor:
         """See `Executor.cancel`. The worker of the job ends with it."""
         for slot in self._slots.values():
             if slot.job == handle and slot.process:
+                slot.cancelled = True
                 if kill:
                     slot.process.kill()
                 else:
-                    slot.cancelled = True
                     slot.process.close()
 
     def close(self, timeout: float) -> None:

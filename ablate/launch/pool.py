@@ -271,13 +271,15 @@ class WorkerPool:
     # -- stopping ----------------------------------------------------------------------------------
 
     def _handle_signals(self) -> None:
-        new = len(self._signals.received) > self._signals_seen
-        self._signals_seen = len(self._signals.received)
-        if new and self._deadline is None:
+        before, self._signals_seen = self._signals_seen, len(self._signals.received)
+        if self._signals_seen == before:
+            return
+        if before == 0:
             self._first_signal = time.monotonic()
-            self.say("stopping: jobs at work write a checkpoint; once more to kill them")
-            self._stop()
-        elif new and time.monotonic() - self._first_signal > ECHO:
+            self.say("stopping: running jobs write a checkpoint; press Ctrl-C again to kill them")
+            if self._deadline is None:
+                self._stop()
+        elif time.monotonic() - self._first_signal > ECHO:
             self._cancel(kill=True)
 
     def _stop(self) -> None:

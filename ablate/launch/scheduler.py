@@ -108,7 +108,8 @@ class Scheduler:
                 "stopped".
         """
         if status == "oom":
-            self._oom_levels[run.run.pack_key] = pack.oom_level + 1
+            level = self._oom_levels.get(run.run.pack_key, 0)  # of a pack that ended meanwhile
+            self._oom_levels[run.run.pack_key] = max(level, pack.oom_level + 1)
         exhausted = status in ("dead", "oom") and run.losses + 1 >= RETRIES
         failed = status == "failed" or exhausted
         self.stopped |= failed and self._fail_fast

@@ -331,8 +331,9 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
                 for attempt in attempts:
                     attempt.provenance = {**origin, "pack_size": len(attempts)}
                 lock = nullcontext() if fd is None else device_lock(fd, inbox.closed)
-                if not train_job(trainer, device, job, attempts, inbox.closed, lock):
-                    break
+                fit = train_job(trainer, device, job, attempts, inbox.closed, lock)
+            if not fit or inbox.closed():  # it ends, and must not get another job
+                break
             answer(done=handle)
     except Exception as error:
         if not (why := no_room(error)):
