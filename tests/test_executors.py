@@ -21,7 +21,7 @@ from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job, Run
 from ablate.kinds.transformer import run_of
-from ablate.launch import ingestor, messages, pool
+from ablate.launch import messages, pool
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Executor, Slot
 from ablate.launch.local import LocalExecutor
@@ -214,7 +214,7 @@ def test_close_ends_what_is_left(make: Make, tmp_path: Path, monkeypatch) -> Non
 def test_a_study_has_the_same_content_with_either_executor(
     make: Make, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
     lrs = [1e-3, stub_worker.RAISES, stub_worker.DIVERGES, stub_worker.BREAKS_DEVICE]
     plan, path = small_plan(tmp_path, lrs, seeds=2), tmp_path / "a.db"

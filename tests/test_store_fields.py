@@ -14,8 +14,10 @@ from ablate import kinds
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Cost, Field, Run
+from ablate.launch import packs
+from ablate.launch.devices import Device
 from ablate.plan import Plan
-from ablate.store import Database, register, runs
+from ablate.store import Database, noise, register, runs
 from ablate.store.merge import merge
 from ablate.store.query import run as ask
 
@@ -156,3 +158,17 @@ def test_sqlite_itself_reads_the_view(tmp_path: Path) -> None:
     assert rows(db.path, "SELECT topology, typeof(lr), typeof(n_layer) FROM runs LIMIT 1") == [
         ("serial", "real", "integer")
     ]
+
+
+def test_unknown_sizes_are_not_alike() -> None:
+    known = noise.Setting("sorting", None, None, None, 1000, 10)
+    assert known.like(dataclasses.replace(known, tokens=1500))
+    for name in ("tokens", "n_params"):
+        unknown = dataclasses.replace(known, **{name: None})
+        assert not known.like(unknown) and not unknown.like(unknown)
+
+
+def test_runs_of_unknown_memory_get_one_worker_a_device(sorting: Plan) -> None:
+    device = Device("cpu", 64 << 30, 8)
+    assert packs.worker_slots(sorting, [device]) == [device]
+    assert len(packs.worker_slots(plan_of(), [device])) > 1

@@ -20,6 +20,7 @@ from ablate.kinds import Run
 from ablate.launch.scheduler import RETRIES
 from ablate.store import Database, effects, owners, runs, schema
 from ablate.store.ingest import ingest
+from ablate.store.status import survey
 
 
 @pytest.fixture
@@ -97,13 +98,13 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
         ("double-skip", "topology=double-skip")
     ]
     # serial's two are done already
-    assert runs.counts(db, study_id) == {"complete": 2, "planned": 4}
+    assert survey(db, study_id).counts == {"complete": 2, "planned": 4}
     assert rows(db.path, "SELECT count(*), count(DISTINCT cell) FROM runs") == [(6, 2)]
     # parallel's are still there
     assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [(4,)]
 
     runs.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
-    assert runs.counts(db, study_id) == {"complete": 4}
+    assert survey(db, study_id).counts == {"complete": 4}
 
 
 def test_new_comment_in_the_file_is_no_revision(db: Database) -> None:
@@ -207,7 +208,7 @@ def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) ->
     assert claim_next(db, study_id, owner, 9) == []
     with runs.Owner.here(db) as other:
         assert claim_next(db, study_id, other, 9) == []
-    assert runs.counts(db, study_id) == {"running": 6}
+    assert survey(db, study_id).counts == {"running": 6}
 
 
 def test_a_claim_uses_the_evaluation_of_its_attempt(db: Database, owner: runs.Owner) -> None:
@@ -260,13 +261,13 @@ def test_failing_run_is_tried_again_up_to_a_limit(
 ) -> None:
     study_id = runs.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner, status=status) == 2 * tries
-    assert runs.counts(db, study_id) == {status: 2}
+    assert survey(db, study_id).counts == {status: 2}
     assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [
         (r, n) for r in (1, 2) for n in range(1, tries + 1)
     ]
     with runs.Owner.here(db) as later:  # the cause may be gone
         assert do_all(db, study_id, later) == 2
-    assert runs.counts(db, study_id) == {"complete": 2}
+    assert survey(db, study_id).counts == {"complete": 2}
 
 
 def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
@@ -289,7 +290,7 @@ def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
         journal.append("checkpoint", step=2, path="a.checkpoints/x.pt")
         journal.append("end", status="stopped", step=2)
     ingest(db, claim.attempt_id)
-    assert runs.counts(db, study_id) == {"stopped": 1}
+    assert survey(db, study_id).counts == {"stopped": 1}
     assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [True]
     (again,) = claim_next(db, study_id, owner, 1)
     assert again.n == 2 and again.run_id == claim.run_id
@@ -356,9 +357,9 @@ def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(
     ingest(db, claim.attempt_id)
     assert rows(db.path, "SELECT status, baseline_status FROM pairs") == [("running", "complete")]
     runs.finish(db, claim.attempt_id + 1, "failed")
-    assert runs.counts(db, study_id) == {"complete": 1, "failed": 1}
+    assert survey(db, study_id).counts == {"complete": 1, "failed": 1}
     runs.register(db, plan_of(seeds=(0,)))  # back: the other run still has its first finals
-    assert runs.counts(db, study_id) == {"complete": 1, "planned": 1}
+    assert survey(db, study_id).counts == {"complete": 1, "planned": 1}
     assert [row for row in _dump(db)["final"] if row[0] == 2] == [
         row for row in before["final"] if row[0] == 2
     ]
@@ -378,7 +379,7 @@ def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -
         runs.register(db, plan_of(name="short", evaluation=short))
     runs.register(db, plan_of(name="none", seeds=(0,), evaluation=none))  # asks for none of them
     runs.register(db, plan_of(seeds=(0,), evaluation=short))
-    assert runs.counts(db, study_id) == {"planned": 2}
+    assert survey(db, study_id).counts == {"planned": 2}
     assert (
         do_all(
             db,
@@ -412,7 +413,7 @@ def test_run_that_fails_when_done_again_keeps_its_result(
         ingest(db, claim.attempt_id)
         if status == "dead":
             runs.finish(db, claim.attempt_id, "dead")
-    assert runs.counts(db, study_id) == {"complete": 2}
+    assert survey(db, study_id).counts == {"complete": 2}
     assert _dump(db)["final"] == finals
     assert rows(db.path, "SELECT run_id, status FROM attempt WHERE n = 1") == [
         (1, "complete"),
@@ -438,7 +439,7 @@ def test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote(
     # the other one had ended, only nobody had read it
     (again,) = claim_next(db, study_id, owner, 9)
     assert (again.run_id, again.n) == (cut.run_id, 2)
-    assert runs.counts(db, study_id) == {"complete": 1, "running": 1}
+    assert survey(db, study_id).counts == {"complete": 1, "running": 1}
     assert rows(db.path, "SELECT status FROM attempt ORDER BY id") == [
         ("complete",),
         ("dead",),
@@ -541,7 +542,7 @@ def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) ->
     assert runs.finish(db, claim.attempt_id, "dead", "killed by signal 11")
     assert rows(db.path, "SELECT status, error FROM attempt") == [("dead", "killed by signal 11")]
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
-    assert runs.counts(db, study_id) == {"failed": 1}
+    assert survey(db, study_id).counts == {"failed": 1}
     for n in (2, 3):
         (again,) = claim_next(db, study_id, owner, 1)
         assert again.n == n and runs.finish(db, again.attempt_id, "dead")

@@ -78,7 +78,10 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
     """Return a device, or its share of one, for each worker of a plan."""
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
-    largest = max((run.cost.bytes or 0 for run in runs), default=0)
+    bytes_of = [run.cost.bytes for run in runs]
+    if None in bytes_of:  # unknown: no second worker shares a device
+        return list(found)
+    largest = max((size for size in bytes_of if size), default=0)
     n_shapes = len({run.pack_key for run in runs})
     return devices.shares(found, len(runs), n_shapes, largest)
 

@@ -190,7 +190,7 @@ def _cost(run: Run) -> dict[str, Any]:
     """The columns of `run` that say what training takes; None for what is unknown."""
     cost = run.cost
     return {
-        "steps": run.fields.get("steps"),
+        "steps": cost.steps,
         "tokens": cost.tokens,
         "n_params": cost.params,
         "n_params_body": cost.params_body,

@@ -27,7 +27,6 @@ __all__ = [
     "Owner",
     "candidates",
     "claim",
-    "counts",
     "dead",
     "finish",
     "owned",
@@ -240,14 +239,3 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
                 of_run = fallback(connection, run_id, attempt_id, of_run)
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
-
-
-def counts(db: Database, study_id: int) -> dict[str, int]:
-    """Return status → number of runs of a study."""
-    with db.read() as connection:
-        rows = connection.exec_driver_sql(
-            "SELECT status, count(*) AS number FROM run WHERE id IN (SELECT run_id FROM member JOIN"
-            " cell ON cell.id = cell_id WHERE study_id = ? AND active) GROUP BY status",
-            (study_id,),
-        )
-        return {row.status: row.number for row in rows}
