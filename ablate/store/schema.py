@@ -153,7 +153,7 @@ attempt = Table(
     Column("n", Integer, nullable=False),  # 1, 2, … of its run
     Column("status", Text, nullable=False),
     Column("owner", Text, nullable=False),  # host:pid:token of the launcher
-    # Moves while the owner lives. A counter, not a time: the clocks of two hosts differ.
+    # The newest heartbeat of the journal: a counter, because the clocks of two hosts differ.
     Column("heartbeat", Integer, nullable=False),
     Column("host", Text),
     Column("device", Text),
@@ -252,6 +252,6 @@ artifact = Table(
     metadata,
     _refers("run_id", "run.id", primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("path", Text, primary_key=True),  # relative to the database's folder
+    Column("path", Text, primary_key=True),  # readers use only its file name
     sqlite_with_rowid=False,
 )
