@@ -109,17 +109,17 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _fill(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Fill in what follows from other fields, and drop what has no meaning with them."""
-        for name in given:
+        for name in fields:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)
-        filled = dict(given)
+        filled = dict(fields)
 
         def level(name: str) -> str:
             return CATALOGUE[name].canonical(filled.get(name, cls.model_fields[name].default))
 
-        for name in given:
+        for name in fields:
             needs = CATALOGUE[name].needs
             if needs and level(needs[0]) not in needs[1]:
                 del filled[name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ablate import sizes
 from ablate.config import RunConfig
-from ablate.errors import AblateError, NoPlace
+from ablate.errors import AblateError, UnlocatedError
 from ablate.plan.model import Cell
 from ablate.plan.resolve import Resolver
 from ablate.study import Study
@@ -58,7 +58,7 @@ def build(study: Study) -> Built:
         try:
             stratum = _stratum(study, levels)
             config, epochs = resolver.config(chosen, baselines.get(stratum))
-        except NoPlace:
+        except UnlocatedError:
             raise
         except AblateError as error:
             if str(error).startswith(str(study.path)):

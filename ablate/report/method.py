@@ -36,7 +36,7 @@ def _training(data: ReportData) -> str:
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
     shapes = {name: sorted(set(runs[name])) for name in ("n_layer", "d_model", "n_head", "d_mlp")}
-    shape = listed(f"{name} {listed(found, 'or')}" for name, found in shapes.items())
+    shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items())
     recipe = listed(
         f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
         for name in RECIPE

@@ -44,14 +44,14 @@ def find(path_or_name: str) -> Path:
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if file.is_file():
                 return file
-    there = sorted(file.stem for file in Path("studies").glob("*.toml"))
-    meant = nearest(path.stem, there)
+    existing = sorted(file.stem for file in Path("studies").glob("*.toml"))
+    meant = nearest(path.stem, existing)
     raise AblateError(
         f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"
         + (f"; did you mean {meant!r}?" if meant else ".")
         + (
-            f" In studies/: {', '.join(there)}."
-            if there
+            f" In studies/: {', '.join(existing)}."
+            if existing
             else " `ablate new NAME --factor …` writes one."
         )
     )

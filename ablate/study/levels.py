@@ -53,8 +53,8 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
     """
     factors: Factors = {}
     for name, value in raw.items():
-        place = ("factors", name)
-        with located(source, *place):
+        location = ("factors", name)
+        with located(source, *location):
             if isinstance(value, list):
                 factors[name] = _listed(source, name, value)
             elif (
@@ -80,24 +80,24 @@ def sets(fields: Fields) -> set[str]:
     return set(LADDER_SETS) if "params" in fields else set(fields)
 
 
-def check_field(source: Source, name: str, *place: object) -> None:
+def check_field(source: Source, name: str, *path: object) -> None:
     """Check that a study may set a key.
 
     Raises:
         AblateError: the key is unknown, or follows from others.
     """
     if name in FOLLOWS:
-        raise AblateError(f"{source.where(*place)}: {name} {FOLLOWS[name]}")
+        raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
     if name not in settable():
-        raise unknown("key", name, settable(), source.where(*place))
+        raise unknown("key", name, settable(), source.where(*path))
 
 
-def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
+def fields_of(source: Source, raw: Mapping[str, Any], *path: object) -> Fields:
     """Return the checked values of a table of configuration fields."""
     fields = {}
     for name, value in raw.items():
-        check_field(source, name, *place, name)
-        with located(source, *place, name):
+        check_field(source, name, *path, name)
+        with located(source, *path, name):
             fields[name] = field_value(name, value)
     return fields
 
@@ -128,18 +128,18 @@ def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fie
         raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
     levels: dict[str, Fields] = {}
     for text, fields in table.items():
-        place = ("factors", name, text)
+        location = ("factors", name, text)
         if not isinstance(fields, dict):
             raise AblateError(
-                f"{source.where(*place)}: level {text!r} of {name} is a table of fields, such as {{"
-                " n_head = 8 }"
+                f"{source.where(*location)}: level {text!r} of {name} is a table of fields, such"
+                " as { n_head = 8 }"
             )
         if not text.strip() or not text.isprintable():
             raise AblateError(
-                f"{source.where(*place)}: level {text!r} of {name}: a level's name is printable"
+                f"{source.where(*location)}: level {text!r} of {name}: a level's name is printable"
                 " text"
             )
-        levels[text] = fields_of(source, fields, *place)
+        levels[text] = fields_of(source, fields, *location)
     return levels
 
 

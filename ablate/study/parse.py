@@ -153,14 +153,14 @@ def _apart(source: Source, base: Fields, factors: Factors) -> None:
             )
     for one, other in pairs_of(by_factor, 2):
         if both := sorted(by_factor[one] & by_factor[other]):
-            place = source.where("factors", other)
+            location = source.where("factors", other)
             raise AblateError(
-                f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them"
+                f"{location}: {both[0]} is set by two factors, {one} and {other}; keep one of them"
             )
 
 
 def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
-    given = [name for name in BUDGETS if name in base]
+    in_base = [name for name in BUDGETS if name in base]
     varied = [
         name
         for levels in factors.values()
@@ -168,15 +168,15 @@ def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
         for name in fields
         if name in BUDGETS
     ]
-    if not given and not varied:
+    if not in_base and not varied:
         raise AblateError(
             f"{source.where('base')}: no budget; give one of {', '.join(BUDGETS)}, in [base] or as"
             " a factor"
         )
-    if len({*given, *varied}) > 1 and given:
+    if len({*in_base, *varied}) > 1 and in_base:
         raise AblateError(
-            f"{source.where('base', given[-1])}: two budgets,"
-            f" {' and '.join(dict.fromkeys((*given, *varied)))}; keep one of them"
+            f"{source.where('base', in_base[-1])}: two budgets,"
+            f" {' and '.join(dict.fromkeys((*in_base, *varied)))}; keep one of them"
         )
 
 
@@ -203,17 +203,17 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
                 " interactions"
             )
         if len(group) < 2 or set(group) & set(file.within):
-            place = source.where("interactions")
+            location = source.where("interactions")
             raise AblateError(
-                f"{place}: {group}: an interaction is two or more factors that are not in within"
+                f"{location}: {group}: an interaction is two or more factors that are not in within"
             )
     if file.design in PARTWISE:
         for name, levels in factors.items():
             if name not in file.within and len(levels) != 2:
-                place = source.where("factors", name)
+                location = source.where("factors", name)
                 raise AblateError(
-                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two,"
-                    " with and without"
+                    f"{location}: {name} has {len(levels)} levels; under {file.design} there are"
+                    " two, with and without"
                 )
 
 
@@ -294,7 +294,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 def _exclusions(
     source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
 ) -> tuple[dict[str, str], ...]:
-    found = []
+    exclusions = []
     for number_, rule in enumerate(rules):
         if not rule:
             raise AblateError(
@@ -314,5 +314,5 @@ def _exclusions(
                 if text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text
-        found.append(levels)
-    return tuple(found)
+        exclusions.append(levels)
+    return tuple(exclusions)

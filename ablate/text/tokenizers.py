@@ -71,8 +71,8 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
     if spec == "byte":
         return TokenizerInfo("byte", 256, _hash("byte"), "byte")
     if corpus.not_utf8:
-        where = f"corpus {corpus.name!r} is not UTF-8 around {corpus.not_utf8}"
-        raise AblateError(f"tokenizer = {spec!r}: {where}: convert it, or use tokenizer = 'byte'")
+        problem = f"corpus {corpus.name!r} is not UTF-8 around {corpus.not_utf8}"
+        raise AblateError(f"tokenizer = {spec!r}: {problem}: convert it, or use tokenizer = 'byte'")
     if spec.startswith("bpe:"):
         size = _size(spec)
         if corpus.holds_tokens:
