@@ -46,8 +46,8 @@ What survives a kill of any process at any moment:
   is there twice.
 - `torn-line`: A torn last line of a journal waits for its end; a full disk leaves no half line.
 - `stale`: A run whose launcher and worker are gone is done again, after everything that its journal
-  holds was ingested. On one host a file lock shows that at once; on another host the worker's journal
-  has no new heartbeat for a lease.
+  holds was ingested. On one host a file lock shows that at once; on another host the worker's
+  journal has no new heartbeat for a lease.
 - `at-rest`: When nobody has it open, the database is one file in DELETE mode.
 
 The folders `Database.journals` and `Database.checkpoints` lie beside the file and have its name.
