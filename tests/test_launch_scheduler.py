@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from ablate.config import RunConfig
@@ -10,7 +13,7 @@ from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.executor import Slot
 from ablate.launch.scheduler import RETRIES, Pack, Scheduler, may_retry
-from ablate.store.runs import Candidate
+from ablate.store.records import Candidate
 
 CPU = Device("cpu", 8 << 30, 1)
 GPUS = [Device(f"cuda:{k}", 80 << 30, 8) for k in range(2)]
@@ -186,3 +189,11 @@ def test_a_pack_that_ends_late_does_not_make_the_next_ones_larger(four: None) ->
     smallest = scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size
     scheduler.ended(early, early.runs[0], "oom")
     assert scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size == smallest
+
+
+def test_the_scheduler_needs_neither_a_database_nor_torch() -> None:
+    code = (
+        "import sys, ablate.launch.scheduler\nprint({'sqlalchemy', 'torch'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -17,7 +17,7 @@ from ablate.kinds import Cost, Field, Run
 from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.plan import Plan
-from ablate.store import Database, noise, register, runs
+from ablate.store import Database, noise, owners, register, runs
 from ablate.store.merge import merge
 from ablate.store.query import run as ask
 
@@ -94,7 +94,7 @@ def test_views_are_made_anew_only_for_a_new_field(tmp_path: Path, sorting: Plan)
 def test_runs_of_another_kind_are_claimed_measured_and_merged(
     tmp_path: Path, sorting: Plan
 ) -> None:
-    with fresh(tmp_path / "a.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "a.db") as db, owners.Owner.here(db) as owner:
         study = register.register(db, sorting)
         (claim,) = claim_next(db, study, owner, 1)
         assert claim.run.kind == "sorting" and claim.run.fields["algorithm"] == "quick, then merge"
@@ -114,7 +114,7 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
     first, second = plan.runs
     parent = first.run
     child = second.__dict__["run"] = dataclasses.replace(second.run, parent=parent.key)
-    with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "x.db") as db, owners.Owner.here(db) as owner:
         study = register.register(db, plan)
         claims = claim_next(db, study, owner, 2)
         assert {claim.run.key for claim in claims} == {parent.key, child.key}

@@ -159,7 +159,7 @@ def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] 
     """One line a study or cell: how many of its runs have each status, and the time that is
     left.
     """
-    from ablate.store.schema import RUN_STATUS
+    from ablate.store.records import RUN_STATUS
 
     shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []

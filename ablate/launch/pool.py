@@ -22,7 +22,9 @@ from ablate.launch.signals import Signals
 from ablate.plan import Plan
 from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
-from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, finish, owned
+from ablate.store.owners import Owner, owned
+from ablate.store.records import Candidate, Claim
+from ablate.store.runs import candidates, claim, finish
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
-from ablate.store.runs import Candidate
-from ablate.store.schema import ACCEPTED
+from ablate.store.records import ACCEPTED, Candidate
 
 # Attempts of a run that loses its worker or runs out of memory. One that fails by itself has one:
 # it would fail again.

@@ -53,7 +53,7 @@ class RunDetails:
 
     @property
     def status(self) -> str:
-        """Status of the run, as in `ablate.store.schema.RUN_STATUS`."""
+        """Status of the run, as in `ablate.store.records.RUN_STATUS`."""
         return str(self.row["status"])
 
 

@@ -23,7 +23,8 @@ from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
-from ablate.store.schema import ACCEPTED, to_db
+from ablate.store.records import ACCEPTED
+from ablate.store.schema import to_db
 
 KNOWN_SERIES = {  # name → unit, goal
     "train_loss": ("nats", "min"),

@@ -7,8 +7,6 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -18,70 +16,8 @@ from ablate.kinds import Run, kind
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, dead, mark_dead, owned, stale_attempts
-from ablate.store.register import register
-
-__all__ = [
-    "Candidate",
-    "Claim",
-    "Owner",
-    "candidates",
-    "claim",
-    "dead",
-    "finish",
-    "owned",
-    "register",
-]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A run of a study that has no result yet and that nobody trains.
-
-    Attributes:
-        run_id: Row of the table `run`.
-        run: What to train.
-        flops: Floating-point operations of its training; None if unknown.
-        cell: Label of a cell that it belongs to.
-        role: "compare" or "tune".
-        failures: Attempts by this owner in which it failed by itself.
-        losses: Attempts by this owner that lost their worker or ran out of memory.
-        checkpoint: Whether an attempt left a checkpoint.
-        parent_complete: Whether its parent run, where it has one, is complete.
-    """
-
-    run_id: int
-    run: Run
-    flops: float | None
-    cell: str
-    role: str
-    failures: int
-    losses: int
-    checkpoint: bool
-    parent_complete: bool
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A run to train, and the attempt that trains it.
-
-    Attributes:
-        attempt_id: Row of the table `attempt`.
-        run_id: Row of the table `run`.
-        n: Number of the attempt among those of its run, from 1.
-        run: What to train.
-        journal: File that the worker writes.
-        evaluation: How to measure it: the study's evaluation now, whatever it was when the plan was
-            made.
-    """
-
-    attempt_id: int
-    run_id: int
-    n: int
-    run: Run
-    journal: Path
-    evaluation: Evaluation
-
+from ablate.store.owners import Owner, mark_dead, stale_attempts
+from ablate.store.records import Candidate, Claim
 
 _OPEN = """
 run.status IN ('planned', 'stopped', 'failed', 'oom')

@@ -29,9 +29,6 @@ from sqlalchemy import (
 HEAD = "0002"  # the newest migration: the schema that this version of ablate reads and writes
 VERSION_TABLE = "ablate_version"
 
-RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
-ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
-
 
 def to_db(value: float | None) -> float | None:
     """Return a measured number as a column holds it: NULL for NaN, which SQLite lacks."""

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 
 from ablate.store.database import Database
-from ablate.store.runs import dead
+from ablate.store.owners import dead
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
