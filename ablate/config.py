@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from ablate.components import CATALOGUE, Component, Field
 from ablate.errors import AblateError, unknown, written
 
-NUMERICS = 1  # raised whenever the mathematics or a default changes: part of every run's key
+NUMERICS = 1  # increased whenever the mathematics or a default changes: part of every run's key
 
 
 def _canonical(value: object, info: ValidationInfo) -> str:

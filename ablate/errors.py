@@ -1,4 +1,4 @@
-"""Errors that the user can put right, and the search for the word they meant."""
+"""Errors that the user can correct, and the search for the word that the user meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class AblateError(Exception):
-    """Something the user can put right. The command line prints it as one line and exits with 2."""
+    """An error that the user can correct. The command line prints one line and exits with 2."""
 
 
 class UnlocatedError(AblateError):

@@ -132,7 +132,7 @@ def _about(row: Factor) -> Iterator[str]:
             yield f"Limits: {' and '.join(bounds)}."
     if row.needs:
         levels = " or ".join(f"`{level}`" for level in row.needs[1])
-        yield f"Only with `{row.needs[0]}` = {levels}; it is set back to its default beside others."
+        yield f"Only with `{row.needs[0]}` = {levels}; otherwise it is reset to its default."
 
 
 def _level(level: Any) -> tuple[str, str, str]:

@@ -38,7 +38,7 @@ def console(file: IO[str] | None = None) -> Console:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system says against writing `path`, or into it, into one line."""
+    """Turn a file-system error while writing `path`, or into it, into one line."""
     from ablate.errors import AblateError
 
     try:

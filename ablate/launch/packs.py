@@ -12,14 +12,14 @@ from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
 from ablate.plan import Plan
 
-LARGEST = 32  # runs of a pack
-# FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32
-# (H200)
+LARGEST = 32  # most runs in a pack
+# FLOPs per step beyond which a larger pack is not faster: 10.8M parameters peak at 4 runs, 0.85M
+# near 32 (H200)
 SATURATION = 4e12
 
 
 class Size(NamedTuple):
-    """The size of a pack, and how it keeps within memory.
+    """The size of a pack, and how it fits into memory.
 
     Attributes:
         runs: Runs that train together.
@@ -35,7 +35,7 @@ class Size(NamedTuple):
 def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
-    Bounded by its memory, and by the number from which on its throughput grows no more.
+    Limited by its memory, and by the number beyond which throughput does not increase.
     """
     if not device.name.startswith("cuda"):
         return 1
@@ -89,8 +89,8 @@ def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
 def share(waiting: int, capacity: int, idle: int) -> int:
     """Return the size of the next pack of `waiting` runs of one shape.
 
-    As many as fit, but the other idle devices get their share. Packs are of one size where
-    possible, for each size is compiled anew.
+    As many as fit, but the other idle devices get their share. Packs have one size where possible,
+    because each size is compiled separately.
 
     Args:
         waiting: Runs of the shape without a result.

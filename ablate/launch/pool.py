@@ -113,7 +113,7 @@ class WorkerPool:
         self._stack.close()
 
     def run(self, plan: Plan, study_id: int) -> bool:
-        """Train what is missing of a plan; return whether the study may go on.
+        """Train the unfinished runs of a plan; return whether the study may continue.
 
         Args:
             plan: The plan, which is registered in the database.
@@ -142,7 +142,7 @@ class WorkerPool:
         self._display.say(text)
 
     def _tick(self) -> bool:
-        """Look after everything once; return whether there is more to do or to wait for."""
+        """Do one round of all tasks; return whether there is more to do or to wait for."""
         self._handle_signals()
         more = False
         if self._deadline is None:
@@ -224,15 +224,15 @@ class WorkerPool:
         running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
-            self.say(f"{self._study}: {label} is tried again with {pack.in_memory}")
+            self.say(f"{self._study}: {label} is retried with {pack.in_memory}")
 
-    # -- what becomes of jobs ----------------------------------------------------------------------
+    # -- ends of jobs ------------------------------------------------------------------------------
 
     def _job_ended(self, ended: Ended) -> None:
-        """Read the job's journals to their end, and end the attempts that have no end there."""
+        """Read the job's journals completely, and close attempts without an `end` event."""
         job = self._jobs[ended.handle]
         self._ingest(list(job.attempts))
-        how, reason = "dead", ended.reason or "its worker was done, and its journal has no end"
+        how, reason = "dead", ended.reason or "its worker ended the job but not its journal"
         if ended.how == "stopped":
             how = "stopped"
         if ended.how != "done" and self._deadline is not None:
@@ -273,7 +273,7 @@ class WorkerPool:
             self._stop()
 
     def _kill_taken_over(self) -> None:
-        """Kill jobs of which another launcher has taken an attempt over."""
+        """Kill jobs with an attempt that another launcher has taken over."""
         ours = owned(self._db, self._owner) if self._jobs else set()
         for handle, job in self._jobs.items():
             if not ours.issuperset(job.attempts):

@@ -81,13 +81,13 @@ class PlannedRun:
 
     @functools.cached_property
     def run(self) -> Run:
-        """The run, as code that knows no kind of run by name takes it."""
+        """The run, in the form for code that is independent of its kind."""
         return run_of(self.config)
 
 
 @dataclass(frozen=True)
 class Confound:
-    """Something besides the factor that a comparison cannot tell apart from it."""
+    """A confound: something besides the factor that a comparison cannot separate from it."""
 
     # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same
     # configuration"
@@ -110,16 +110,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Decision:
-    """Something the study learnt while running.
+    """A decision that the study made while running.
 
-    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds
-    the cells of the stratum get whose baseline it is.
+    "lr" is the learning rate of the group that `cell` represents; "seeds" is the number of seeds
+    of the cells in the stratum whose baseline is `cell`.
     """
 
     cell: str
     name: str  # "lr" | "seeds"
     value: float
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, as JSON holds it
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it is based on, as JSON values
 
 
 @dataclass(frozen=True)

@@ -290,5 +290,5 @@ def too_few(minima: tuple[Minimum, ...]) -> str:
         f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the"
         f" lowest loss in between; of {len(minima)} budgets {complete}"
         f" have that{f' ({reasons(minima)})' if complete < len(minima) else ''}. {LEAST_BUDGETS}"
-        " budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
+        " budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would suffice."
     )

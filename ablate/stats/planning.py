@@ -125,8 +125,8 @@ def two_stage(
     if n < 2:
         if most is None:
             raise AblateError(
-                f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more"
-                " wanted."
+                f"seeds: a pilot of {n} complete pairs does not show the noise; two are needed,"
+                " five or more recommended."
             )
         return most
     required = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))

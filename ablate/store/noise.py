@@ -1,4 +1,4 @@
-"""The noise that a database holds: the standard deviation of paired differences in a metric."""
+"""The noise in a database: the standard deviation of paired differences in a metric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ablate.units import listed
 if TYPE_CHECKING:
     from ablate.plan import Plan
 
-NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise stands for another's
+NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise is used for another
 
 
 @dataclass(frozen=True)

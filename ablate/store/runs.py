@@ -53,8 +53,8 @@ WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key
 def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
     """Return the runs of a study that can be claimed, in the order of its plan.
 
-    They are planned, stopped or failed, belonged to an owner that is gone, or are complete but lack
-    a final that the study's evaluation asks for. Ends stale attempts.
+    They are planned, stopped or failed, belonged to an owner that no longer runs, or are complete
+    but lack a final that the study's evaluation needs. Stale attempts are closed.
 
     Args:
         db: The database.
@@ -134,7 +134,7 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
 def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str) -> bool:
     """Whether a complete run is to be done again for finals that it lacks.
 
-    A final that an earlier attempt was asked for and did not report will never come.
+    A final that an earlier attempt should have reported, but did not, will never be reported.
     """
     finals = kind(run.kind).finals
     wanted = Evaluation.model_validate_json(evaluation)

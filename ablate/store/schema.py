@@ -1,5 +1,5 @@
-"""The tables of a results database. What a column holds, and what NULL means in it, is written
-beside it.
+"""The tables of a results database. A comment next to a column says what it holds, and what NULL
+means in it.
 
 A run keeps the fields of its kind as JSON, so that a new factor needs no migration; the view `runs`
 shows them as columns. A change of a table or of a view is a migration: a file in

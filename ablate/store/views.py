@@ -1,4 +1,4 @@
-"""Views for people, made anew after every migration.
+"""Views for users, created again after every migration.
 
 | view | one row |
 | --- | --- |
@@ -161,8 +161,8 @@ def refresh(connection: Connection, fields: Iterable[str] = ()) -> None:
     for name in new:
         if name in RESERVED or not name.isidentifier():
             raise AblateError(
-                f"field {name!r} of a run: a field is letters, digits and underscores, and none of"
-                f" the columns {', '.join(sorted(RESERVED))}"
+                f"field {name!r} of a run: use letters, digits and underscores, and none of the"
+                f" column names {', '.join(sorted(RESERVED))}"
             )
         connection.exec_driver_sql(f'ALTER TABLE run_field ADD COLUMN "{name}"')
     columns = [*known, *new]
@@ -187,6 +187,6 @@ def _quoted(name: str) -> str:
 
 def _value(name: str) -> str:
     """The value of a field: numbers and text as they are, an array as JSON text as Python's."""
-    value = f"json_extract(fields, '$.{name}')"  # leaves out the space behind a comma
+    value = f"json_extract(fields, '$.{name}')"  # leaves out the space after a comma
     array = f"json_type(fields, '$.{name}') = 'array' AND NOT instr({value}, '\"')"
     return f"iif({array}, replace({value}, ',', ', '), {value})"

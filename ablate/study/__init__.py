@@ -23,10 +23,10 @@ def load(path_or_name: str) -> Study:
     path = find(path_or_name)
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
-            raise AblateError(f"{path}: larger than a study file ever is ({size:,} bytes)")
+            raise AblateError(f"{path}: too large for a study file ({size:,} bytes)")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise AblateError(f"{path}: a study file is UTF-8 text") from None
+        raise AblateError(f"{path}: a study file must be UTF-8 text") from None
     except OSError as error:
         raise AblateError(f"{path}: cannot be read ({error.strerror})") from None
     return parse(text, path)

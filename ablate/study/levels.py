@@ -121,7 +121,7 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
 def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
     if name in CATALOGUE or name in TAKEN:
         raise AblateError(
-            f"named levels cannot make up a factor called {name!r}: results have a column of that"
+            f"a factor with named levels cannot be called {name!r}: results have a column of that"
             " name"
         )
     if not name.isidentifier():
@@ -136,8 +136,8 @@ def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fie
             )
         if not text.strip() or not text.isprintable():
             raise AblateError(
-                f"{source.where(*location)}: level {text!r} of {name}: a level's name is printable"
-                " text"
+                f"{source.where(*location)}: level {text!r} of {name}: a level's name must be"
+                " printable text"
             )
         levels[text] = fields_of(source, fields, *location)
     return levels
@@ -155,12 +155,12 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
             )
     if missing := [key for key in LADDER if key not in table]:
         raise AblateError(
-            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"],'
+            f'size ladder without {" and ".join(missing)}; write {{ params = ["0.1M", "1M"],'
             " aspect = 32, d_head = 32 }"
         )
     aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
     if d_head != int(d_head):
-        raise AblateError(f"d_head = {table['d_head']!r}: a whole number is wanted")
+        raise AblateError(f"d_head = {table['d_head']!r}: expected a whole number")
     levels: dict[str, Fields] = {}
     meant = set()
     for raw in table["params"]:
@@ -176,5 +176,5 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
 def _positive(key: str, raw: object) -> float:
     value = number(key, raw)
     if not 0 < value <= 1e12:
-        raise AblateError(f"{key} = {raw!r:.80}: a number above 0 and up to 1e12 is wanted")
+        raise AblateError(f"{key} = {raw!r:.80}: expected a number above 0 and up to 1e12")
     return value

@@ -58,7 +58,7 @@ class StudyFile(BaseModel):
     )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
-    report: dict[str, Any] | None = Field(None, description="what else the report says")
+    report: dict[str, Any] | None = Field(None, description="additional tests in the report")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
 
 
@@ -124,8 +124,8 @@ def _question(source: Source, text: str) -> str:
     line = " ".join(text.split())
     if not line or not line.isprintable():
         raise AblateError(
-            f"{source.where('question')}: question = {text!r:.80}: a line of printable text is"
-            " wanted"
+            f"{source.where('question')}: question = {text!r:.80}: expected a line of printable"
+            " text"
         )
     return line
 
@@ -137,7 +137,7 @@ def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
     with located(source, "base", "max_epochs"):
         value = number("max_epochs", raw)
         if value <= 0:
-            raise AblateError(f"max_epochs = {raw!r}: a number above 0 is wanted")
+            raise AblateError(f"max_epochs = {raw!r}: expected a number above 0")
     return value
 
 
@@ -227,10 +227,10 @@ def _affordable(
     if tuned:
         groups = min(cells, prod(len(names[factor]) for factor in tuned.per))
         runs += groups * tuned.points * tuned.seeds
-        text += f", and {groups:,} groups × {tuned.points} rates × {tuned.seeds:,} seeds tune"
+        text += f", and {groups:,} groups × {tuned.points} rates × {tuned.seeds:,} seeds to tune"
     if cells > MAX_CELLS or runs > MAX_RUNS:
         limit = f"{MAX_CELLS:,} cells" if cells > MAX_CELLS else f"{MAX_RUNS:,} runs"
-        advice = 'take fewer levels or seeds, or design = "one-factor"'
+        advice = 'use fewer levels or seeds, or design = "one-factor"'
         raise AblateError(f"{source.where('factors')}: {text}; more than {limit}: {advice}")
 
 
@@ -260,8 +260,8 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
             or not all(low < value <= high for value in values)
         ):
             raise AblateError(
-                f"{source.where('eval', key)}: {key}: different numbers above {low} and up to"
-                f" {high} are wanted"
+                f"{source.where('eval', key)}: {key}: expected different numbers above {low} and up"
+                f" to {high}"
             )
     return evaluation
 
@@ -286,7 +286,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
         if at not in points:
             names = ", ".join(f"{row.name}@{point:g}" for point in points)
             raise AblateError(
-                f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}"
+                f"metric {text!r}: [eval] {key} measures {names}; choose one, or extend {key}"
             )
         return f"{row.name}@{at:g}", row.goal, evaluation
 

@@ -33,10 +33,10 @@ class SeedsTable(_Table):
     """The keys of seeds = { … }."""
 
     pilot: int = Field(
-        ge=2, description="seeds of every cell before the noise is known; five or more are wanted"
+        ge=2, description="seeds of every cell before the noise is known; five or more is best"
     )
     resolution: Any = Field(
-        description="half the width that a 95% interval is to have, in the metric's unit"
+        description="half-width of the 95% intervals to aim at, in the metric's unit"
     )
     max: int = Field(description="the most seeds that a cell may get")
 
@@ -69,8 +69,8 @@ class TuneTable(_Table):
     )
     per: str | list[str] = Field(
         description=(
-            'what shares a rate, found on its first cell: factors, such as ["topology"], "cell" or'
-            ' "study"'
+            'which cells share a rate, tuned on the first of them: factors, such as ["topology"],'
+            ' "cell" or "study"'
         )
     )
 
@@ -81,7 +81,7 @@ class FitTable(_Table):
     group: str = Field(
         "",
         description=(
-            "the factor whose levels get a scaling curve each; by default what is no size or budget"
+            "the factor with one curve per level; by default all factors except size and budgets"
         ),
     )
     hold_out: Held | None = Field(
@@ -178,10 +178,10 @@ def match(
             f"{source.where('match', 'by')}: steps change no parameters; match flops by steps, or"
             ' params by "d_mlp"'
         )
-    undone = {"d_mlp": "solves; take it out, or match by steps"} if table.by == "d_mlp" else {}
+    undone = {"d_mlp": "solves; remove it, or match by steps"} if table.by == "d_mlp" else {}
     if table.flops:
         undone |= dict.fromkeys(
-            BUDGETS, "of FLOPs makes equal again; take one of them out, or put the factor in within"
+            BUDGETS, "flops makes equal again; remove one of them, or put the factor in within"
         )
     for field, why in undone.items():
         for name in _varying(factors, field):
@@ -277,5 +277,5 @@ def _positive(source: Source, key: str, raw: object, table: str) -> float:
     with located(source, table, key):
         value = number(f"{table}.{key}", raw)
         if not 0 < value <= 1e12:
-            raise AblateError(f"{table}.{key} = {raw!r:.80}: a number above 0 is wanted")
+            raise AblateError(f"{table}.{key} = {raw!r:.80}: expected a number above 0")
         return float(value)

@@ -57,7 +57,7 @@ def usable() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or ours:
             reason = os.strerror(error.errno or 0).lower()
             raise UnlocatedError(
-                f"cannot use the cache {folder()}: {reason}; let ABLATE_CACHE name another folder"
+                f"cannot use the cache {folder()}: {reason}; set ABLATE_CACHE to another folder"
             ) from None
         raise
 
