@@ -114,21 +114,33 @@ class RunConfig(BaseModel):
         for name in given:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)
-        filled = dict(given)
+        filled, implied = dict(given), dict[str, str]()
+        single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
 
         def level(name: str) -> str:
             return CATALOGUE[name].canonical(filled.get(name, cls.model_fields[name].default))
 
-        for name in given:
+        def has_meaning(name: str) -> bool:
+            if name == "head_combine" and single_head:
+                return False  # a single head's sum is its concatenation
             needs = CATALOGUE[name].needs
-            if needs and level(needs[0]) not in needs[1]:
-                del filled[name]
-        components = [row[level(name)] for name, row in CATALOGUE.items() if row.choice]
-        for component in components:
-            filled |= component.implies
-        if filled.get("n_head", cls.model_fields["n_head"].default) == 1:
-            filled.pop("head_combine", None)  # a single head's sum is its concatenation
-        for component in components:
+            if name in implied or not needs:
+                return True
+            return has_meaning(needs[0]) and level(needs[0]) in needs[1]
+
+        choices = [row for row in CATALOGUE.values() if row.choice]
+        while more := {
+            factor: implied_level
+            for row in choices
+            if has_meaning(row.name)
+            for factor, implied_level in row[level(row.name)].implies.items()
+            if factor not in implied
+        }:
+            implied |= more
+            filled |= more
+        # only now are all levels known, so that a displaced level leaves no field of its own behind
+        filled = {name: value for name, value in filled.items() if has_meaning(name)}
+        for component in [row[level(row.name)] for row in choices]:
             for name, default in component.defaults.items():
                 filled.setdefault(name, default)
             for field in component.fields:

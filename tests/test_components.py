@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from train_helpers import config, run
 import ablate
 from ablate import sizes
 from ablate.components import CATALOGUE, Counts, Field, forget
+from ablate.components.block import Topology
 from ablate.components.mlp import Activation
 from ablate.components.norm import Norm
 from ablate.components.position import Position
@@ -185,6 +186,58 @@ def test_a_study_may_vary_an_own_field(tmp_path: Path) -> None:
     assert kind("transformer").fields["window"].default == 8
     with pytest.raises(AblateError, match="window"):
         plan(parse(study.replace("windowed", "rotary"), tmp_path / "windows.toml"))
+
+
+class Scaled(Norm):
+    """A norm with a hyper-parameter of its own."""
+
+    fields = (Field("alpha", int, 1, "What the stream is multiplied by."),)
+
+
+class Fixed(Topology):
+    """A topology that works with one norm alone."""
+
+    implies: ClassVar = {"norm_kind": "scaled"}
+
+
+class Plain(Topology):
+    """A topology without norms."""
+
+    implies: ClassVar = {"norm": "none"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alpha"),
+    [
+        # a level that another displaces leaves no field behind
+        ({"topology": "plain", "norm_kind": "scaled", "alpha": 2}, {"topology": "plain"}, None),
+        ({"alpha": 2, "norm_kind": "scaled", "norm": "none"}, {"norm": "none"}, None),
+        # an implied level has its own fields
+        ({"topology": "fixed"}, {"topology": "fixed", "norm_kind": "scaled", "alpha": 1}, 1),
+        (
+            {"topology": "fixed", "alpha": 3},
+            {"topology": "fixed", "norm_kind": "scaled", "alpha": 3},
+            3,
+        ),
+        # a level without meaning implies nothing
+        ({"norm": "none", "norm_kind": "scaled"}, {"norm": "none", "norm_kind": "rmsnorm"}, None),
+    ],
+)
+def test_implied_levels_decide_which_own_fields_a_run_has(
+    one: dict[str, Any], other: dict[str, Any], alpha: int | None
+) -> None:
+    ablate.level("norm_kind", "scaled", meaning="a norm")(Scaled)
+    ablate.level("topology", "fixed", meaning="a topology")(Fixed)
+    ablate.level("topology", "plain", meaning="a topology")(Plain)
+    try:
+        a, b = RunConfig(**one), RunConfig(**other)
+        assert a == b and a.key == b.key
+        assert a.model_dump().get("alpha") == alpha
+        assert RunConfig(**a.model_dump(mode="json")) == a
+    finally:
+        forget("topology", "plain")
+        forget("topology", "fixed")
+        forget("norm_kind", "scaled")
 
 
 # -- sizes -----------------------------------------------------------------------------------------
