@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
@@ -215,12 +213,6 @@ class RunConfig(BaseModel):
             if getattr(self, f"{name}_hash"):
                 fields.pop(name, None)
         return fields
-
-    @property
-    def key(self) -> str:
-        """SHA-256, in hexadecimal, of the identity and the `NUMERICS` number."""
-        text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(f"{NUMERICS}:{text}".encode()).hexdigest()
 
 
 def field_info(name: str) -> FieldInfo:

@@ -13,7 +13,7 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -170,6 +170,20 @@ class Run:
         content |= {"parent": self.parent} if self.parent else {}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(f"{of.numerics}:{text}".encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def with_(self, seed: int | None = None, **fields: Any) -> Run:
+        """Return this run with another seed or other values of its fields.
+
+        Args:
+            seed: The seed; None for that of this run.
+            **fields: Resolved values; rules between fields are not applied again.
+        """
+        assert fields.keys() <= self.fields.keys(), fields
+        changed = {**self.fields, **fields} if fields else self.fields
+        return replace(self, fields=changed, seed=self.seed if seed is None else seed)
 
     @property
     def cost(self) -> Cost:

@@ -107,4 +107,4 @@ def _compared_runs(
     for number, seed in enumerate((*study.seeds, *more)):
         for cell in cells:
             if number < decided.get(cell.stratum, len(study.seeds)):
-                yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
+                yield PlannedRun(cell.label, cell.run.with_(seed=seed))
