@@ -123,7 +123,9 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
         assert {claim.run.parent for claim in claims} == {"", parent.key}
 
 
-@pytest.mark.parametrize("name", ["status", "loss", "tokens", "study", "a b", 'x"'])
+@pytest.mark.parametrize(
+    "name", ["status", "Status", "loss", "Tokens", "run_id", "study", "Topology", "a b", 'x"']
+)
 def test_a_field_that_cannot_be_a_column_is_refused(
     tmp_path: Path, sorting: Plan, name: str
 ) -> None:
@@ -134,6 +136,18 @@ def test_a_field_that_cannot_be_a_column_is_refused(
         assert rows(db.path, "SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM study)") == [
             (0, 0)
         ]
+
+
+def test_a_kind_whose_field_cannot_be_a_column_is_refused(
+    monkeypatch: pytest.MonkeyPatch, sorting: Plan
+) -> None:
+    for names in (["Lr", "lr"], ["Status"], ["run_id"], ["a b"]):
+        fields = {name: Field(name, int, 1, "A number.") for name in names}
+        monkeypatch.setattr(Sorting, "fields", fields)
+        kinds.kind.cache_clear()
+        with pytest.raises(AblateError, match=f"field {names[0]!r}") as error:
+            kinds.kind("sorting")
+        assert "\n" not in str(error.value)
 
 
 def test_numbers_of_the_view_are_exactly_those_of_the_run(db_of_rates: Database) -> None:

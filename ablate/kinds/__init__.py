@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.components import Field
+from ablate.components.base import check_name
 from ablate.errors import unknown
 from ablate.evaluation import Evaluation
 
@@ -133,12 +134,15 @@ def kind(name: str) -> Kind:
     """Return the kind of that name.
 
     Raises:
-        AblateError: There is no such kind.
+        AblateError: There is no such kind, or a field of it cannot be a column of the results.
     """
     if name not in _PATHS:
         raise unknown("kind of run", name, _PATHS)
     module, attribute = _PATHS[name].split(":")
-    return getattr(importlib.import_module(module), attribute)()
+    found: Kind = getattr(importlib.import_module(module), attribute)()
+    for own in found.fields:
+        check_name(own, found.fields)
+    return found
 
 
 @dataclass(frozen=True)
