@@ -124,7 +124,9 @@ class RunConfig(BaseModel):
             needs = CATALOGUE[name].needs
             if name in implied or not needs:
                 return True
-            return has_meaning(needs[0]) and level(needs[0]) in needs[1]
+            return any(
+                has_meaning(other) and level(other) in named for other, named in needs.items()
+            )
 
         choices = [row for row in CATALOGUE.values() if row.choice]
         while more := {

@@ -16,7 +16,7 @@ from train_helpers import config, run
 
 import ablate
 from ablate import sizes
-from ablate.components import CATALOGUE, Counts, Field, forget
+from ablate.components import CATALOGUE, Counts, Field, catalogue
 from ablate.components.block import Topology
 from ablate.components.mlp import Activation
 from ablate.components.norm import Norm
@@ -28,6 +28,7 @@ from ablate.kinds.transformer import run_of
 from ablate.model.position import Position as PositionModule
 from ablate.model.transformer import Transformer
 from ablate.plan import plan
+from ablate.plan.resolve import meaningful
 from ablate.study.parse import parse
 
 
@@ -89,21 +90,24 @@ class Windowed(Position):
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Three levels for the time of a test."""
+    """Three levels, and what a test registers, for the time of a test."""
+    rows = dict(CATALOGUE)
+    before = {name: dict(levels) for name, levels in catalogue._LEVELS.items()}
     ablate.level("norm_kind", "silent", meaning="a norm", aliases=("quiet",))(Silent)
     ablate.level("norm_kind", "wrong", meaning="a norm")(Wrong)
     ablate.level("position", "windowed", meaning="a window")(Windowed)
     yield
-    forget("norm_kind", "silent")
-    forget("norm_kind", "wrong")
-    forget("position", "windowed")
+    for registry, kept in ((CATALOGUE, rows), (catalogue._LEVELS, before)):
+        registry.clear()
+        registry.update(kept)  # type: ignore[arg-type]
 
 
 # -- registering -----------------------------------------------------------------------------------
 
 
-def clashing(name: str) -> type[Activation]:
-    return type("Clashing", (Activation,), {"fields": (Field(name, float, 1.0, "A number."),)})
+def clashing(*names: str) -> type[Activation]:
+    fields = tuple(Field(name, float, 1.0, "A number.") for name in names)
+    return type("Clashing", (Activation,), {"fields": fields})
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,12 @@ def clashing(name: str) -> type[Activation]:
         ("activation", "relu", clashing("slope"), ["activation", "'relu'", "components.mlp.Relu"]),
         ("activation", "scaled", clashing("lr"), ["'scaled'", "'lr'", "Peak learning rate"]),
         ("activation", "scaled", clashing("window"), ["'window'", "How far back"]),
+        ("activation", "scaled", clashing("Lr"), ["'scaled'", "'Lr'", "'lr'"]),
+        ("activation", "scaled", clashing("Status"), ["'scaled'", "'Status'", "'status'"]),
+        ("activation", "scaled", clashing("TOKENS"), ["'TOKENS'", "'tokens'"]),
+        ("activation", "scaled", clashing("run_id"), ["'run_id'"]),
+        ("activation", "scaled", clashing("a b"), ["'a b'", "letters"]),
+        ("activation", "scaled", clashing("slope", "Slope"), ["'slope'", "'Slope'"]),
         ("activaton", "scaled", clashing("slope"), ["activaton", "activation"]),
         ("d_model", "wide", clashing("slope"), ["d_model", "activation"]),
     ],
@@ -229,15 +239,25 @@ def test_implied_levels_decide_which_own_fields_a_run_has(
     ablate.level("norm_kind", "scaled", meaning="a norm")(Scaled)
     ablate.level("topology", "fixed", meaning="a topology")(Fixed)
     ablate.level("topology", "plain", meaning="a topology")(Plain)
-    try:
-        a, b = RunConfig(**one), RunConfig(**other)
-        assert a == b and run_of(a).key == run_of(b).key
-        assert a.model_dump().get("alpha") == alpha
-        assert RunConfig(**a.model_dump(mode="json")) == a
-    finally:
-        forget("topology", "plain")
-        forget("topology", "fixed")
-        forget("norm_kind", "scaled")
+    a, b = RunConfig(**one), RunConfig(**other)
+    assert a == b and run_of(a).key == run_of(b).key
+    assert a.model_dump().get("alpha") == alpha
+    assert RunConfig(**a.model_dump(mode="json")) == a
+
+
+def test_levels_of_one_class_share_its_fields() -> None:
+    class Doubled(Scaled):
+        """Another norm with the same hyper-parameter."""
+
+    ablate.level("norm_kind", "scaled", meaning="a norm")(Scaled)
+    ablate.level("qk_norm", "scaled", meaning="a norm")(Scaled)
+    ablate.level("norm_kind", "doubled", meaning="a norm")(Doubled)
+    for chosen in ({"norm_kind": "scaled"}, {"qk_norm": "scaled"}, {"norm_kind": "doubled"}):
+        assert RunConfig(**chosen, alpha=2).model_dump()["alpha"] == 2
+        assert RunConfig(**chosen).model_dump()["alpha"] == 1
+        assert meaningful("alpha", chosen)
+    assert RunConfig(alpha=2) == RunConfig() and not meaningful("alpha", {})
+    assert RunConfig(alpha=2, norm="none", norm_kind="doubled") == RunConfig(norm="none")
 
 
 # -- sizes -----------------------------------------------------------------------------------------

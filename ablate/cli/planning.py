@@ -404,9 +404,8 @@ def _one(row: Factor) -> None:
     if row.source:
         out.print(f"Source: {row.source}", markup=False)
     if row.needs:
-        out.print(
-            f"Has a meaning only beside {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False
-        )
+        needs = (f"{other} = {' or '.join(levels)}" for other, levels in row.needs.items())
+        out.print(f"Has a meaning only beside {', or '.join(needs)}.", markup=False)
     if row.levels:
         lines = [
             (

@@ -8,11 +8,12 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ablate.components.base import Component, Field
+from ablate.components.base import Component, Field, check_name
 from ablate.errors import AblateError, unknown
 
 C = TypeVar("C", bound=type[Component])
@@ -27,7 +28,7 @@ class Factor:
         group: Heading under which it is listed.
         meaning: One sentence.
         source: Paper or code base.
-        needs: (another factor, its levels) without which this one has no meaning.
+        needs: Other factors → their levels; without any of them this one has no meaning.
         choice: Whether it is a choice among levels.
         field: Type and default of a component's own hyper-parameter; None for all others.
     """
@@ -36,7 +37,7 @@ class Factor:
     group: str
     meaning: str
     source: str = ""
-    needs: tuple[str, tuple[str, ...]] | None = None
+    needs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     choice: bool = False
     field: Field | None = None
 
@@ -80,7 +81,7 @@ _ROWS = (
         "block",
         "What a norm computes.",
         choice=True,
-        needs=("norm", ("pre", "post", "peri")),
+        needs={"norm": ("pre", "post", "peri")},
     ),
     Factor("n_layer", "block", "Number of blocks."),
     Factor("d_model", "block", "Width of the residual stream."),
@@ -127,7 +128,7 @@ _ROWS = (
         "attention",
         "What scores are multiplied by before the softmax.",
         choice=True,
-        needs=("score", ("dot",)),
+        needs={"score": ("dot",)},
     ),
     Factor("score", "attention", "How a query is compared with a key.", choice=True),
     # -- position ----------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ _ROWS = (
         "embedding",
         "What stands before the head of a masked model.",
         choice=True,
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "n_vocab", "embedding", "Size of the vocabulary; follows from the tokenizer (and [MASK])."
@@ -160,21 +161,21 @@ _ROWS = (
         "objective",
         "Share of tokens predicted by a masked model, 0.05 to 0.95.",
         source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005",
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "mask_mix",
         "objective",
         "Of the predicted tokens: shares shown as [MASK], as a random token, as they are.",
         source="Devlin et al. 2019, arXiv:1810.04805",
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "mask_kind",
         "objective",
         "What is masked together.",
         choice=True,
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "z_loss",
@@ -253,7 +254,8 @@ def level(
 ) -> Callable[[C], C]:
     """Register the decorated class as a level of a factor.
 
-    One class may be levels of several factors. Nothing is registered where anything is refused.
+    One class, with its own fields, may be several levels, of one factor or of several; a subclass
+    shares the fields that it inherits. Nothing is registered where anything is refused.
 
     Args:
         factor_name: Name of the factor.
@@ -280,26 +282,35 @@ def level(
                     f"{who} has the name of {factor_name} level {other.name!r}"
                     f" ({type(other).__module__}.{type(other).__qualname__}); rename one of them"
                 )
-        for own in made.fields:
+        new = [own for own in made.fields if own is not _registered(own.name)]
+        for own in new:
             if own.name in CATALOGUE:
                 raise AblateError(
                     f"{who} has a field {own.name!r}, which is a field already:"
                     f" {CATALOGUE[own.name].meaning} Rename it"
                 )
+            try:
+                check_name(own.name, [*CATALOGUE, *(other.name for other in new)])
+            except AblateError as error:
+                raise AblateError(f"{who}: {error}") from None
         for own in made.fields:
-            needs = (factor_name, (name,))
+            shared = CATALOGUE.get(own.name)
+            needs = dict(shared.needs) if shared else {}
+            needs[factor_name] = (*needs.get(factor_name, ()), name)
             CATALOGUE[own.name] = Factor(
-                own.name, row.group, own.meaning, own.source, needs, field=own
+                own.name,
+                shared.group if shared else row.group,
+                own.meaning,
+                own.source,
+                needs,
+                field=own,
             )
-            _LEVELS[own.name] = {}
+            _LEVELS.setdefault(own.name, {})
         _LEVELS[factor_name][name] = component
         return made
 
     return register
 
 
-def forget(factor_name: str, name: str) -> None:
-    """Take a level and its own fields out of the catalogue, as tests do with levels of theirs."""
-    component = _LEVELS[factor_name].pop(name)
-    for own in component.fields:
-        del CATALOGUE[own.name], _LEVELS[own.name]
+def _registered(name: str) -> Field | None:
+    return CATALOGUE[name].field if name in CATALOGUE else None

@@ -26,10 +26,12 @@ _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried o
 def meaningful(name: str, fields: Fields) -> bool:
     """Return whether a field has a meaning beside the other fields (`Factor.needs`)."""
     row = CATALOGUE.get(name)
-    if row is None or row.needs is None:
+    if row is None or not row.needs:
         return True
-    other, levels = row.needs
-    return fields.get(other, field_info(other).default) in levels
+    return any(
+        fields.get(other, field_info(other).default) in levels
+        for other, levels in row.needs.items()
+    )
 
 
 @dataclass(frozen=True)
