@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -64,8 +63,9 @@ class Transformer:
 
     def train(self, job: Job, context: Context) -> None:
         """Load the text of a job and train it; see `Kind.train`. Imports torch."""
-        tokens = text.load(job.runs[0].config, job.sources)
-        importlib.import_module("ablate.train.engine").train(job, context, tokens)
+        from ablate.train.engine import train  # a later module: `tests/test_structure.py` allows it
+
+        train(job, context, text.load(job.runs[0].config, job.sources))
 
 
 @functools.lru_cache(maxsize=1 << 14)
