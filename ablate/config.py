@@ -32,6 +32,11 @@ def _canonical(value: object, info: ValidationInfo) -> str:
 Choice = Annotated[str, BeforeValidator(_canonical)]
 
 
+# in which runs of one job may differ: every member of a pack has its own value
+MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")
+# values that are loaded into a step that is built already: they change no module and no size
+LOADED_FIELDS = (*MEMBER_FIELDS, "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
+
 SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
 
 

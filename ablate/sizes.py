@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from ablate.components import CATALOGUE, Component, Counts
-from ablate.config import RunConfig
+from ablate.config import LOADED_FIELDS, RunConfig
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def count(config: RunConfig) -> Sizes:
     Where a component does not know its sizes, the model is built once on torch's meta device and
     counted, which imports torch.
     """
-    return _count(config.model_copy(update=_NO_MATTER))
+    return _count(config.model_copy(update=_LOADED_DEFAULTS))
 
 
-# what changes no size, at any value: runs of one shape are counted once
-_NO_MATTER = {"seed": 0, "steps": 1, "lr": 1.0, "weight_decay": 0.0, "corpus": ""}
+# runs that differ only in these are counted once
+_LOADED_DEFAULTS = {name: RunConfig.model_fields[name].default for name in LOADED_FIELDS}
 
 
 @functools.lru_cache(maxsize=1 << 14)

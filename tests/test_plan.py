@@ -12,7 +12,7 @@ from ablate import sizes
 from ablate.errors import AblateError
 from ablate.kinds import Cost, Fields
 from ablate.kinds.transformer import Transformer
-from ablate.plan import Decision, Plan, plan
+from ablate.plan import Decision, Plan, decide, plan
 from ablate.plan.ladder import solve
 from ablate.plan.match import mismatch
 from ablate.plan.price import price
@@ -652,13 +652,13 @@ TUNED = (
 
 def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
     given = study(TUNED)
-    made = plan(given, [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)])
+    made = decide(plan(given), [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)], {})
     # 1e-3, the middle, is supposed until it is decided
     assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3] * 2
     compared = [run.config.lr for run in made.runs if run.role == "compare"]
     assert compared == [3e-3] * 4
     with pytest.raises(AblateError, match="'topology=parallel'"):
-        plan(given, [Decision("topology=parallel", "lr", 3e-3)])
+        decide(plan(given), [Decision("topology=parallel", "lr", 3e-3)], {})
 
 
 def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
@@ -667,7 +667,7 @@ def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
             "seeds = 2", "seeds = { pilot = 2, resolution = 0.1, max = 9 }"
         )
     )
-    made = plan(given, [Decision("topology=serial, n_layer=4", "seeds", 4)])
+    made = decide(plan(given), [Decision("topology=serial, n_layer=4", "seeds", 4)], {})
     assert [(run.config.n_layer, run.config.seed) for run in made.runs] == [
         *((n_layer, seed) for seed in (0, 1) for n_layer in (2, 2, 4, 4)),
         *((4, seed) for seed in (2, 3) for _ in range(2)),
@@ -676,7 +676,9 @@ def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
 
 
 def test_runs_that_tune_come_first_and_are_named_so(study) -> None:
-    made = plan(study(TUNED), tried={"topology=serial, n_layer=2": [1e-4, 1e-3, 3.16e-3, 1e-2]})
+    made = decide(
+        plan(study(TUNED)), [], {"topology=serial, n_layer=2": [1e-4, 1e-3, 3.16e-3, 1e-2]}
+    )
     assert [(run.cell[:15], run.config.lr, run.role) for run in made.runs] == [
         *(("topology=serial", lr, "tune") for lr in (1e-4, 1e-3, 3.16e-3, 1e-2)),
         *(("topology=no-att", lr, "tune") for lr in (1e-4, 1e-3, 1e-2)),

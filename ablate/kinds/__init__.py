@@ -82,7 +82,7 @@ class Context:
 
     @property
     def shared(self) -> bool:
-        """Whether several workers share the device."""
+        """Whether several workers share the device: only then does the worker have a lock of it."""
         return not isinstance(self.device_lock, nullcontext)
 
 
@@ -191,15 +191,15 @@ class Run:
 
     @property
     def cost(self) -> Cost:
-        """What training it takes; see `Kind.cost`."""
+        """What training it takes."""
         return kind(self.kind).cost(self.fields)
 
     @functools.cached_property
     def config(self) -> Any:
-        """Its typed configuration, such as a `RunConfig`; see `Kind.typed`."""
+        """Its typed configuration, such as a `RunConfig`; None for a kind without one."""
         return kind(self.kind).typed(self)
 
     @functools.cached_property
     def pack_key(self) -> str:
-        """Equal for runs that can train in one job; see `Kind.pack_key`."""
+        """A text that is equal for runs that can train in one job."""
         return kind(self.kind).pack_key(self)

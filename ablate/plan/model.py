@@ -84,8 +84,8 @@ class PlannedRun:
 class Confound:
     """Something besides the factor that a comparison cannot tell apart from it."""
 
-    # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same
-    # configuration"
+    # "parameters" | "tokens" | "FLOPs" | "corpus" | "held-out text" | "passages" |
+    # "learning rate" | "same configuration"
     kind: str
     cell: str  # label; "" for all
     text: str
