@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def leave(*_: object) -> None:
-    """End at once, without waiting for threads, of which one may be importing."""
+    """End at once, without waiting for threads, one of which may be importing."""
     os._exit(INTERRUPTED)
 
 

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from ablate.components import CATALOGUE, Component, Field
 from ablate.errors import AblateError, unknown, written
 
-NUMERICS = 1  # raised whenever the mathematics or a default changes: part of every run's key
+NUMERICS = 1  # increased whenever the mathematics or a default changes: part of every run's key
 
 
 def _canonical(value: object, info: ValidationInfo) -> str:
@@ -112,12 +112,12 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _fill(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """Fill in what follows from other fields, and drop what has no meaning with them."""
-        for name in given:
+        for name in fields:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)
-        filled, implied = dict(given), dict[str, str]()
+        filled, implied = dict(fields), dict[str, str]()
         single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
 
         def level(name: str) -> str:

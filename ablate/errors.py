@@ -1,4 +1,4 @@
-"""Errors that the user can put right, and the search for the word they meant."""
+"""Errors that the user can correct, and the search for the word that the user meant."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable
 
 
 class AblateError(Exception):
-    """Something the user can put right. The command line prints it as one line and exits with 2."""
+    """An error that the user can correct. The command line prints one line and exits with 2."""
 
 
-class NoPlace(AblateError):
+class UnlocatedError(AblateError):
     """An error that no line of a study file caused, found while one was read."""
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:
     """Return the choice that looks most like `word`, or None."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}
-    found = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.5)
-    return by_text[found[0]] if found else None
+    matches = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.5)
+    return by_text[matches[0]] if matches else None
 
 
 def written(value: object) -> str:

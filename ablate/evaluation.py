@@ -29,7 +29,7 @@ class Probe(BaseModel):
         (0.15,), max_length=100, description="shares of tokens that are hidden"
     )
     mix: tuple[float, float, float] = Field(
-        (1.0, 0.0, 0.0), description="as `mask_mix`: shown as [MASK], as a random token, as is"
+        (1.0, 0.0, 0.0), description="as `mask_mix`: shares shown as [MASK], random, unchanged"
     )
     kind: Annotated[str, BeforeValidator(CATALOGUE["mask_kind"].canonical)] = Field(
         "token", description="as `mask_kind`"
@@ -51,7 +51,7 @@ class Probe(BaseModel):
 class Evaluation(BaseModel):
     """What is measured on held-out text: a study's `[eval]`.
 
-    It changes no weight, so it is no part of a run's key.
+    It changes no weight, so it is not part of a run's key.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -52,13 +52,13 @@ _ROWS = (
         "pseudo_perplexity",
         "min",
         "",
-        "exp of a masked model's loss on tokens each of which is the only one hidden",
+        "exp of a masked model's mean loss on single hidden tokens, one per sequence",
     ),
     Metric(
         "loss_at_length",
         "min",
         "nats per token",
-        "loss of the same targets at another context",
+        "loss of the same targets at another context length",
         "length factor",
     ),
     Metric(
@@ -96,7 +96,7 @@ def parse(text: str) -> tuple[Metric, float | None]:
     if not at:
         return row, None
     if not row.at:
-        raise AblateError(f"metric {text!r}: {name} takes no number behind '@'")
+        raise AblateError(f"metric {text!r}: {name} takes no number after '@'")
     if not re.fullmatch(r"\d+(\.\d+)?", number):
         raise AblateError(
             f"metric {text!r}: '@' is followed by a {row.at}, such as"

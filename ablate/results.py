@@ -271,10 +271,10 @@ def _open(db: Source) -> Database:
 
 
 def _study(db: Database, name: str) -> StudyRow:
-    columns, found = rows.studies(db, name)
-    if not found:
+    columns, matches = rows.studies(db, name)
+    if not matches:
         raise unknown("study", name, studies(db))
-    return StudyRow(**dict(zip(columns, found[0], strict=True)))
+    return StudyRow(**dict(zip(columns, matches[0], strict=True)))
 
 
 def _levels(db: Database, study_id: int) -> pd.DataFrame:

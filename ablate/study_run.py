@@ -21,7 +21,7 @@ def run_study(
     fail_fast: bool = False,
     console: Console | None = None,
 ) -> Outcome:
-    """Train what is missing of a study, stage after stage, and show progress.
+    """Train the unfinished runs of a study, stage after stage, and show progress.
 
     Several processes may run the same study at once.
 

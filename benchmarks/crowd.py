@@ -31,7 +31,7 @@ from store import SERIES, plan_of, value
 import ablate
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs
+from ablate.store import owners, records, register, runs
 from ablate.store.ingest import ingest_all
 
 POINTS, LINE, PACK = (
@@ -66,13 +66,13 @@ def work(path: str, seconds: float, acknowledged: Any, start: Any = None) -> Non
     """Claim packs and do them, for some seconds and then to the end of the pack."""
     if start:
         start.wait()
-    with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
+    with store.open(path, create=True) as db, owners.Owner.here(db) as owner:
         end = time.monotonic() + seconds
         while time.monotonic() < end and (claims := claim_some(db, owner, PACK)):
             do(db, claims, acknowledged)
 
 
-def claim_some(db: store.Database, owner: runs.Owner, most: int) -> list[runs.Claim]:
+def claim_some(db: store.Database, owner: owners.Owner, most: int) -> list[records.Claim]:
     """Claim runs until some are got that no other process was quicker on, or none are left."""
     while waiting := runs.candidates(db, 1, owner):
         if claims := runs.claim(db, 1, owner, [run.run_id for run in waiting[:most]]):
@@ -80,7 +80,7 @@ def claim_some(db: store.Database, owner: runs.Owner, most: int) -> list[runs.Cl
     return []
 
 
-def do(db: store.Database, claims: list[runs.Claim], acknowledged: Any) -> None:
+def do(db: store.Database, claims: list[records.Claim], acknowledged: Any) -> None:
     attempts = [claim.attempt_id for claim in claims]
     with contextlib.ExitStack() as stack:
         journals = [stack.enter_context(Journal(claim.journal)) for claim in claims]
@@ -176,7 +176,7 @@ def read(path: str, name: str, done: Any, reads: Any, start: Any) -> None:
 
 def made(path: Path, n_runs: int) -> Path:
     with store.open(str(path), create=True) as db:
-        runs.register(db, plan_of(n_runs))
+        register.register(db, plan_of(n_runs))
     return path
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from store import INSERT_METRIC, SERIES, plan_of, value
 
 from ablate import store
-from ablate.store import runs, schema
+from ablate.store import owners, register, runs, schema
 
 COMMANDS = {
     "ablate status": ["status"],
@@ -56,8 +56,8 @@ COMMANDS = {
 
 def fill(path: Path, n_runs: int, points: int) -> None:
     """A complete study: runs, accepted attempts, finals, points."""
-    with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
-        study_id = runs.register(db, plan_of(n_runs))
+    with store.open(str(path), create=True) as db, owners.Owner.here(db) as owner:
+        study_id = register.register(db, plan_of(n_runs))
         with db.begin() as connection:
             connection.exec_driver_sql(
                 "INSERT INTO series (id, name, unit, goal) VALUES (?, ?, '', 'min')",

@@ -32,7 +32,7 @@ from ablate.config import RunConfig
 from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.store import names, query, runs, schema
+from ablate.store import names, owners, query, records, register, runs, schema
 from ablate.store.ingest import INSERT_METRIC, ingest_all
 from ablate.store.questions import QUESTIONS
 from ablate.study import Study
@@ -152,9 +152,9 @@ def write_study(path: Path, n_runs: int, points: int, pack: int) -> dict[str, To
     """A study from its plan to its last ingested journal: how long each part took."""
     plan = plan_of(n_runs)
     took = {}
-    with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
-        claims: list[runs.Claim] = []
-        took["register"] = timed(lambda: runs.register(db, plan))
+    with store.open(str(path), create=True) as db, owners.Owner.here(db) as owner:
+        claims: list[records.Claim] = []
+        took["register"] = timed(lambda: register.register(db, plan))
 
         def claim_all() -> None:
             waiting = [run.run_id for run in runs.candidates(db, 1, owner)]

@@ -135,7 +135,7 @@ def _about(row: Factor) -> Iterator[str]:
             f"`{other}` = " + " or ".join(f"`{level}`" for level in levels)
             for other, levels in row.needs.items()
         )
-        yield f"Only with {needs}; it is set back to its default beside others."
+        yield f"Only with {needs}; otherwise it is reset to its default."
 
 
 def _level(level: Any) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.report import fitted
 from ablate.scaling import Losses
-from ablate.store import Database, ingest, runs
+from ablate.store import Database, ingest, owners, records, register
 from ablate.study import Study
 from ablate.study.design import PARTWISE
 
@@ -81,10 +81,10 @@ def study(
     ]
     plan = replace(plan, runs=(*tuning, *plan.runs))
     db = store.open(str(folder / "ablate.db"), create=True)
-    study_id = runs.register(db, plan)
+    study_id = register.register(db, plan)
     by_key = {planned.run.key: (planned.cell, planned.config.seed) for planned in plan.runs}
     levels = {cell.label: cell.levels for cell in plan.cells}
-    with runs.Owner.here(db) as owner:
+    with owners.Owner.here(db) as owner:
         claims = claim_next(db, study_id, owner, len(plan.runs))
         for claim in claims:
             cell, seed = by_key[claim.run.key]
@@ -165,7 +165,7 @@ def _forget(db: Database, attempt_id: int, run_id: int) -> None:
         connection.exec_driver_sql("UPDATE run SET status = 'planned' WHERE id = ?", (run_id,))
 
 
-def _play(db: Database, claim: runs.Claim, result: Outcome) -> None:
+def _play(db: Database, claim: records.Claim, result: Outcome) -> None:
     last = result.step or max(result.points, default=claim.run.config.steps)
     with Journal(claim.journal) as journal:
         journal.append(

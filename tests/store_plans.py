@@ -18,7 +18,7 @@ from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.store import Database, runs
+from ablate.store import Database, owners, records, runs
 from ablate.store.ingest import ingest
 from ablate.study import Study
 
@@ -70,7 +70,7 @@ def plan_of(
 
 
 def train(
-    claim: runs.Claim,
+    claim: records.Claim,
     steps: Sequence[int] = (1, 2, 3),
     loss: float = 2.0,
     status: str | None = "complete",
@@ -127,7 +127,7 @@ def fresh(path: Path) -> Database:
     return store.open(str(path), create=True)
 
 
-def claim_next(db: Database, study_id: int, owner: runs.Owner, limit: int) -> list[runs.Claim]:
+def claim_next(db: Database, study_id: int, owner: owners.Owner, limit: int) -> list[records.Claim]:
     """Claim the next runs in the order of the plan, of those that may be tried (again)."""
     while waiting := [run.run_id for run in runs.candidates(db, study_id, owner) if may_retry(run)]:
         if claims := runs.claim(db, study_id, owner, waiting[:limit]):
@@ -135,7 +135,7 @@ def claim_next(db: Database, study_id: int, owner: runs.Owner, limit: int) -> li
     return []
 
 
-def do_all(db: Database, study_id: int, owner: runs.Owner, **how: Any) -> int:
+def do_all(db: Database, study_id: int, owner: owners.Owner, **how: Any) -> int:
     """Claim, train and ingest until nothing is left; the number of attempts."""
     done = 0
     while claims := claim_next(db, study_id, owner, 4):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import stub_worker
@@ -18,9 +21,9 @@ from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.kinds import Job, Run
 from ablate.kinds.transformer import run_of
-from ablate.launch import ingestor, messages, pool
+from ablate.launch import messages, pool
 from ablate.launch.devices import Device
-from ablate.launch.executor import Ended, Executor
+from ablate.launch.executor import Ended, Executor, Slot
 from ablate.launch.local import LocalExecutor
 from ablate.study_run import Outcome, run_study
 
@@ -159,7 +162,7 @@ def test_a_job_that_is_killed_ends(make: Make, tmp_path: Path, monkeypatch) -> N
     handle = executor.submit(0, work, [path])
     wait_for(lambda: path.exists() and "start" in events(path))
     executor.cancel(handle, kill=True)
-    assert ended(executor)[handle].how in ("lost", "stopped")
+    assert ended(executor)[handle].how == "stopped"
     assert not journal.alive(path) and executor.capacity()[0].free
 
 
@@ -211,7 +214,7 @@ def test_close_ends_what_is_left(make: Make, tmp_path: Path, monkeypatch) -> Non
 def test_a_study_has_the_same_content_with_either_executor(
     make: Make, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
     lrs = [1e-3, stub_worker.RAISES, stub_worker.DIVERGES, stub_worker.BREAKS_DEVICE]
     plan, path = small_plan(tmp_path, lrs, seeds=2), tmp_path / "a.db"
@@ -230,8 +233,51 @@ def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
     run = Run("transformer", run_of(RunConfig(steps=3, seed=7)).fields, 7, parent="ab" * 32)
     evaluation = Evaluation(tokens=512, lengths=(1, 2))
     for checkpoint in (None, tmp_path / "a.pt"):
-        work = Job((run, run), evaluation, {"hash": "/text"}, checkpoint, True, 2, True)
+        work = Job((run, run), evaluation, {"hash": "/text"}, checkpoint, True, 2, True, "whole")
         journals = [tmp_path / "a", tmp_path / "b"]
         line = messages.encode(3, work, journals)
         assert line.count(b"\n") == 1 and line.endswith(b"\n")
         assert messages.decode(line) == (3, work, journals)
+
+
+def test_a_worker_that_is_asked_to_end_gets_no_further_job(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    monkeypatch.setenv("STUB_DELAY", "0.01")
+    executor = LocalExecutor([CPU])
+    try:
+        work, (path,) = job(tmp_path, "a", RunConfig(steps=100_000))
+        executor.submit(0, work, [path])
+        wait_for(lambda: path.exists() and "start" in events(path))
+        os.kill(executor._slots[0].process._process.pid, signal.SIGTERM)
+        ended(executor)
+        work, (path,) = job(tmp_path, "b", RunConfig(steps=3, seed=1))
+        handle = executor.submit(0, work, [path])
+        assert ended(executor)[handle].how == "done"
+    finally:
+        executor.close(5.0)
+
+
+def test_the_first_interrupt_after_a_failure_kills_nothing(tmp_path: Path) -> None:
+    """With `fail_fast`, jobs are already writing their checkpoints when it comes."""
+
+    class Recorder:
+        cancelled: ClassVar[list[bool]] = []
+
+        def capacity(self) -> list[Slot]:
+            return []
+
+        def cancel(self, handle: int, *, kill: bool = False) -> None:
+            self.cancelled.append(kill)
+
+    with store.open(str(tmp_path / "a.db"), create=True) as db:
+        running = pool.WorkerPool(Recorder(), db, "a", "loss", Console(file=io.StringIO()))
+        running._jobs[1] = pool.Active(None)
+        running._stop()  # what a failure does with `fail_fast`
+        running._signals.received.append(signal.SIGINT)
+        running._handle_signals()
+        assert Recorder.cancelled == [False]
+        running._first_signal -= 2 * pool.ECHO
+        running._signals.received.append(signal.SIGINT)
+        running._handle_signals()
+        assert Recorder.cancelled == [False, True]

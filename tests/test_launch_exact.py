@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
 
-from ablate.launch import ingestor, pool
+from ablate.launch import pool
 
 STEPS = 300
 
@@ -22,7 +22,7 @@ def impatient(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_WORKER", "short_interval_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from launch_helpers import HERE, Launcher, content, launch, rows, small_plan, workers
 
 from ablate.errors import AblateError
-from ablate.launch import ingestor, local, pool
+from ablate.launch import local, pool
 from ablate.store.ingest import ingest_all
 from ablate.study_run import Outcome
 
@@ -31,7 +31,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("STUB_DELAY", "0.01")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
 
 
@@ -93,7 +93,7 @@ def test_a_plan_is_the_same_to_the_byte_in_every_process():
 
 def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undisturbed, monkeypatch):
     """The next launcher reads the journal lines that the dead one had not read."""
-    monkeypatch.setattr(ingestor, "INGEST", 1000.0)
+    monkeypatch.setattr(pool, "INGEST", 1000.0)
     monkeypatch.setenv("STUB_DELAY", "0")
     plan, path = small_plan(tmp_path, LRS, SEEDS, STEPS), tmp_path / "a.db"
     monkeypatch.setattr(local.LocalExecutor, "poll", lambda self, timeout: time.sleep(60))
@@ -126,11 +126,11 @@ def test_an_error_in_the_launcher_loses_nothing(tmp_path, undisturbed, monkeypat
             raise AblateError("database cannot grow: the disk is full")
         return ingest_all(db, attempt_ids)
 
-    monkeypatch.setattr(ingestor, "ingest_all", full)
+    monkeypatch.setattr(pool, "ingest_all", full)
     with pytest.raises(AblateError, match="disk is full"):
         launch(plan, path)
     assert not workers(os.getpid())
     assert signal.getsignal(signal.SIGINT) is handler
-    monkeypatch.setattr(ingestor, "ingest_all", ingest_all)
+    monkeypatch.setattr(pool, "ingest_all", ingest_all)
     assert launch(plan, path)[0] == Outcome({"complete": RUNS}, 0)
     assert content(path) == undisturbed[0]

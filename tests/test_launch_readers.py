@@ -16,7 +16,7 @@ from launch_helpers import HERE, Launcher, content, rows, small_plan, wait_for
 
 import ablate
 from ablate import report, store
-from ablate.launch import ingestor, pool
+from ablate.launch import pool
 from ablate.store import query
 
 RUNS, STEPS, SERIES = 8, 20, 2
@@ -27,7 +27,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
 
 

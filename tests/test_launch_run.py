@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
-from ablate.launch import ingestor, pool
+from ablate.launch import pool
 from ablate.plan import plan as make
 from ablate.store import status
 from ablate.study import load
@@ -28,7 +28,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repea
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
     # the journals of both are read when both are written
-    monkeypatch.setattr(ingestor, "INGEST", 1000.0)
+    monkeypatch.setattr(pool, "INGEST", 1000.0)
     with (
         monkeypatch.context() as patch,
         pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"),
@@ -271,7 +271,7 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE started IS NOT NULL"))
     (worker,) = workers(first.pid)
     first.kill(signal.SIGINT)
-    wait_for(lambda: "once more to kill" in first.output.read_text())
+    wait_for(lambda: "again to kill" in first.output.read_text())
     time.sleep(1.5 * pool.ECHO)
     first.kill(signal.SIGINT)
     assert first.wait(3) == 130

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from ablate.config import RunConfig
@@ -10,7 +13,7 @@ from ablate.launch import packs
 from ablate.launch.devices import Device
 from ablate.launch.executor import Slot
 from ablate.launch.scheduler import RETRIES, Pack, Scheduler, may_retry
-from ablate.store.runs import Candidate
+from ablate.store.records import Candidate
 
 CPU = Device("cpu", 8 << 30, 1)
 GPUS = [Device(f"cuda:{k}", 80 << 30, 8) for k in range(2)]
@@ -174,3 +177,23 @@ def test_a_shape_that_ran_out_of_memory_comes_smaller_and_anew(four: None) -> No
     assert seen == [(4, 0, False, "all.pt"), (1, 0, False, None), (1, 1, True, None)]
     other = scheduler.next([run(9, n_layer=2), run(10, n_layer=2)], {}, slots(GPUS[0]))
     assert len(other.runs) == 2, "another shape is as large as before"
+
+
+def test_a_pack_that_ends_late_does_not_make_the_next_ones_larger(four: None) -> None:
+    scheduler = Scheduler()
+    early = scheduler.next([run(k) for k in range(1, 5)], {}, slots(GPUS[0]))
+    for losses in range(2):  # meanwhile others of the shape run out of memory, twice
+        tried = [run(k, losses=losses) for k in range(5, 9)]
+        pack = scheduler.next(tried, {}, slots(GPUS[0]))
+        scheduler.ended(pack, tried[0], "oom")
+    smallest = scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size
+    scheduler.ended(early, early.runs[0], "oom")
+    assert scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size == smallest
+
+
+def test_the_scheduler_needs_neither_a_database_nor_torch() -> None:
+    code = (
+        "import sys, ablate.launch.scheduler\nprint({'sqlalchemy', 'torch'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -16,7 +16,7 @@ import pytest
 import stub_worker
 from launch_helpers import HERE, launch, rows, small_plan, wait_for
 
-from ablate.launch import devices, ingestor, pool
+from ablate.launch import devices, pool
 from ablate.launch.device_lock import device_lock
 from ablate.plan import Plan
 from ablate.plan import plan as make
@@ -29,7 +29,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setattr(pool, "POLL", 0.1)
 
 

@@ -13,7 +13,8 @@ from ablate import store
 from ablate.journal import Journal
 from ablate.store import status
 from ablate.store.ingest import ingest
-from ablate.store.runs import Owner, register
+from ablate.store.owners import Owner
+from ablate.store.register import register
 
 
 def test_status_of_a_running_and_then_ended_run(tmp_path, ablate: Run):

@@ -10,7 +10,7 @@ from launch_helpers import HERE, launch, rows, small_plan
 from train_helpers import run
 
 from ablate import text
-from ablate.launch import ingestor
+from ablate.launch import pool
 from ablate.launch.trainer import TorchTrainer
 from ablate.study_run import Outcome
 
@@ -79,7 +79,7 @@ def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
     (tmp_path / "scarce.py").write_text(SCARCE)
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.05)
+    monkeypatch.setattr(pool, "INGEST", 0.05)
     monkeypatch.setenv("ABLATE_WORKER", "scarce")
     plan = small_plan(tmp_path, [1e-2], steps=20)
     outcome, output = launch(plan, tmp_path / "a.db")

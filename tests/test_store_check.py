@@ -9,15 +9,15 @@ from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs
+from ablate.store import owners, register
 from ablate.store.check import check
 from ablate.store.sqlite import Damaged
 
 
 def test_damage_outside_all_queries_is_reported_and_not_repaired(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    with fresh(path) as db, runs.Owner.here(db) as owner:
-        do_all(db, runs.register(db, plan_of()), owner)
+    with fresh(path) as db, owners.Owner.here(db) as owner:
+        do_all(db, register.register(db, plan_of()), owner)
     ((key,),) = rows(path, "SELECT key FROM run WHERE id = 1")
     data = path.read_bytes()
     assert data.count(key.encode()) == 2, "once in the table, once in its index"
@@ -33,8 +33,8 @@ def test_damage_outside_all_queries_is_reported_and_not_repaired(tmp_path: Path)
 def test_a_journal_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
     """A backup was put in the place of a database whose worker still trains."""
     with fresh(tmp_path / "x.db") as db:
-        study_id = runs.register(db, plan_of())
-        with runs.Owner.here(db) as owner:
+        study_id = register.register(db, plan_of())
+        with owners.Owner.here(db) as owner:
             (claim,) = claim_next(db, study_id, owner, 1)
         execute(db.path, "DELETE FROM attempt")
         execute(db.path, "UPDATE run SET status = 'planned'")

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from store_plans import claim_next, do_all, execute, fresh, plan_of, rows, train
 
 from ablate import store
-from ablate.store import Database, merge, register, runs
+from ablate.store import Database, merge, owners, register, runs
 from ablate.store.forget import forget
 from ablate.store.ingest import ingest
 
@@ -128,7 +128,7 @@ def test_a_worker_needs_no_database() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "stopped", "oom", "dead"])
 def test_what_a_closed_attempt_writes_is_not_ingested(tmp_path: Path, status: str) -> None:
-    with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "x.db") as db, owners.Owner.here(db) as owner:
         (claim,) = claim_next(db, register.register(db, plan_of()), owner, 1)
         assert runs.finish(db, claim.attempt_id, status)
         train(claim)
@@ -162,12 +162,12 @@ def test_a_call_that_fails_at_its_end_changes_nothing(
     with (
         fresh(tmp_path / "a.db") as db,
         fresh(tmp_path / "b.db") as other,
-        runs.Owner.here(db) as owner,
+        owners.Owner.here(db) as owner,
     ):
         study = register.register(db, plan_of())
         do_all(db, study, owner)
         register.register(db, plan_of("more", levels=("concat", "double-skip")))
-        with runs.Owner.here(other) as another:
+        with owners.Owner.here(other) as another:
             do_all(other, register.register(other, plan_of("other", lr=3e-4)), another)
         before = _dump(db)
         files = sorted(db.journals.glob("*.jsonl"))

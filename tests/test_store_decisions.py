@@ -11,7 +11,7 @@ from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
-from ablate.store import Database, decisions, ingest, runs
+from ablate.store import Database, decisions, ingest, owners, register
 
 SERIAL, PARALLEL = "topology=serial", "topology=parallel"
 
@@ -27,7 +27,7 @@ def decision(value: float, basis: str = "a", cell: str = SERIAL, name: str = "lr
 
 
 def test_what_is_stored_is_read_and_the_first_one_stays(db: Database) -> None:
-    study_id = runs.register(db, plan_of())
+    study_id = register.register(db, plan_of())
     decisions.write(db, study_id, [decision(1e-3), decision(7, cell=PARALLEL, name="seeds")])
     decisions.write(db, study_id, [decision(2e-3)])  # somebody else decided in the meantime
     assert decisions.read(db, "wiring") == [
@@ -38,7 +38,7 @@ def test_what_is_stored_is_read_and_the_first_one_stays(db: Database) -> None:
 
 
 def test_a_void_decision_is_replaced_unless_another_replaced_it(db: Database) -> None:
-    study_id = runs.register(db, plan_of())
+    study_id = register.register(db, plan_of())
     decisions.write(db, study_id, [decision(1e-3)])
     decisions.write(db, study_id, [decision(2e-3, "b")], void=[decision(1e-3)])
     assert decisions.read(db, "wiring") == [decision(2e-3, "b")]
@@ -48,23 +48,23 @@ def test_a_void_decision_is_replaced_unless_another_replaced_it(db: Database) ->
 
 def test_decisions_of_one_study_leave_those_of_another(db: Database) -> None:
     for name in ("wiring", "other"):
-        decisions.write(db, runs.register(db, plan_of(name)), [decision(1e-3)])
-    decisions.write(db, runs.register(db, plan_of("other")), [], void=[decision(1e-3)])
+        decisions.write(db, register.register(db, plan_of(name)), [decision(1e-3)])
+    decisions.write(db, register.register(db, plan_of("other")), [], void=[decision(1e-3)])
     assert decisions.read(db, "wiring") == [decision(1e-3)] and decisions.read(db, "other") == []
 
 
 def test_a_cell_that_left_the_study_has_no_decision_in_force(db: Database) -> None:
-    study_id = runs.register(db, plan_of())
+    study_id = register.register(db, plan_of())
     decisions.write(db, study_id, [decision(1e-3), decision(1e-3, cell=PARALLEL)])
-    runs.register(db, plan_of(levels=("serial",)))
+    register.register(db, plan_of(levels=("serial",)))
     assert decisions.read(db, "wiring") == [decision(1e-3)]
 
 
 def test_values_are_of_runs_that_have_their_result(db: Database) -> None:
     made = plan_of(seeds=(0, 1, 2), evaluation=Evaluation(lengths=(1, 2)))
-    study_id = runs.register(db, made)
+    study_id = register.register(db, made)
     how = ["complete", "diverged", "failed", None, "complete"]  # the sixth is never begun
-    with runs.Owner.here(db) as owner:
+    with owners.Owner.here(db) as owner:
         for claim, status in zip(claim_next(db, study_id, owner, 5), how, strict=True):
             train(
                 claim,

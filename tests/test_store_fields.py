@@ -14,8 +14,10 @@ from ablate import kinds
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Cost, Field, Run
+from ablate.launch import packs
+from ablate.launch.devices import Device
 from ablate.plan import Plan
-from ablate.store import Database, register, runs
+from ablate.store import Database, noise, owners, register, runs
 from ablate.store.merge import merge
 from ablate.store.query import run as ask
 
@@ -95,7 +97,7 @@ def test_views_are_made_anew_only_for_a_new_field(tmp_path: Path, sorting: Plan)
 def test_runs_of_another_kind_are_claimed_measured_and_merged(
     tmp_path: Path, sorting: Plan
 ) -> None:
-    with fresh(tmp_path / "a.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "a.db") as db, owners.Owner.here(db) as owner:
         study = register.register(db, sorting)
         (claim,) = claim_next(db, study, owner, 1)
         assert claim.run.kind == "sorting" and claim.run.fields["algorithm"] == "quick, then merge"
@@ -116,7 +118,7 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
     parent = first.run
     child = dataclasses.replace(second.run, parent=parent.key)
     plan = dataclasses.replace(plan, runs=(first, dataclasses.replace(second, run=child)))
-    with fresh(tmp_path / "x.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "x.db") as db, owners.Owner.here(db) as owner:
         study = register.register(db, plan)
         claims = claim_next(db, study, owner, 2)
         assert {claim.run.key for claim in claims} == {parent.key, child.key}
@@ -173,3 +175,17 @@ def test_sqlite_itself_reads_the_view(tmp_path: Path) -> None:
     assert rows(db.path, "SELECT topology, typeof(lr), typeof(n_layer) FROM runs LIMIT 1") == [
         ("serial", "real", "integer")
     ]
+
+
+def test_unknown_sizes_are_not_alike() -> None:
+    known = noise.Setting("sorting", None, None, None, 1000, 10)
+    assert known.like(dataclasses.replace(known, tokens=1500))
+    for name in ("tokens", "n_params"):
+        unknown = dataclasses.replace(known, **{name: None})
+        assert not known.like(unknown) and not unknown.like(unknown)
+
+
+def test_runs_of_unknown_memory_get_one_worker_a_device(sorting: Plan) -> None:
+    device = Device("cpu", 64 << 30, 8)
+    assert packs.worker_slots(sorting, [device]) == [device]
+    assert len(packs.worker_slots(plan_of(), [device])) > 1

@@ -12,7 +12,7 @@ from ablate import store
 from ablate.analysis import analyse
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
-from ablate.store import Database, runs, schema
+from ablate.store import Database, owners, register, schema
 from ablate.store.check import check
 from ablate.store.forget import forget, part
 
@@ -20,9 +20,9 @@ from ablate.store.forget import forget, part
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
     """Two studies that share the runs of `serial`, trained, analysed, with decisions."""
-    with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
+    with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
         for name, levels in (("toy", ["serial", "parallel"]), ("real", ["serial", "concat"])):
-            study_id = runs.register(db, plan_of(name, levels, seeds=(0, 1, 2)))
+            study_id = register.register(db, plan_of(name, levels, seeds=(0, 1, 2)))
             do_all(db, study_id, owner)
             analyse(db, name)
     for study in (1, 2):
@@ -116,9 +116,9 @@ def test_the_last_study_takes_everything(db: Database) -> None:
 
 
 def test_a_study_whose_run_is_running_stays(db: Database) -> None:
-    study_id = runs.register(db, plan_of("toy", ["serial", "parallel"], seeds=(0, 1, 2, 3)))
+    study_id = register.register(db, plan_of("toy", ["serial", "parallel"], seeds=(0, 1, 2, 3)))
     before = rows(db.path, "SELECT * FROM run"), rows(db.path, "SELECT * FROM member")
-    with runs.Owner.here(db) as owner:
+    with owners.Owner.here(db) as owner:
         (claim,) = claim_next(db, study_id, owner, 1)
         with pytest.raises(
             AblateError, match=rf"'toy' cannot be forgotten while its run {claim.run_id} is running"
@@ -153,9 +153,9 @@ def test_a_forgotten_study_no_longer_blocks_one_that_measures_otherwise(db: Data
     forget(db, "real")
     other = plan_of("new", ["serial", "concat"], evaluation=Evaluation(tokens=128))
     with pytest.raises(AblateError, match="ablate db forget toy"):
-        runs.register(db, other)
+        register.register(db, other)
     forget(db, "toy")
-    runs.register(db, other)
+    register.register(db, other)
     assert rows(db.path, "SELECT DISTINCT status FROM runs WHERE study = 'new'") == [("planned",)]
 
 

@@ -14,7 +14,7 @@ from store_plans import claim_next, execute, fresh, plan_of, rows, train
 
 from ablate.errors import AblateError
 from ablate.journal import Journal
-from ablate.store import Database, owners, runs, schema
+from ablate.store import Database, owners, records, register, schema
 from ablate.store import ingest as module
 from ablate.store.ingest import IngestError, ingest, ingest_all
 
@@ -39,16 +39,16 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def claim(db: Database) -> Iterator[runs.Claim]:
-    with runs.Owner.here(db) as owner:
-        yield claim_next(db, runs.register(db, plan_of()), owner, 1)[0]
+def claim(db: Database) -> Iterator[records.Claim]:
+    with owners.Owner.here(db) as owner:
+        yield claim_next(db, register.register(db, plan_of()), owner, 1)[0]
 
 
 def _bits(value: float | None) -> bytes:
     return struct.pack("<d", schema.from_db(value))
 
 
-def test_every_event_reaches_its_columns(db: Database, claim: runs.Claim) -> None:
+def test_every_event_reaches_its_columns(db: Database, claim: records.Claim) -> None:
     with Journal(claim.journal) as journal:
         journal.append(
             "start",
@@ -128,7 +128,7 @@ def test_every_event_reaches_its_columns(db: Database, claim: runs.Claim) -> Non
 
 
 @pytest.mark.parametrize("place", ["metric", "final"])
-def test_values_come_back_bit_by_bit(db: Database, claim: runs.Claim, place: str) -> None:
+def test_values_come_back_bit_by_bit(db: Database, claim: records.Claim, place: str) -> None:
     values = [*VALUES, math.nan]
     with Journal(claim.journal) as journal:
         if place == "metric":
@@ -143,7 +143,7 @@ def test_values_come_back_bit_by_bit(db: Database, claim: runs.Claim, place: str
     assert [schema.to_db(value) for value in values] == stored
 
 
-def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
+def test_a_thousand_hostile_names(db: Database, claim: records.Claim) -> None:
     names = [
         "select",
         "",
@@ -172,7 +172,7 @@ def test_a_thousand_hostile_names(db: Database, claim: runs.Claim) -> None:
 
 
 @pytest.mark.parametrize("points", [1, 9, 10, 49, 50, 51, 61, 100, 1000])
-def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, points: int) -> None:
+def test_every_point_of_a_long_series_once(db: Database, claim: records.Claim, points: int) -> None:
     with Journal(claim.journal) as journal:
         for first in range(0, points, 7):
             steps = list(range(first, min(first + 7, points)))
@@ -186,7 +186,7 @@ def test_every_point_of_a_long_series_once(db: Database, claim: runs.Claim, poin
     assert rows(db.path, "SELECT series, step, value FROM curves ORDER BY series, step") == wanted
 
 
-def test_half_a_character_in_an_error(db: Database, claim: runs.Claim) -> None:
+def test_half_a_character_in_an_error(db: Database, claim: records.Claim) -> None:
     """A file name that is not UTF-8 has lone surrogates in Python; no database takes them."""
     with Journal(claim.journal) as journal:
         journal.append("end", status="failed", step=0, error="no file caf\udce9 – ∞")
@@ -194,7 +194,7 @@ def test_half_a_character_in_an_error(db: Database, claim: runs.Claim) -> None:
     assert rows(db.path, "SELECT error FROM attempt") == [("no file caf? – ∞",)]
 
 
-def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
+def test_piecewise_and_torn_lines(db: Database, claim: records.Claim) -> None:
     train(claim, steps=range(1, 40))
     whole = claim.journal.read_bytes()
     claim.journal.write_bytes(b"")
@@ -208,8 +208,8 @@ def test_piecewise_and_torn_lines(db: Database, claim: runs.Claim) -> None:
     ) == [(39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))]
 
 
-def test_start_deletes_points_beyond_its_step(db: Database, claim: runs.Claim) -> None:
-    with runs.Owner.here(db) as owner:
+def test_start_deletes_points_beyond_its_step(db: Database, claim: records.Claim) -> None:
+    with owners.Owner.here(db) as owner:
         train(claim, steps=range(0, 100, 10), status="stopped")
         ingest(db, claim.attempt_id)
         # another run: not to be touched
@@ -233,7 +233,7 @@ def test_start_deletes_points_beyond_its_step(db: Database, claim: runs.Claim) -
 
 
 def test_rows_and_offset_are_one_transaction(
-    db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch
+    db: Database, claim: records.Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(claim)
 
@@ -251,7 +251,7 @@ def test_rows_and_offset_are_one_transaction(
 
 
 def test_ingester_that_read_the_same_lines_gets_nothing(
-    db: Database, claim: runs.Claim, monkeypatch: pytest.MonkeyPatch
+    db: Database, claim: records.Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(claim, status=None)
     read = module.journal.read
@@ -271,9 +271,9 @@ def test_ingester_that_read_the_same_lines_gets_nothing(
 
 
 @pytest.fixture
-def pack(db: Database) -> Iterator[list[runs.Claim]]:
-    with runs.Owner.here(db) as owner:
-        yield claim_next(db, runs.register(db, plan_of()), owner, 4)
+def pack(db: Database) -> Iterator[list[records.Claim]]:
+    with owners.Owner.here(db) as owner:
+        yield claim_next(db, register.register(db, plan_of()), owner, 4)
 
 
 def _points(db: Database) -> dict[int, int]:
@@ -281,7 +281,7 @@ def _points(db: Database) -> dict[int, int]:
 
 
 def test_a_pack_is_one_transaction(
-    db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch
+    db: Database, pack: list[records.Claim], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for claim in pack:
         train(claim)
@@ -328,7 +328,7 @@ SPOILT = {  # a line, and how its error goes on behind "is damaged behind byte 0
 }
 
 
-def _damage(claim: runs.Claim, how: str) -> str:
+def _damage(claim: records.Claim, how: str) -> str:
     """Append a line to the journal; how the error has to read, as a regular expression."""
     line, why = SPOILT[how]
     with claim.journal.open("ab") as file:
@@ -337,7 +337,9 @@ def _damage(claim: runs.Claim, how: str) -> str:
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_damaged_journal_blocks_no_other(db: Database, pack: list[runs.Claim], how: str) -> None:
+def test_a_damaged_journal_blocks_no_other(
+    db: Database, pack: list[records.Claim], how: str
+) -> None:
     for claim in pack:
         train(claim)
     with pytest.raises(IngestError, match=_damage(pack[1], how)) as error:
@@ -363,7 +365,7 @@ def test_a_damaged_journal_blocks_no_other(db: Database, pack: list[runs.Claim],
 
 
 def test_of_several_damaged_journals_one_is_named_and_all_are_counted(
-    db: Database, pack: list[runs.Claim]
+    db: Database, pack: list[records.Claim]
 ) -> None:
     for claim in pack:
         train(claim)
@@ -389,11 +391,11 @@ MARKED_DEAD = {  # ways in which a dead attempt is taken back
 def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
     db: Database, ablate: Run, how: str, way: str
 ) -> None:
-    with runs.Owner.here(db) as owner:
-        dead = claim_next(db, runs.register(db, plan_of()), owner, 1)[0]
+    with owners.Owner.here(db) as owner:
+        dead = claim_next(db, register.register(db, plan_of()), owner, 1)[0]
     train(dead, status=None)
     damaged = _damage(dead, how)
-    with runs.Owner.here(db) as again:
+    with owners.Owner.here(db) as again:
         answer = MARKED_DEAD[way](db, again, ablate)
     if way == "db check --repair":
         code, out, err = answer
@@ -409,14 +411,14 @@ def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
     assert (status, gone) == ("dead", "its launcher and its worker were gone") and re.match(
         damaged, why
     )
-    with runs.Owner.here(db) as last:
+    with owners.Owner.here(db) as last:
         claimed = answer if way == "claim" else claim_next(db, 1, last, 1)
     assert [(claim.run_id, claim.n) for claim in claimed] == [(dead.run_id, 2)], (
         "the run is done again"
     )
 
 
-def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Claim]) -> None:
+def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[records.Claim]) -> None:
     for claim in pack:
         train(claim, steps=range(5000))
     with db.begin() as connection:
@@ -433,7 +435,7 @@ def test_a_full_disk_takes_in_none_and_then_all(db: Database, pack: list[runs.Cl
 
 
 def test_of_a_pack_that_another_reads_too_each_run_is_taken_once(
-    db: Database, pack: list[runs.Claim], monkeypatch: pytest.MonkeyPatch
+    db: Database, pack: list[records.Claim], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for claim in pack:
         train(claim, status=None)

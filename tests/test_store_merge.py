@@ -19,7 +19,7 @@ from ablate import store
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
-from ablate.store import Database, decisions, runs
+from ablate.store import Database, decisions, owners, register
 from ablate.store.check import check
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
@@ -110,11 +110,11 @@ def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> 
     for what, *how in life:
         if what == "study":
             name, levels, seeds, lengths = how
-            runs.register(db, plan_of(name, levels, range(seeds), Evaluation(lengths=lengths)))
+            register.register(db, plan_of(name, levels, range(seeds), Evaluation(lengths=lengths)))
         elif what == "work":
             number, status, loss = how
             for (study_id,) in rows(db.path, "SELECT id FROM study"):
-                with runs.Owner.here(db) as owner:
+                with owners.Owner.here(db) as owner:
                     for claim in claim_next(db, study_id, owner, number):
                         finals = [("loss", 0.0, loss), ("loss_at_length", 2.0, loss)][
                             : int(loss) - 1
@@ -212,10 +212,10 @@ def two(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
 
 def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
     a, b = two
-    with runs.Owner.here(a) as owner:
-        do_all(a, runs.register(a, plan_of(seeds=(0,))), owner)
-    with runs.Owner.here(b) as owner:
-        do_all(b, runs.register(b, plan_of("other")), owner, loss=3.0)
+    with owners.Owner.here(a) as owner:
+        do_all(a, register.register(a, plan_of(seeds=(0,))), owner)
+    with owners.Owner.here(b) as owner:
+        do_all(b, register.register(b, plan_of("other")), owner, loss=3.0)
     before = b.path.read_bytes()
     merged = merge(a, b)
     assert (merged.studies, merged.runs) == (1, 2) and merged.renewed in (0, 1, 2)
@@ -239,8 +239,8 @@ def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
 def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> None:
     a, b = two
     for db, status, loss in ((a, "stopped", 5.0), (b, "complete", 2.0)):
-        study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-        with runs.Owner.here(db) as owner:
+        study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+        with owners.Owner.here(db) as owner:
             (claim,) = claim_next(db, study_id, owner, 1)
             train(claim, steps=range(1, 9) if db is a else (1, 2), status=status, loss=loss)
             ingest(db, claim.attempt_id)
@@ -250,19 +250,19 @@ def test_complete_run_wins_over_a_broken_one(two: tuple[Database, Database]) -> 
         (1, 3.0),
         (2, 2.5),
     ]
-    with runs.Owner.here(a) as owner:
+    with owners.Owner.here(a) as owner:
         assert claim_next(a, 1, owner, 1) == []
 
 
 def test_accepted_attempt_of_the_winner_stays_accepted(two: tuple[Database, Database]) -> None:
     a, b = two
-    with runs.Owner.here(a) as owner:
-        study_id = runs.register(a, plan_of(seeds=(0,), levels=("serial",)))
+    with owners.Owner.here(a) as owner:
+        study_id = register.register(a, plan_of(seeds=(0,), levels=("serial",)))
         do_all(a, study_id, owner)
         a.close()
         shutil.copy(a.path, b.path)
-    with runs.Owner.here(b) as owner:  # there it is done again for another final, and that fails
-        runs.register(
+    with owners.Owner.here(b) as owner:  # there it is done again for another final, and that fails
+        register.register(
             b, plan_of(seeds=(0,), levels=("serial",), evaluation=Evaluation(lengths=(1, 2)))
         )
         do_all(b, study_id, owner, status="failed")
@@ -280,8 +280,8 @@ def test_what_only_the_loser_measured_is_still_to_be_measured(
 ) -> None:
     a, b = two
     wide = Evaluation(lengths=(1, 2))
-    with runs.Owner.here(a) as owner:
-        study_id = runs.register(a, plan_of(seeds=(0,), levels=("serial",)))
+    with owners.Owner.here(a) as owner:
+        study_id = register.register(a, plan_of(seeds=(0,), levels=("serial",)))
         do_all(
             a,
             study_id,
@@ -294,8 +294,8 @@ def test_what_only_the_loser_measured_is_still_to_be_measured(
             ],
         )
     # its fewer finals give way to those of `a`, two of them to nothing
-    with runs.Owner.here(b) as owner:
-        study_id = runs.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
+    with owners.Owner.here(b) as owner:
+        study_id = register.register(b, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
         do_all(
             b,
             study_id,
@@ -303,17 +303,19 @@ def test_what_only_the_loser_measured_is_still_to_be_measured(
             finals=[("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)],
         )
     merge(a, b)
-    runs.register(a, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
+    register.register(a, plan_of(seeds=(0,), levels=("serial",), evaluation=wide))
     assert rows(a.path, "SELECT count(*) FROM final WHERE name = 'loss_at_length'") == [(0,)]
-    with runs.Owner.here(a) as owner:
+    with owners.Owner.here(a) as owner:
         assert len(claim_next(a, 1, owner, 9)) == 1
 
 
 def test_nan_and_infinity_are_merged(two: tuple[Database, Database]) -> None:
     a, b = two
-    with runs.Owner.here(b) as owner:
+    with owners.Owner.here(b) as owner:
         finals = [("loss", 0, float("nan")), ("accuracy", 0, float("-inf"))]
-        do_all(b, runs.register(b, plan_of(seeds=(0,), levels=("serial",))), owner, finals=finals)
+        do_all(
+            b, register.register(b, plan_of(seeds=(0,), levels=("serial",))), owner, finals=finals
+        )
     merge(a, b)
     assert rows(a.path, "SELECT name, value FROM final ORDER BY 1") == [
         ("accuracy", float("-inf")),
@@ -326,14 +328,14 @@ def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(
 ) -> None:
     a, b = two
     for db, seed, tokens in ((a, 0, 512), (b, 1, 1024)):
-        with runs.Owner.here(db) as owner:
+        with owners.Owner.here(db) as owner:
             do_all(
                 db,
-                runs.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))),
+                register.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))),
                 owner,
             )
     # the later revision
-    runs.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))
+    register.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))
     for _ in range(2):
         merge(a, b)
         assert rows(a.path, "SELECT seed, status, count(*) FROM runs GROUP BY 1, 2") == [
@@ -347,9 +349,11 @@ def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
 ) -> None:
     a, b = two
     for db, name, tokens in ((a, "one", 512), (b, "other", 1024)):
-        with runs.Owner.here(db) as owner:
+        with owners.Owner.here(db) as owner:
             do_all(
-                db, runs.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))), owner
+                db,
+                register.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))),
+                owner,
             )
     before = _content(a.path)
     with pytest.raises(AblateError, match="measures them otherwise"):
@@ -359,8 +363,8 @@ def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
 
 def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> None:
     a, b = two
-    study_id = runs.register(b, plan_of())
-    with runs.Owner.here(b) as owner:
+    study_id = register.register(b, plan_of())
+    with owners.Owner.here(b) as owner:
         claim_next(b, study_id, owner, 1)
         with pytest.raises(AblateError, match="is being written by 1 run"):
             merge(a, b)
@@ -372,8 +376,8 @@ def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
-        do_all(db, runs.register(db, plan_of()), owner)
+    with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
+        do_all(db, register.register(db, plan_of()), owner)
         yield db
 
 
@@ -437,8 +441,8 @@ def test_states_that_contradict(db: Database) -> None:
 
 
 def test_ended_owners_and_their_locks(db: Database) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0, 1, 2)))
-    owner = runs.Owner.here(db)
+    study_id = register.register(db, plan_of(seeds=(0, 1, 2)))
+    owner = owners.Owner.here(db)
     claim = claim_next(db, study_id, owner, 1)[0]
     train(claim, status=None)
     assert check(db) == []
@@ -449,15 +453,15 @@ def test_ended_owners_and_their_locks(db: Database) -> None:
 
 
 def test_orphan_journals_are_taken_in(db: Database) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0, 1, 2, 3)))
-    with runs.Owner.here(db) as owner:
+    study_id = register.register(db, plan_of(seeds=(0, 1, 2, 3)))
+    with owners.Owner.here(db) as owner:
         whole, cut, done = claim_next(db, study_id, owner, 3)
     train(whole)
     train(cut, status=None)
     train(done)
     execute(db.path, "DELETE FROM attempt WHERE status = 'running'")  # as in a backup from before
     execute(db.path, "UPDATE run SET status = 'planned' WHERE status = 'running'")
-    with runs.Owner.here(db) as owner:
+    with owners.Owner.here(db) as owner:
         (again,) = [
             claim for claim in claim_next(db, study_id, owner, 3) if claim.run_id == done.run_id
         ]
@@ -495,8 +499,8 @@ def test_journal_that_lost_its_end(db: Database) -> None:
 
 def test_damage_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    with fresh(path) as db, runs.Owner.here(db) as owner:
-        do_all(db, runs.register(db, plan_of(seeds=range(8))), owner, steps=range(400))
+    with fresh(path) as db, owners.Owner.here(db) as owner:
+        do_all(db, register.register(db, plan_of(seeds=range(8))), owner, steps=range(400))
     data = bytearray(path.read_bytes())
     for page in range(40, 44):
         data[4096 * page : 4096 * page + 64] = b"\xff" * 64
@@ -511,10 +515,10 @@ def test_decisions_go_with_their_plan(tmp_path: Path) -> None:
     """
     for name, levels in (("early", ["serial", "parallel"]), ("late", ["serial", "concat"])):
         with fresh(tmp_path / f"{name}.db") as db:
-            study_id = runs.register(db, plan_of(levels=["serial"]))
+            study_id = register.register(db, plan_of(levels=["serial"]))
             if name == "late":
-                runs.register(db, plan_of(levels=["serial", "parallel"]))
-            runs.register(db, plan_of(levels=levels))
+                register.register(db, plan_of(levels=["serial", "parallel"]))
+            register.register(db, plan_of(levels=levels))
             for cell in levels:
                 decision = Decision(
                     f"topology={cell}", "lr", 2e-3 if name == "early" else 1e-3, {"basis": name}

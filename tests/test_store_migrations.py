@@ -25,7 +25,7 @@ from store_plans import do_all, execute, names, plan_of, rows
 from ablate import store
 from ablate.errors import AblateError
 from ablate.kinds import Run
-from ablate.store import migrate, runs, schema, views
+from ablate.store import migrate, owners, register, schema, views
 
 KEPT = Path(__file__).parent / "store_schemas"
 
@@ -56,8 +56,8 @@ def _know_the_made_up(scripts: Path, set: Callable[[object, str, object], None] 
 
 
 def _filled(path: Path) -> None:
-    with store.open(str(path), create=True) as db, runs.Owner.here(db) as owner:
-        study_id = runs.register(db, plan_of())
+    with store.open(str(path), create=True) as db, owners.Owner.here(db) as owner:
+        study_id = register.register(db, plan_of())
         do_all(db, study_id, owner)
         with db.begin() as connection:
             connection.exec_driver_sql(

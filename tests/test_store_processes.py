@@ -15,7 +15,7 @@ from store_plans import claim_next, execute, fresh, names, plan_of, rows, train
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import runs, schema, sqlite
+from ablate.store import owners, records, register, schema, sqlite
 from ablate.store.ingest import ingest
 
 # -- creation --------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_eight_processes_create_at_once(tmp_path: Path) -> None:
 
 
 def _claim_all(path: str, study_id: int) -> list[int]:
-    with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
+    with store.open(path, create=True) as db, owners.Owner.here(db) as owner:
         claimed = []
         while claims := claim_next(db, study_id, owner, 1):
             claimed += [claim.run_id for claim in claims]
@@ -56,7 +56,7 @@ def _claim_all(path: str, study_id: int) -> list[int]:
 def test_no_two_claimers_get_the_same_run(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
-        study_id = runs.register(db, plan_of(seeds=range(30)))
+        study_id = register.register(db, plan_of(seeds=range(30)))
     shares = together(_claim_all, [(str(path), study_id)] * 4)
     assert sorted(run for share in shares for run in share) == list(range(1, 61))
     assert sum(bool(share) for share in shares) > 1
@@ -97,10 +97,10 @@ def _ingest_until_end(path: str, attempt_id: int) -> int:
                     return events
 
 
-def _claimed(path: Path) -> runs.Claim:
+def _claimed(path: Path) -> records.Claim:
     with fresh(path) as db:
-        study_id = runs.register(db, plan_of())
-        claim = claim_next(db, study_id, runs.Owner("h", 1, "x"), 1)[0]
+        study_id = register.register(db, plan_of())
+        claim = claim_next(db, study_id, owners.Owner("h", 1, "x"), 1)[0]
     # a second write of the same point would be an update: no row may ever be written twice
     execute(
         path,
@@ -158,7 +158,7 @@ BATCH = 50
 
 def _write_for(path: str, seconds: float) -> tuple[int, int]:
     """Write and ingest as fast as possible; return the run and its acknowledged points."""
-    with store.open(path, create=True) as db, runs.Owner.here(db) as owner:
+    with store.open(path, create=True) as db, owners.Owner.here(db) as owner:
         claim = claim_next(db, 1, owner, 1)[0]
         end = time.monotonic() + seconds
         with Journal(claim.journal) as journal:
@@ -205,7 +205,7 @@ def _later(delay: float, call: Callable[..., Any], *arguments: Any) -> Any:
 def test_eight_writers_and_two_readers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
-        runs.register(db, plan_of(seeds=range(4)))
+        register.register(db, plan_of(seeds=range(4)))
     # some come, some go
     calls: list[tuple[Any, ...]] = [(i / 10, _write_for, str(path), 2.0 + i / 5) for i in range(8)]
     calls += [(0.0, _read_for, str(path), 3.0)] * 2
@@ -225,7 +225,7 @@ def test_without_a_log_nothing_is_lost_either(tmp_path: Path) -> None:
     """As on a network file system, whose locks work: no promise rests on the journal mode."""
     path, mounts = tmp_path / "x.db", tmp_path / "mounts"
     with fresh(path) as db:
-        runs.register(db, plan_of(seeds=range(4)))
+        register.register(db, plan_of(seeds=range(4)))
     mounts.write_text(f"server:/home {tmp_path} nfs4 rw 0 0\n")
     calls = [(mounts, _write_for, str(path), 1.0)] * 3 + [(mounts, _read_for, str(path), 1.0)]
     *written, reads = together(_on_a_network, calls)
@@ -238,6 +238,6 @@ def test_without_a_log_nothing_is_lost_either(tmp_path: Path) -> None:
 def test_eight_writers_for_a_minute(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with fresh(path) as db:
-        runs.register(db, plan_of(seeds=range(4)))
+        register.register(db, plan_of(seeds=range(4)))
     written = together(_write_for, [(str(path), 60.0)] * 8, timeout=120)
     assert rows(path, "SELECT run_id, count(*) FROM metric GROUP BY run_id") == sorted(written)

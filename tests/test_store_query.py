@@ -11,13 +11,16 @@ import pytest
 from store_plans import do_all, fresh, names, plan_of, rows
 
 from ablate.errors import AblateError
-from ablate.store import Database, query, runs
+from ablate.store import Database, owners, query, register
 
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with fresh(tmp_path_factory.mktemp("query") / "ablate.db") as db, runs.Owner.here(db) as owner:
-        do_all(db, runs.register(db, plan_of()), owner)
+    with (
+        fresh(tmp_path_factory.mktemp("query") / "ablate.db") as db,
+        owners.Owner.here(db) as owner,
+    ):
+        do_all(db, register.register(db, plan_of()), owner)
         yield db
 
 

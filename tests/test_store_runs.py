@@ -18,8 +18,9 @@ from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.kinds import Run
 from ablate.launch.scheduler import RETRIES
-from ablate.store import Database, effects, owners, runs, schema
+from ablate.store import Database, effects, owners, register, runs, schema
 from ablate.store.ingest import ingest
+from ablate.store.status import survey
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def owner(db: Database) -> Iterator[runs.Owner]:
-    with runs.Owner.here(db) as owner:
+def owner(db: Database) -> Iterator[owners.Owner]:
+    with owners.Owner.here(db) as owner:
         yield owner
 
 
@@ -46,7 +47,7 @@ def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
 
 def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> None:
     plan = plan_of(mask_ratio=0.4, objective="masked", mask_mix=(0.5, 0.25, 0.25), lr=3e-4)
-    runs.register(db, plan)
+    register.register(db, plan)
     stored = {
         key: Run(kind, json.loads(fields), seed)
         for key, kind, fields, seed in rows(db.path, "SELECT key, kind, fields, seed FROM run")
@@ -76,17 +77,20 @@ def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> N
 
 
 def test_registering_again_changes_nothing(db: Database) -> None:
-    study_id = runs.register(db, plan_of())
+    study_id = register.register(db, plan_of())
     before = _dump(db)
-    assert runs.register(db, plan_of()) == study_id
+    assert register.register(db, plan_of()) == study_id
     assert _dump(db) == before
     assert before["study"][0][5] == 1  # revision
 
 
-def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
+def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
     do_all(db, study_id, owner)
-    assert runs.register(db, plan_of(levels=("serial", "double-skip"), seeds=(0, 1, 2))) == study_id
+    assert (
+        register.register(db, plan_of(levels=("serial", "double-skip"), seeds=(0, 1, 2)))
+        == study_id
+    )
     assert rows(db.path, "SELECT revision FROM study") == [(2,)]
     assert dict(rows(db.path, "SELECT label, active FROM cell")) == {
         "topology=serial": 1,
@@ -97,27 +101,27 @@ def test_changed_study_is_a_revision_and_loses_no_run(db: Database, owner: runs.
         ("double-skip", "topology=double-skip")
     ]
     # serial's two are done already
-    assert runs.counts(db, study_id) == {"complete": 2, "planned": 4}
+    assert survey(db, study_id).counts == {"complete": 2, "planned": 4}
     assert rows(db.path, "SELECT count(*), count(DISTINCT cell) FROM runs") == [(6, 2)]
     # parallel's are still there
     assert rows(db.path, "SELECT count(*) FROM final WHERE name = 'loss'") == [(4,)]
 
-    runs.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
-    assert runs.counts(db, study_id) == {"complete": 4}
+    register.register(db, plan_of(levels=("serial", "parallel"), seeds=(0, 1)))
+    assert survey(db, study_id).counts == {"complete": 4}
 
 
 def test_new_comment_in_the_file_is_no_revision(db: Database) -> None:
     plan = plan_of()
-    runs.register(db, plan)
+    register.register(db, plan)
     commented = dataclasses.replace(
         plan, study=dataclasses.replace(plan.study, toml="# why\n" + plan.study.toml)
     )
-    runs.register(db, commented)
+    register.register(db, commented)
     assert rows(db.path, "SELECT revision, toml FROM study") == [(1, commented.study.toml)]
 
 
 def test_contrast_that_stays_keeps_its_effects(db: Database) -> None:
-    study_id = runs.register(db, plan_of(levels=("serial", "parallel", "concat")))
+    study_id = register.register(db, plan_of(levels=("serial", "parallel", "concat")))
     row: dict[str, Any] = {
         "family": "topology",
         "stratum": "",
@@ -148,13 +152,13 @@ def test_contrast_that_stays_keeps_its_effects(db: Database) -> None:
         ("concat", 0.1, None, float("inf")),
         ("parallel", 0.1, None, float("inf")),
     ]
-    runs.register(db, plan_of(levels=("serial", "parallel", "no-skip")))
+    register.register(db, plan_of(levels=("serial", "parallel", "no-skip")))
     assert rows(db.path, "SELECT level FROM effects") == [("parallel",)]
 
 
-def test_studies_share_runs(db: Database, owner: runs.Owner) -> None:
+def test_studies_share_runs(db: Database, owner: owners.Owner) -> None:
     first, second = plan_of("first"), plan_of("second", levels=("serial", "concat"))
-    one, two = runs.register(db, first), runs.register(db, second)
+    one, two = register.register(db, first), register.register(db, second)
     assert rows(db.path, "SELECT count(*) FROM run") == [(6,)]
     assert do_all(db, one, owner) == 4
     assert do_all(db, two, owner) == 2
@@ -165,24 +169,24 @@ def test_studies_share_runs(db: Database, owner: runs.Owner) -> None:
 
 
 def test_study_that_measures_shared_runs_otherwise_is_refused_whole(db: Database) -> None:
-    runs.register(db, plan_of("first"))
+    register.register(db, plan_of("first"))
     before = _dump(db)
     with pytest.raises(AblateError, match="study 'first' shares 2 runs"):
-        runs.register(
+        register.register(
             db, plan_of("second", levels=("serial", "concat"), evaluation=Evaluation(tokens=1024))
         )
     assert _dump(db) == before
-    runs.register(
+    register.register(
         db,
         plan_of(
             "second", levels=("serial", "concat"), evaluation=Evaluation(points=9, lengths=(1, 2))
         ),
     )
-    runs.register(db, plan_of("third", evaluation=Evaluation(tokens=1024), n_layer=2))
+    register.register(db, plan_of("third", evaluation=Evaluation(tokens=1024), n_layer=2))
 
 
-def test_metric_at_a_ratio(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(objective="masked", metric="probe_loss@0.4"))
+def test_metric_at_a_ratio(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(objective="masked", metric="probe_loss@0.4"))
     do_all(
         db,
         study_id,
@@ -198,36 +202,36 @@ def test_metric_at_a_ratio(db: Database, owner: runs.Owner) -> None:
 # -- claim -----------------------------------------------------------------------------------------
 
 
-def test_claims_come_in_plan_order_once_each(db: Database, owner: runs.Owner) -> None:
+def test_claims_come_in_plan_order_once_each(db: Database, owner: owners.Owner) -> None:
     plan = plan_of(seeds=(0, 1, 2))
-    study_id = runs.register(db, plan)
+    study_id = register.register(db, plan)
     claims = [claim for _ in range(4) for claim in claim_next(db, study_id, owner, 2)]
     assert [claim.run.config for claim in claims] == [planned.config for planned in plan.runs]
     assert len({claim.journal for claim in claims}) == 6 and {claim.n for claim in claims} == {1}
     assert claim_next(db, study_id, owner, 9) == []
-    with runs.Owner.here(db) as other:
+    with owners.Owner.here(db) as other:
         assert claim_next(db, study_id, other, 9) == []
-    assert runs.counts(db, study_id) == {"running": 6}
+    assert survey(db, study_id).counts == {"running": 6}
 
 
-def test_a_claim_uses_the_evaluation_of_its_attempt(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of())
+def test_a_claim_uses_the_evaluation_of_its_attempt(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of())
     changed = Evaluation(tokens=512, lengths=(1, 2))
     # by another process, from a file that was edited
-    runs.register(db, plan_of(evaluation=changed))
+    register.register(db, plan_of(evaluation=changed))
     (claim,) = claim_next(db, study_id, owner, 1)
     assert claim.evaluation == changed
     assert rows(db.path, "SELECT evaluation FROM attempt") == [(changed.model_dump_json(),)]
 
 
 def test_of_two_that_claim_the_same_runs_each_gets_what_the_other_has_not(
-    db: Database, owner: runs.Owner
+    db: Database, owner: owners.Owner
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0, 1)))
+    study_id = register.register(db, plan_of(seeds=(0, 1)))
     first, second, third, fourth = (run.run_id for run in runs.candidates(db, study_id, owner))
     mine = runs.claim(db, study_id, owner, [third, first])
     assert [claim.run_id for claim in mine] == [third, first], "in the order that is asked for"
-    with runs.Owner.here(db) as other:
+    with owners.Owner.here(db) as other:
         theirs = runs.claim(db, study_id, other, [first, second, third])
         assert [claim.run_id for claim in theirs] == [second]
     left = {run.run_id for run in runs.candidates(db, study_id, owner)}
@@ -239,9 +243,9 @@ def test_of_two_that_claim_the_same_runs_each_gets_what_the_other_has_not(
 
 @pytest.mark.parametrize("status", ["running", "complete"])
 def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(
-    db: Database, owner: runs.Owner, status: str
+    db: Database, owner: owners.Owner, status: str
 ) -> None:
-    study_id = runs.register(db, plan_of())
+    study_id = register.register(db, plan_of())
     (claim,) = claim_next(db, study_id, owner, 1)
     if status == "complete":
         train(claim)
@@ -256,21 +260,21 @@ def test_a_run_has_one_attempt_of_a_kind_whatever_the_code_does(
 
 @pytest.mark.parametrize(("status", "tries"), [("failed", 1), ("oom", RETRIES)])
 def test_failing_run_is_tried_again_up_to_a_limit(
-    db: Database, owner: runs.Owner, status: str, tries: int
+    db: Database, owner: owners.Owner, status: str, tries: int
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
+    study_id = register.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner, status=status) == 2 * tries
-    assert runs.counts(db, study_id) == {status: 2}
+    assert survey(db, study_id).counts == {status: 2}
     assert rows(db.path, "SELECT run_id, n FROM attempt ORDER BY 1, 2") == [
         (r, n) for r in (1, 2) for n in range(1, tries + 1)
     ]
-    with runs.Owner.here(db) as later:  # the cause may be gone
+    with owners.Owner.here(db) as later:  # the cause may be gone
         assert do_all(db, study_id, later) == 2
-    assert runs.counts(db, study_id) == {"complete": 2}
+    assert survey(db, study_id).counts == {"complete": 2}
 
 
-def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
+def test_diverged_run_is_a_result(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner, status="diverged") == 2
     assert (
         rows(db.path, "SELECT status, diverged_at, loss, accuracy FROM runs")
@@ -280,8 +284,8 @@ def test_diverged_run_is_a_result(db: Database, owner: runs.Owner) -> None:
     assert rows(db.path, "SELECT value FROM final WHERE name = 'loss'") == [(None,)] * 2
 
 
-def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+def test_stopped_run_is_resumed(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
     assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [False]
     (claim,) = claim_next(db, study_id, owner, 1)
     with Journal(claim.journal) as journal:
@@ -289,22 +293,22 @@ def test_stopped_run_is_resumed(db: Database, owner: runs.Owner) -> None:
         journal.append("checkpoint", step=2, path="a.checkpoints/x.pt")
         journal.append("end", status="stopped", step=2)
     ingest(db, claim.attempt_id)
-    assert runs.counts(db, study_id) == {"stopped": 1}
+    assert survey(db, study_id).counts == {"stopped": 1}
     assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [True]
     (again,) = claim_next(db, study_id, owner, 1)
     assert again.n == 2 and again.run_id == claim.run_id
 
 
 def test_complete_run_is_done_again_for_finals_that_it_lacks(
-    db: Database, owner: runs.Owner
+    db: Database, owner: owners.Owner
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
+    study_id = register.register(db, plan_of(seeds=(0,)))
     assert do_all(db, study_id, owner) == 2
     # asks for no other final
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(points=9)))
+    register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(points=9)))
     assert claim_next(db, study_id, owner, 9) == []
 
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
+    register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 2))))
     asked = [("loss", 0, 2.0), ("loss_at_length", 1, 2.0), ("loss_at_length", 2, 2.5)]
     assert do_all(db, study_id, owner, finals=asked) == 2
     assert claim_next(db, study_id, owner, 9) == []
@@ -315,26 +319,28 @@ def test_complete_run_is_done_again_for_finals_that_it_lacks(
         (2, "complete"),
     ]
 
-    runs.register(db, plan_of(seeds=(0,)))  # the first evaluation again: all is there
+    register.register(db, plan_of(seeds=(0,)))  # the first evaluation again: all is there
     assert claim_next(db, study_id, owner, 9) == []
 
 
-def test_final_that_cannot_be_had_is_not_asked_for_forever(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4))))
+def test_final_that_cannot_be_had_is_not_asked_for_forever(
+    db: Database, owner: owners.Owner
+) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4))))
     # position = learned has no loss at 4×
     assert do_all(db, study_id, owner, finals=[("loss", 0, 2.0)]) == 2
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
+    register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(lengths=(1, 4), points=9)))
     assert claim_next(db, study_id, owner, 9) == []
 
 
-def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
+def test_other_measure_does_all_again(db: Database, owner: owners.Owner) -> None:
     masked: dict[str, Any] = {"seeds": (0,), "objective": "masked"}
-    study_id = runs.register(db, plan_of(**masked))
+    study_id = register.register(db, plan_of(**masked))
     finals = [("loss", 0, 2.0), ("probe_loss", 0.15, 1.0), ("probe_accuracy", 0.15, 0.5)]
     assert do_all(db, study_id, owner, finals=finals) == 2
     # and back: the finals there are of the other measure
     for probe in (Probe(kind="span"), Probe()):
-        runs.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
+        register.register(db, plan_of(**masked, evaluation=Evaluation(probe=probe)))
         claims = claim_next(db, study_id, owner, 9)
         assert len(claims) == 2
         for claim in claims:
@@ -345,29 +351,29 @@ def test_other_measure_does_all_again(db: Database, owner: runs.Owner) -> None:
 
 
 def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(
-    db: Database, owner: runs.Owner
+    db: Database, owner: owners.Owner
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
+    study_id = register.register(db, plan_of(seeds=(0,)))
     do_all(db, study_id, owner)
     before = _dump(db)
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(tokens=512)))
+    register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(tokens=512)))
     claim, _ = claim_next(db, study_id, owner, 2)
     train(claim, loss=1.0)
     ingest(db, claim.attempt_id)
     assert rows(db.path, "SELECT status, baseline_status FROM pairs") == [("running", "complete")]
     runs.finish(db, claim.attempt_id + 1, "failed")
-    assert runs.counts(db, study_id) == {"complete": 1, "failed": 1}
-    runs.register(db, plan_of(seeds=(0,)))  # back: the other run still has its first finals
-    assert runs.counts(db, study_id) == {"complete": 1, "planned": 1}
+    assert survey(db, study_id).counts == {"complete": 1, "failed": 1}
+    register.register(db, plan_of(seeds=(0,)))  # back: the other run still has its first finals
+    assert survey(db, study_id).counts == {"complete": 1, "planned": 1}
     assert [row for row in _dump(db)["final"] if row[0] == 2] == [
         row for row in before["final"] if row[0] == 2
     ]
 
 
-def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -> None:
+def test_losses_at_lengths_are_measured_alike(db: Database, owner: owners.Owner) -> None:
     """The longest context decides which tokens are scored at every length."""
     short, long, none = Evaluation(lengths=(1, 2)), Evaluation(lengths=(1, 2, 4)), Evaluation()
-    study_id = runs.register(db, plan_of(seeds=(0,), evaluation=long))
+    study_id = register.register(db, plan_of(seeds=(0,), evaluation=long))
     do_all(
         db,
         study_id,
@@ -375,10 +381,12 @@ def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -
         finals=[("loss", 0, 2.0), *(("loss_at_length", at, 2.0) for at in (1, 2, 4))],
     )
     with pytest.raises(AblateError, match="measures them otherwise"):
-        runs.register(db, plan_of(name="short", evaluation=short))
-    runs.register(db, plan_of(name="none", seeds=(0,), evaluation=none))  # asks for none of them
-    runs.register(db, plan_of(seeds=(0,), evaluation=short))
-    assert runs.counts(db, study_id) == {"planned": 2}
+        register.register(db, plan_of(name="short", evaluation=short))
+    register.register(
+        db, plan_of(name="none", seeds=(0,), evaluation=none)
+    )  # asks for none of them
+    register.register(db, plan_of(seeds=(0,), evaluation=short))
+    assert survey(db, study_id).counts == {"planned": 2}
     assert (
         do_all(
             db,
@@ -396,12 +404,14 @@ def test_losses_at_lengths_are_measured_alike(db: Database, owner: runs.Owner) -
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("status", ["failed", "oom", "dead"])
 def test_run_that_fails_when_done_again_keeps_its_result(
-    db: Database, owner: runs.Owner, begun: bool, status: str
+    db: Database, owner: owners.Owner, begun: bool, status: str
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
+    study_id = register.register(db, plan_of(seeds=(0,)))
     do_all(db, study_id, owner)
     finals = _dump(db)["final"]
-    runs.register(db, plan_of(seeds=(0,), evaluation=Evaluation(downstream=("novel_accuracy",))))
+    register.register(
+        db, plan_of(seeds=(0,), evaluation=Evaluation(downstream=("novel_accuracy",)))
+    )
     claims = claim_next(db, study_id, owner, 9)
     for claim in claims:
         with Journal(claim.journal) as journal:
@@ -412,7 +422,7 @@ def test_run_that_fails_when_done_again_keeps_its_result(
         ingest(db, claim.attempt_id)
         if status == "dead":
             runs.finish(db, claim.attempt_id, "dead")
-    assert runs.counts(db, study_id) == {"complete": 2}
+    assert survey(db, study_id).counts == {"complete": 2}
     assert _dump(db)["final"] == finals
     assert rows(db.path, "SELECT run_id, status FROM attempt WHERE n = 1") == [
         (1, "complete"),
@@ -424,21 +434,21 @@ def test_run_that_fails_when_done_again_keeps_its_result(
 
 
 def test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote(
-    db: Database, owner: runs.Owner
+    db: Database, owner: owners.Owner
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,)))
-    gone = runs.Owner.here(db)
+    study_id = register.register(db, plan_of(seeds=(0,)))
+    gone = owners.Owner.here(db)
     finished, cut = claim_next(db, study_id, gone, 2)
     train(finished)
     train(cut, steps=(1, 2), status=None)
     assert claim_next(db, study_id, owner, 9) == []  # alive: its lock is held
-    assert runs.dead(db, study_id) == set()
+    assert owners.dead(db, study_id) == set()
     gone.close()
-    assert runs.dead(db, study_id) == {finished.run_id, cut.run_id}
+    assert owners.dead(db, study_id) == {finished.run_id, cut.run_id}
     # the other one had ended, only nobody had read it
     (again,) = claim_next(db, study_id, owner, 9)
     assert (again.run_id, again.n) == (cut.run_id, 2)
-    assert runs.counts(db, study_id) == {"complete": 1, "running": 1}
+    assert survey(db, study_id).counts == {"complete": 1, "running": 1}
     assert rows(db.path, "SELECT status FROM attempt ORDER BY id") == [
         ("complete",),
         ("dead",),
@@ -448,9 +458,9 @@ def test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote(
     assert ingest(db, cut.attempt_id) == [] and not runs.finish(db, cut.attempt_id, "failed")
 
 
-def test_run_whose_worker_still_writes_is_not_taken_over(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    gone = runs.Owner.here(db)
+def test_run_whose_worker_still_writes_is_not_taken_over(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    gone = owners.Owner.here(db)
     (claim,) = claim_next(db, study_id, gone, 1)
     with Journal(claim.journal) as journal:
         journal.append("start", step=0)
@@ -460,10 +470,10 @@ def test_run_whose_worker_still_writes_is_not_taken_over(db: Database, owner: ru
 
 
 def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
-    db: Database, owner: runs.Owner
+    db: Database, owner: owners.Owner
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    far = runs.Owner("elsewhere", 1, "abc")
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = owners.Owner("elsewhere", 1, "abc")
     (claim,) = claim_next(db, study_id, far, 1)
     worker = Journal(claim.journal)
     owner.lease = 0.2
@@ -475,17 +485,17 @@ def test_silent_owner_on_another_host_loses_its_runs_after_a_lease(
     time.sleep(0.25)
     (taken,) = claim_next(db, study_id, owner, 1)
     assert taken.run_id == claim.run_id
-    assert runs.owned(db, far) == set()  # how the far one learns that it lost the run
+    assert owners.owned(db, far) == set()  # how the far one learns that it lost the run
     worker.close()
     train(claim)
     assert ingest(db, claim.attempt_id) == []  # and what it still writes does not count
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
 
 
-def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owner) -> None:
+def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: owners.Owner) -> None:
     """An owner on another host that ingests what its worker writes."""
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    far = runs.Owner("elsewhere", 1, "abc")
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = owners.Owner("elsewhere", 1, "abc")
     (claim,) = claim_next(db, study_id, far, 1)
     owner.lease = 0.2
     with Journal(claim.journal) as journal:
@@ -498,12 +508,12 @@ def test_the_heartbeat_in_the_journal_keeps_a_run(db: Database, owner: runs.Owne
             time.sleep(0.15)
     time.sleep(0.1)  # its launcher lives, but its worker hangs
     (taken,) = claim_next(db, study_id, owner, 1)
-    assert taken.run_id == claim.run_id and runs.owned(db, far) == set()
+    assert taken.run_id == claim.run_id and owners.owned(db, far) == set()
 
 
-def test_last_output_of_an_ended_worker_is_no_heartbeat(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    (claim,) = claim_next(db, study_id, runs.Owner("elsewhere", 1, "abc"), 1)
+def test_last_output_of_an_ended_worker_is_no_heartbeat(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    (claim,) = claim_next(db, study_id, owners.Owner("elsewhere", 1, "abc"), 1)
     train(claim, status=None)
     with Journal(claim.journal) as journal:
         journal.append("heartbeat", n=9)
@@ -515,10 +525,10 @@ def test_last_output_of_an_ended_worker_is_no_heartbeat(db: Database, owner: run
 
 
 def test_heartbeat_before_a_stale_attempt_is_marked_dead_keeps_it(
-    db: Database, owner: runs.Owner, monkeypatch: pytest.MonkeyPatch
+    db: Database, owner: owners.Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    far = runs.Owner("elsewhere", 1, "abc")
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    far = owners.Owner("elsewhere", 1, "abc")
     (claim,) = claim_next(db, study_id, far, 1)
     owner.lease = 0.0
     assert claim_next(db, study_id, owner, 1) == []
@@ -531,26 +541,28 @@ def test_heartbeat_before_a_stale_attempt_is_marked_dead_keeps_it(
 
     monkeypatch.setattr(owners, "_drain", beats)
     assert claim_next(db, study_id, owner, 1) == []
-    assert runs.owned(db, far) == {claim.attempt_id}
+    assert owners.owned(db, far) == {claim.attempt_id}
 
 
-def test_worker_that_died_leaves_its_history(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
+def test_worker_that_died_leaves_its_history(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
     (claim,) = claim_next(db, study_id, owner, 1)
     train(claim, status=None)
     assert runs.finish(db, claim.attempt_id, "dead", "killed by signal 11")
     assert rows(db.path, "SELECT status, error FROM attempt") == [("dead", "killed by signal 11")]
     assert rows(db.path, "SELECT count(*) FROM metric") == [(6,)]
-    assert runs.counts(db, study_id) == {"failed": 1}
+    assert survey(db, study_id).counts == {"failed": 1}
     for n in (2, 3):
         (again,) = claim_next(db, study_id, owner, 1)
         assert again.n == n and runs.finish(db, again.attempt_id, "dead")
     assert claim_next(db, study_id, owner, 1) == []
 
 
-def test_damaged_journal_of_an_ended_owner_blocks_no_other(db: Database, owner: runs.Owner) -> None:
-    study_id = runs.register(db, plan_of(seeds=(0,), levels=("serial",)))
-    gone = runs.Owner.here(db)
+def test_damaged_journal_of_an_ended_owner_blocks_no_other(
+    db: Database, owner: owners.Owner
+) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+    gone = owners.Owner.here(db)
     (claim,) = claim_next(db, study_id, gone, 1)
     claim.journal.write_text('{"event":"start","step":0}\n{"event":"met\n')
     with pytest.raises(AblateError, match="is damaged"):

@@ -19,7 +19,7 @@ from store_plans import claim_next, fresh, names, plan_of, rows
 
 from ablate import store
 from ablate.journal import Journal
-from ablate.store import Database, runs
+from ablate.store import Database, owners, register
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
 from ablate.store.thin import THINNED, thin
@@ -33,8 +33,8 @@ EVERY = (*THINNED, "loss", "probe_loss")
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
     """Four runs: two complete, one diverged, one under way."""
-    with fresh(tmp_path / "ablate.db") as db, runs.Owner.here(db) as owner:
-        for number, claim in enumerate(claim_next(db, runs.register(db, plan_of()), owner, 4)):
+    with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
+        for number, claim in enumerate(claim_next(db, register.register(db, plan_of()), owner, 4)):
             with Journal(claim.journal) as journal:
                 journal.append(
                     "start",

@@ -24,7 +24,7 @@ from scipy import stats as scipy_stats
 
 from ablate import analysis, figures, report, results, store, study_run, tune
 from ablate import plan as planning
-from ablate.launch import ingestor, pool
+from ablate.launch import pool
 from ablate.plan import decide, plan
 from ablate.plan.price import price
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
@@ -64,7 +64,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("ABLATE_WORKER", "quadratic_worker")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(ingestor, "INGEST", 0.02)
+    monkeypatch.setattr(pool, "INGEST", 0.02)
     monkeypatch.setattr(pool, "POLL", 0.02)
 
 

@@ -58,8 +58,8 @@ for panel, commands in PANELS.items():
 app.add_typer(database.app, name="db", rich_help_panel="After a run")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from ablate import __version__
 
         print(f"ablate {__version__}")

@@ -17,7 +17,7 @@ def report(
         str | None,
         typer.Argument(
             metavar="STUDY",
-            help="A study; all of them without.",
+            help="A study; by default all.",
             show_default=False,
             autocompletion=complete.stored,
         ),
@@ -55,7 +55,7 @@ def analyse(
     ],
     db: Db = None,
 ) -> None:
-    """Recompute a study's effects from what the database holds, and store them."""
+    """Recompute a study's effects from the results in the database, and store them."""
     from ablate import analysis, store
 
     require(db)

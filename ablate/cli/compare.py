@@ -47,13 +47,13 @@ def compare(
     ] = None,
     db: Db = None,
 ) -> None:
-    """Compare two runs: the fields in which they differ, what they reached, and their curves."""
+    """Compare two runs: the fields in which they differ, their final metrics and their curves."""
     from ablate import store
     from ablate.errors import AblateError, unknown
     from ablate.store import details
 
     if plot and plot.suffix not in DRAWN:
-        raise unknown("ending of --plot", plot.suffix or plot.name, DRAWN)
+        raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
     out = console()
     with store.open(db) as database:
         runs = details.find(database, first, second, curves=True)

@@ -66,11 +66,14 @@ def upgrade(db: Db = None) -> None:
 @app.command(cls=Command)
 def check(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be; no measured number is deleted.")
+        bool,
+        typer.Option(
+            "--repair", help="Repair what can be repaired; no measured number is deleted."
+        ),
     ] = False,
     db: Db = None,
 ) -> None:
-    """Look for damage, contradictions and stray journals. Exit code 1 if problems are left."""
+    """Look for damage, contradictions and stray journals. Exit code 1 if problems remain."""
     from ablate import store
     from ablate.store.check import check as find
     from ablate.store.check import cure
@@ -87,7 +90,7 @@ def check(
     for finding in findings:
         print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
     if not findings:
-        print(f"{path} is in order")
+        print(f"{path}: no problems found")
     elif not repair:
         print("`ablate db check --repair` repairs what can be repaired")
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
@@ -111,8 +114,8 @@ def merge(
         for study in studies(ours):
             analyse(ours, study)
         print(
-            f"{ours.path}: studies new or changed: {brought.studies}, runs new: {brought.runs},"
-            f" renewed: {brought.renewed}"
+            f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new,"
+            f" {brought.renewed} runs updated"
         )
 
 
@@ -146,11 +149,11 @@ def thin(
         print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
     else:
         print(
-            "another process has it open; do this again when that has ended, for one file that can"
-            " be committed"
+            "another process has the database open; run this again when it has ended, to get one"
+            " file that can be committed"
         )
     if done.waiting:
-        print(f"runs without a result, left as they are: {done.waiting:,}")
+        print(f"runs without a result, not changed: {done.waiting:,}")
 
 
 @app.command(cls=Command)
@@ -166,7 +169,7 @@ def forget(
     ] = False,
     db: Db = None,
 ) -> None:
-    """Delete a study: its results, and the runs that no other study has, with their files."""
+    """Delete a study: its results, and the runs that no other study uses, with their files."""
     from ablate import store
     from ablate.store import forget as forgetting
 
@@ -177,10 +180,10 @@ def forget(
         [f"{number:,} {kind}" for kind, number in gone.rows.items() if number]
         + [f"{len(gone.files):,} files"]
     )
-    stay = f"; {gone.shared:,} runs that other studies share stay" if gone.shared else ""
-    print(f"study {study}: {what} {'are gone' if yes else 'would go'}{stay}")
+    stay = f"; {gone.shared:,} runs shared with other studies are kept" if gone.shared else ""
+    print(f"study {study}: {what} {'deleted' if yes else 'would be deleted'}{stay}")
     if not yes:
-        print("nothing is deleted yet: --yes does it, and there is no way back")
+        print("nothing was deleted; --yes deletes it, which cannot be undone")
         raise typer.Exit(1)
 
 
@@ -190,6 +193,6 @@ def require(db: str | None) -> None:
 
     if not exists(locate(db)):
         raise AblateError(
-            f"database {locate(db)} does not exist; `ablate run` makes it, --db or ABLATE_DB names"
-            " another"
+            f"database {locate(db)} does not exist; `ablate run` creates it, --db or ABLATE_DB"
+            " selects another"
         )

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ablate.store import Database
 
 WHAT = {
-    "runs": "one row a run, as `ablate.load` gives them",
+    "runs": "one row per run, as `ablate.load` returns them",
     "curves": "every stored point of every series",
     "finals": "every final number of every run",
     "pairs": "each run with its baseline's run of the same seed",
-    "effects": "one row a contrast, computed now",
+    "effects": "one row per contrast, computed now",
 }
 SUFFIXES = ("csv", "json", "parquet")
 
@@ -36,7 +36,8 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help=f"File to write; its ending is the format: {', '.join(SUFFIXES)}."
+            metavar="FILE",
+            help=f"File to write; its extension sets the format: {', '.join(SUFFIXES)}.",
         ),
     ],
     what: Annotated[
@@ -56,7 +57,9 @@ def export(
 
     suffix = out.suffix.lower().removeprefix(".")
     if suffix not in SUFFIXES:
-        raise unknown("ending of FILE", out.suffix or out.name, [f".{name}" for name in SUFFIXES])
+        raise unknown(
+            "extension of FILE", out.suffix or out.name, [f".{name}" for name in SUFFIXES]
+        )
     if what not in WHAT:
         raise unknown("--what", what, WHAT)
     with store.open(db) as database:

@@ -35,7 +35,7 @@ def fit(
     hold_out: Annotated[
         str,
         option(
-            '"largest size", "largest tokens" or "largest budget": what checks the fit.',
+            'Runs to hold out as a check: "largest size", "largest tokens" or "largest budget".',
             metavar="WHAT",
         ),
     ] = "",
@@ -57,13 +57,13 @@ def fit(
     where: Annotated[
         list[str],
         _table(
-            "Only rows with this value; <, >, <=, >= and != too. May be repeated.",
+            "Keep only rows with this value; also <, >, <=, >= and !=. May be repeated.",
             metavar="COLUMN=VALUE",
         ),
     ] = [],  # noqa: B006
     lowest: Annotated[
         bool,
-        _table("Only the best of the runs of one point, as of a sweep.", "--lowest", metavar=None),
+        _table("Keep only the best run of each point, as of a sweep.", "--lowest", metavar=None),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -79,7 +79,7 @@ def fit(
     if csv is None:
         only = {"n": n, "d": d, "flops": flops, "loss": loss, "where": where, "lowest": lowest}
         if table_only := [name for name, value in only.items() if value]:
-            raise AblateError(f"--{table_only[0]} is for a table, and goes with --csv FILE")
+            raise AblateError(f"--{table_only[0]} is for tables only; add --csv FILE")
         losses, hold_out = _of_study(str(study), group, hold_out, count, db)
     else:
         from ablate.scaling.read import read
@@ -112,14 +112,14 @@ def _of_study(
     from ablate.scaling.study import of_study
 
     if len(group) > 1:
-        raise AblateError(f"--group takes one factor of a study; given were {', '.join(group)}")
+        raise AblateError(f"--group takes one factor of a study; got {', '.join(group)}")
     with store.open(db) as database:
         row = results.study(name, database)
         runs, levels = results.load(name, database), results.levels(name, database)
     if row.goal != "min":
         raise AblateError(
-            f"scaling curves are of a loss, and {row.metric}, the metric of {name}, is better where"
-            " it is higher"
+            f"scaling curves need a loss, but higher is better for {row.metric}, the metric of"
+            f" {name}"
         )
     settings = tomllib.loads(row.toml).get("fit", {})
     chosen = group[0] if group else str(settings.get("group", ""))

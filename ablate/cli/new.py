@@ -183,8 +183,8 @@ def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
 
     names = set()
     for text in texts:
-        name, word = _split("--base", text)
-        raw.setdefault("base", {})[name] = value(word)
+        name, rest = _split("--base", text)
+        raw.setdefault("base", {})[name] = value(rest)
         raw["factors"].pop(name, None)
         _one_budget(raw, name)
         names.add(name)

@@ -53,7 +53,7 @@ def written() -> Iterator[None]:
 
     Raises:
         AblateError: standard output cannot be written.
-        SystemExit: with code 1, where nobody reads standard output any more, as click does.
+        SystemExit: with code 1, if standard output has no reader any more, as in click.
     """
     try:
         try:

@@ -83,7 +83,7 @@ def plan(
     ] = None,
     db: Db = None,
 ) -> None:
-    """Show what a study would train, what that would cost, and the smallest effect it could see."""
+    """Show what a study would train, what it would cost, and the smallest detectable effect."""
     from ablate.errors import AblateError
     from ablate.plan.forecast import at_speed
     from ablate.plan.price import price
@@ -138,12 +138,12 @@ def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
 
 
 def _how(forecast: Forecast | None, speed: float | None) -> str:
-    """What a forecast rests on."""
+    """Say what a forecast is based on."""
     if forecast is None or speed:
         return f"at {speed:.3g} FLOP/s" if speed else ""
     of = "workers on" if forecast.device == "cpu" else "devices such as"
     many = f"{forecast.side_by_side} {of} " if forecast.side_by_side > 1 else ""
-    start = f", after about {duration(forecast.start)} of start" if forecast.start else ""
+    start = f", after about {duration(forecast.start)} of start-up" if forecast.start else ""
     compiler = " without a compiler, which `ablate run` uses for long runs"
     bound = compiler if forecast.upper_bound else ""
     return f"on {many}{forecast.device}, as timed now{bound}{start}"
@@ -238,14 +238,14 @@ def too_long(plan: Plan) -> Iterator[str]:
     if plan.too_long:
         left_out = list(dict.fromkeys(cell.stratum or cell.label for cell in plan.too_long))
         yield (
-            "Left out, as they would read their text more than max_epochs ="
-            f" {plan.study.max_epochs:g} times: {len(plan.too_long)} of"
-            f" {len(plan.too_long) + len(plan.cells)} cells: {'; '.join(left_out)}"
+            f"Left out: {len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells, which"
+            f" would read their text more than max_epochs = {plan.study.max_epochs:g} times:"
+            f" {'; '.join(left_out)}"
         )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
-    """What is decided during the study, what of it is decided, and which runs come next."""
+    """Yield lines on the decisions of the study, those already made, and the next runs."""
     tune, two_stage = plan.study.tune, plan.study.two_stage
     if tune:
         number = (
@@ -253,9 +253,9 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         )
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
         yield (
-            f"Learning rates are to be tuned for {number}, each on its first cell, on seeds of its"
-            f" own: {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two around"
-            " the best"
+            f"Learning rates will be tuned for {number}, each on its first cell, on seeds of its"
+            f" own: first {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two"
+            " around the best"
         )
         configs = {cell.label: cell.config for cell in plan.cells}
         for group in plan.groups:
@@ -263,19 +263,17 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
                 yield f"  {group.label}: {configs[group.representative].lr:g}"
     if two_stage:
         yield (
-            f"Seeds: a pilot of {len(plan.study.seeds)}, then as many in each stratum as bring its"
-            f" 95% intervals within ±{two_stage.resolution:g}, at most {two_stage.most}"
+            f"Seeds: a pilot of {len(plan.study.seeds)}; then each stratum gets as many as its 95%"
+            f" intervals need to be within ±{two_stage.resolution:g}, at most {two_stage.most}"
         )
     if tune or two_stage:
         missing = {
             role: len({one.run.key for one in plan.runs if one.role == role} - done)
             for role in ("tune", "compare")
         }
-        what = [f"{number} runs that {role}" for role, number in missing.items() if number]
-        then = ", then those at the rates found" if plan.undecided else ""
-        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}".replace(
-            "runs that compare", "runs to compare"
-        )
+        what = [f"{number} runs to {role}" for role, number in missing.items() if number]
+        then = ", then runs at the chosen rates" if plan.undecided else ""
+        yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}"
     elif done:
         yield f"Done: {len(done)} of {len({one.run.key for one in plan.runs})} runs"
 
@@ -289,25 +287,25 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
         if compared == len(plan.cells) * price.pairs
         else ""
     )
-    tuning = f" and {price.tuning} that tune" if price.tuning else ""
-    same = f" ({price.runs} to train, as {shared} are the same as others)" if shared else ""
+    tuning = f" and {price.tuning} tuning runs" if price.tuning else ""
+    same = f" ({price.runs} to train: {shared} are duplicates)" if shared else ""
     flops = known(price.flops, "{:.2e}".format)
     size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
-    left_out = f" ({price.unknown} of unknown cost left out)" if price.unknown else ""
-    time = ". How long: --device auto times the models here"
+    left_out = f" (without {price.unknown} runs of unknown cost)" if price.unknown else ""
+    time = ". To estimate the time, add --device auto"
     if forecast:
         at_most = "at most " if forecast.upper_bound else ""
         time = f", {at_most}{duration(forecast.total(plan))} {how}"
     yield (
         f"In all: {each}{compared} runs{tuning}{same}, {size}, at most"
-        f" {known(price.memory, memory)} a run{left_out}{time}"
+        f" {known(price.memory, memory)} per run{left_out}{time}"
     )
 
 
 def _slow(plan: Plan, forecast: Forecast | None) -> Iterator[str]:
     for cell, baseline, share in forecast.slow(plan) if forecast else ():
         compiler = " without a compiler" if forecast and forecast.upper_bound else ""
-        yield f"Slow: {cell} trains at {share:.2f} of the tokens a second of {baseline}{compiler}"
+        yield f"Slow: {cell} trains at {share:.2f} times the speed of {baseline}{compiler}"
 
 
 def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
@@ -316,8 +314,8 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
 
     if price.pairs < 2:
         yield (
-            "One seed resolves nothing: an effect cannot be told from chance; give seeds = 5 or"
-            " more"
+            "With one seed no effect is detectable, because the noise is unknown; give seeds = 5"
+            " or more"
         )
         return
     single, corrected = (
@@ -331,7 +329,7 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
 
     yield (
-        f"{price.pairs} seeds resolve"
+        f"{price.pairs} seeds detect an effect of"
         f" {amount(single, ' standard deviations of the paired difference')} at 80% power"
         + (
             f", {amount(corrected)} after correction for {price.largest_family} contrasts"
@@ -362,7 +360,7 @@ def factors(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One factor, in full.", show_default=False, autocompletion=complete.factors
+            help="A factor to show in detail.", show_default=False, autocompletion=complete.factors
         ),
     ] = None,
 ) -> None:
@@ -400,12 +398,12 @@ def _one(row: Factor) -> None:
     out = console()
     out.print(f"{row.name}: {row.meaning}", style="bold", markup=False)
     if row.name in FOLLOWS:
-        out.print(f"No key of a study file: {FOLLOWS[row.name]}.", markup=False)
+        out.print(f"Not a key of a study file: it {FOLLOWS[row.name]}.", markup=False)
     if row.source:
         out.print(f"Source: {row.source}", markup=False)
     if row.needs:
         needs = (f"{other} = {' or '.join(levels)}" for other, levels in row.needs.items())
-        out.print(f"Has a meaning only beside {', or '.join(needs)}.", markup=False)
+        out.print(f"Applies only with {', or '.join(needs)}.", markup=False)
     if row.levels:
         lines = [
             (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ablate.store.noise import Setting
 
 ALPHA = 0.05
-SHARES = (0.5, 1.0, 2.0)  # of the noise: the effects that are shown when none is given
+SHARES = (0.5, 1.0, 2.0)  # times the noise: the effects shown if none is given
 
 
 def power(
@@ -32,27 +32,27 @@ def power(
         list[float],
         typer.Option(
             metavar="X",
-            help="An effect to be found, in the metric's unit. May be repeated.",
+            help="An effect to detect, in the metric's unit. May be repeated.",
             show_default=False,
         ),
     ] = [],  # noqa: B006
     chance: Annotated[
-        float, typer.Option("--power", metavar="P", help="The chance of finding it.")
+        float, typer.Option("--power", metavar="P", help="The probability of detecting it.")
     ] = 0.8,
     db: Db = None,
 ) -> None:
-    """Say how many seeds an effect needs, from the noise that the database holds."""
+    """Estimate how many seeds an effect needs, from the noise of similar runs in the database."""
     from ablate import metrics, stats, store
     from ablate.errors import AblateError
     from ablate.store.noise import NEAR, noise_of
 
     if not all(x > 0 for x in effect):
         raise AblateError(
-            f"--effect {next(x for x in effect if not x > 0):g}: an effect lies above 0; its sign"
-            " does not matter"
+            f"--effect {next(x for x in effect if not x > 0):g}: an effect must be above 0; its"
+            " sign does not matter"
         )
     if not 0.05 < chance < 1:
-        raise AblateError(f"--power {chance:g}: a chance between 0.05 and 1 is wanted")
+        raise AblateError(f"--power {chance:g}: expected a probability between 0.05 and 1")
     require(db)
     with store.open(db) as database:
         name, metric, settings, largest = _named(study, database)
@@ -60,15 +60,15 @@ def power(
         contrasts = _contrasts(name, database)
     if noise is None:
         raise AblateError(
-            f"the database holds no noise in {metric} for such runs: three complete pairs of a"
-            " contrast are needed, of any study with this objective, corpus and tokenizer, and"
-            f" tokens and parameters within a factor of {NEAR}"
+            f"the database cannot estimate the noise in {metric} for such runs: it needs a contrast"
+            " with three complete pairs, in any study with the same objective, corpus and"
+            f" tokenizer, and with tokens and parameters within a factor of {NEAR}"
         )
     effects = sorted(effect) or [float(f"{share * noise.sd:.1g}") for share in SHARES]
     unit = metrics.parse(metric)[0].unit
     out = console()
     out.print(
-        f"{name}: seeds that find an effect on {metric} ({unit}) in {chance:.0%} of studies. "
+        f"{name}: seeds needed to detect an effect on {metric} ({unit}) with {chance:.0%} power. "
         f"Noise: sd {noise.sd:.2g} of a paired difference, from {noise.source}.",
         markup=False,
         soft_wrap=True,

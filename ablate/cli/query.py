@@ -49,7 +49,10 @@ def query(
     ] = None,
     format: Format = "table",
     listed: Annotated[
-        bool, typer.Option("--list", help="List the named queries, what each answers and needs.")
+        bool,
+        typer.Option(
+            "--list", help="List the named queries, with what each answers and the values it needs."
+        ),
     ] = False,
     tables: Annotated[
         bool, typer.Option("--tables", help="List tables and views with their columns.")

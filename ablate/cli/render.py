@@ -38,7 +38,7 @@ def console(file: IO[str] | None = None) -> Console:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the file system says against writing `path`, or into it, into one line."""
+    """Turn a file-system error while writing `path`, or into it, into one line."""
     from ablate.errors import AblateError
 
     try:
@@ -78,11 +78,11 @@ def table(
         if _total(needed) > room:
             del needed[heading]
     whole = _total(needed) <= room  # else a column that must not be broken would be cut
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, width in zip(headings, widths or [None] * len(headings), strict=True):
         if heading in needed:
             justify: Literal["right", "left"] = "right" if heading in numeric else "left"
-            made.add_column(
+            rich_table.add_column(
                 Text(heading),
                 justify=justify,
                 overflow="fold",
@@ -90,10 +90,10 @@ def table(
                 no_wrap=whole and heading in numeric,
             )
     for row in cells:
-        made.add_row(
+        rich_table.add_row(
             *(Text(cell) for heading, cell in zip(headings, row, strict=True) if heading in needed)
         )
-    return made
+    return rich_table
 
 
 def _needed(headings: Sequence[str], rows: list[list[str]], numeric: set[str]) -> dict[str, int]:

@@ -54,8 +54,8 @@ def run(
     ] = False,
     db: Db = None,
 ) -> None:
-    """Train what is missing of a study and compute its effects. Ctrl-C stops it; run it again to
-    go on.
+    """Train the unfinished runs of a study and compute its effects. Ctrl-C stops it; run it
+    again to resume.
     """
     from ablate import store
     from ablate.launch import devices
@@ -84,7 +84,7 @@ def run(
 
 
 def _preload(executor: LocalExecutor, plan: Plan) -> None:
-    """Import what decides and analyses, while the first worker starts.
+    """Import the modules that decide and analyse, while the first worker starts.
 
     It takes a second, many from a cold disk, and is needed only when runs have ended. An import
     that fails here fails again, visibly, where it is used.
@@ -112,7 +112,7 @@ def status(
         typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")
     ] = False,
     db: Db = None,
 ) -> None:
@@ -156,10 +156,10 @@ def _status(database: Database, study: str | None) -> RenderableType:
 
 
 def _counts(heading: str, lines: dict[str, dict[str, int]], left: Sequence[str] = ()) -> Table:
-    """One line a study or cell: how many of its runs have each status, and the time that is
-    left.
+    """One line per study or cell: the number of its runs with each status, and the remaining
+    time.
     """
-    from ablate.store.schema import RUN_STATUS
+    from ablate.store.records import RUN_STATUS
 
     shown = [state for state in RUN_STATUS if any(state in counts for counts in lines.values())]
     more = ["left"] if any(left) else []
@@ -182,7 +182,7 @@ def _working(runs: Sequence[Working]) -> Table:
             str(run.run),
             run.cell,
             str(run.seed),
-            "gone: its launcher and worker have died" if run.dead else run.device or "starting",
+            "dead: its launcher and worker no longer run" if run.dead else run.device or "starting",
             f"{run.step:,}/{run.steps:,}",
             "" if run.loss is None else f"{run.loss:.4f}",
             "" if run.tokens_per_second is None else count(run.tokens_per_second),

@@ -24,7 +24,7 @@ def show(
     ],
     db: Db = None,
 ) -> None:
-    """Show one run: what it is, how it went, what it reached."""
+    """Show one run: its configuration, attempts and final metrics."""
     from ablate import store
     from ablate.store import details
 

@@ -92,10 +92,10 @@ class Batches:
 
 def compact(tokens: np.ndarray, starts: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the windows of `span` tokens at `starts` end to end, and their new starts."""
-    used, where = np.unique(starts, return_inverse=True)
+    used, index = np.unique(starts, return_inverse=True)
     return (
         np.concatenate([tokens[start : start + span] for start in used]),
-        where.reshape(starts.shape) * span,
+        index.reshape(starts.shape) * span,
     )
 
 
@@ -121,12 +121,12 @@ def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
     """
     per_block = max(1, HELD_OUT_BLOCK // n_ctx)
     fit = (len(held_out) - 1) // n_ctx
-    wanted = max(1, min(tokens // n_ctx, fit))
-    if wanted >= fit // per_block * per_block:
-        chosen = np.arange(wanted)
+    count = max(1, min(tokens // n_ctx, fit))
+    if count >= fit // per_block * per_block:
+        chosen = np.arange(count)
     else:
-        blocks = np.linspace(0, fit // per_block - 1, -(-wanted // per_block)).astype(np.int64)
-        chosen = (blocks[:, None] * per_block + np.arange(per_block)).ravel()[:wanted]
+        blocks = np.linspace(0, fit // per_block - 1, -(-count // per_block)).astype(np.int64)
+        chosen = (blocks[:, None] * per_block + np.arange(per_block)).ravel()[:count]
     return gather(held_out, chosen * n_ctx, n_ctx + 1)
 
 

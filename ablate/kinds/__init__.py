@@ -1,8 +1,8 @@
 """What a run is. A kind says which fields a run has, what it costs and how it is trained.
 
 `Run` is one trained model: a kind, its resolved fields, a seed and perhaps a parent run. Everything
-outside `ablate.kinds` and the packages that a kind trains with treats a run through this module, so
-that another kind of run needs no change there.
+outside `ablate.kinds` and the packages that a kind trains with uses runs only through this module,
+so that a new kind of run needs no changes there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Kind(Protocol):
     """One kind of run."""
 
     name: str
-    numerics: int  # raised whenever the mathematics or a default changes; part of every key
+    numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
@@ -102,7 +102,7 @@ class Kind(Protocol):
         ...
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
-        """Return what of the fields enters the key, content hashes of text and code included."""
+        """Return the part of the fields that enters the key, including hashes of text and code."""
         ...
 
     def cost(self, fields: Fields) -> Cost:
@@ -118,7 +118,7 @@ class Kind(Protocol):
         ...
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
-        """Return the finals, as (name, at), that a run of these fields is to report."""
+        """Return the finals, as (name, at), that a run of these fields must report."""
         ...
 
     def train(self, job: Job, context: Context) -> None:

@@ -12,7 +12,7 @@ POLL = 0.02  # seconds between two tries
 
 @contextmanager
 def device_lock(file: int, stop: Callable[[], bool]) -> Iterator[None]:
-    """Hold the lock of a device. The lock ends with its process, however that ends.
+    """Hold the lock of a device. The system releases it when its process ends, in any way.
 
     Waits until no other process holds it, or until `stop()`, so that a job that is to stop can
     record that.

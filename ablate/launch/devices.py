@@ -17,10 +17,10 @@ from pathlib import Path
 from ablate.errors import AblateError, unknown
 
 KINDS = ("auto", "cpu", "cuda", "mps")
-# of a worker beside its run: Python, torch and the text, or what CUDA needs for itself
+# memory of a worker besides its run: Python, torch and the text, or the CUDA context
 WORKER_BYTES = 1 << 30
-MEMORY_SHARE = 0.8  # of a device's memory that runs may be estimated to take
-COMPILING = 4  # workers of a GPU that prepare their next job, beside the one that trains
+MEMORY_SHARE = 0.8  # share of a device's memory that the estimates of its runs may reach
+COMPILING = 4  # workers of a GPU that prepare their next job while another one trains
 
 _ASK = """
 import json, torch
@@ -53,7 +53,7 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
 
     Args:
         kind: One of `KINDS`; "auto" for the GPUs, or the CPU if there is none.
-        numbers: GPUs to take; all without.
+        numbers: GPUs to use; by default all.
 
     Raises:
         AblateError: The kind or a number is unknown, or there is no such device.
@@ -108,9 +108,9 @@ def _of_kind(kind: str) -> list[Device]:
 def shares(found: Sequence[Device], n_runs: int, n_shapes: int, run_bytes: int) -> list[Device]:
     """Return a device, or its share of one, for each worker of a study.
 
-    On a CPU small runs gain little by a second thread, and lose by it where something else keeps a
-    core busy (a quickstart run on 2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2), so
-    that as many runs train side by side as there are cores and memory. On a GPU one run trains at a
+    On a CPU a second thread helps small runs little, and slows them down if another process keeps a
+    core busy (a quickstart run on 2 busy cores: 8 s of CPU time with 1 thread, 45 s with 2). So as
+    many runs train in parallel as cores and memory allow. On a GPU one run trains at a
     time (see `ablate.launch.device_lock`) while other workers compile the next shapes.
 
     Args:

@@ -1,4 +1,4 @@
-"""What runs jobs: a protocol that any executor keeps, be it of local workers or of a cluster."""
+"""The protocol of an executor, which runs jobs, in local workers or on a cluster."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Ended:
 
     Attributes:
         handle: What `submit` returned.
-        how: "done": the job ran to its end. "lost": its worker died, perhaps by its fault.
-            "stopped": it was cancelled, or its worker died by no fault of the job.
+        how: "done": the job ran to its end. "lost": its worker died, perhaps because of the job.
+            "stopped": it was cancelled, or its worker died for another reason.
         reason: Why its worker died.
         notice: A sentence for the user on a slot that the executor gave up.
         fatal: Why no job can run any more; "" if others can.
@@ -47,9 +47,9 @@ class Ended:
 
 
 class Executor(Protocol):
-    """Runs jobs, each to its end in the journals of its runs. It knows no database.
+    """Runs jobs; the journals of a job's runs record how they end. It does not use the database.
 
-    `tests/test_executors.py` holds what every executor keeps.
+    `tests/test_executors.py` tests what every executor must do.
     """
 
     def capacity(self) -> Sequence[Slot]:
@@ -75,7 +75,7 @@ class Executor(Protocol):
         ...
 
     def cancel(self, handle: int, *, kill: bool = False) -> None:
-        """Have a job checkpoint and end; with `kill` end it at once. `poll` reports its end."""
+        """Ask a job to checkpoint and end; with `kill` end it at once. `poll` reports its end."""
         ...
 
     def close(self, timeout: float) -> None:

@@ -19,7 +19,7 @@ from ablate.plan.forecast import Forecast
 # Seconds from the command to a GPU's first step: imports, CUDA and one capture (9 to 13 on H200
 # hosts).
 START = 11.0
-SECONDS = 2.0  # of training a shape; set-up comes on top
+SECONDS = 2.0  # of training a shape, without set-up
 STEPS = 200  # at most, so that every step is reported
 EVALUATION = Evaluation(points=1, tokens=1)
 

@@ -26,13 +26,13 @@ from ablate.launch.executor import Ended, Slot
 from ablate.launch.messages import encode
 from ablate.launch.worker import NO_ROOM
 
-FAILED_STARTS = 3  # in a row: a worker that ends before it is ready; then its slot is given up
+FAILED_STARTS = 3  # ends in a row before a worker is ready, after which its slot is no longer used
 WORKER = "ablate.launch.worker"  # module; tests name another one in $ABLATE_WORKER
 STDERR_TAIL = 4000  # bytes of a worker's stderr that explain its end
 
 
 class WorkerProcess:
-    """A worker. It ends by itself when its pipe closes, be it by the death of this process.
+    """A worker. It ends by itself when its pipe closes, also if this process dies.
 
     Args:
         device: What it trains on.
@@ -89,7 +89,7 @@ class WorkerProcess:
         return [answer["done"] for answer in answers if "done" in answer]
 
     def close(self) -> None:
-        """Have it checkpoint what it trains, and end."""
+        """Ask it to checkpoint its job, and end."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
 
@@ -188,7 +188,7 @@ class LocalExecutor:
             finished = slot.process.finished()
             if finished is None:
                 ended += self._worker_ended(slot)
-            elif finished and not slot.cancelled:  # one that is cancelled ends with its worker
+            elif finished and not slot.cancelled:  # a cancelled job ends when its worker ends
                 assert finished == [slot.job]
                 ended.append(Ended(finished[0], "done"))
                 slot.job = None
@@ -198,10 +198,10 @@ class LocalExecutor:
         """See `Executor.cancel`. The worker of the job ends with it."""
         for slot in self._slots.values():
             if slot.job == handle and slot.process:
+                slot.cancelled = True
                 if kill:
                     slot.process.kill()
                 else:
-                    slot.cancelled = True
                     slot.process.close()
 
     def close(self, timeout: float) -> None:
@@ -215,7 +215,7 @@ class LocalExecutor:
         self._selector.close()
 
     def _worker_ended(self, slot: WorkerSlot) -> list[Ended]:
-        """Take a worker out that has ended, by itself or not; the end of its job, if it had one."""
+        """Remove a worker that has ended, by itself or not; return the end of its job, if any."""
         process, handle = slot.process, slot.job
         assert process
         self._selector.unregister(process)
@@ -234,14 +234,14 @@ class LocalExecutor:
             notice = (
                 f"{slot.device.name} "
                 + (
-                    f"goes on with {left} worker{'' if left == 1 else 's'}, as another"
+                    f"continues with {left} worker{'' if left == 1 else 's'}, because another"
                     if left
-                    else "is given up, as its worker"
+                    else "is no longer used, because its worker"
                 )
                 + f" ended {FAILED_STARTS} times before it was ready: {last_line}"
             )
             if not self._slots:
-                notice, fatal = "", f"no worker gets ready on {slot.device.name}: {last_line}"
+                notice, fatal = "", f"no worker can start on {slot.device.name}: {last_line}"
         if handle is None:
             return []
         blame = ready and not full and not slot.cancelled

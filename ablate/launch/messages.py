@@ -32,6 +32,7 @@ def encode(handle: int, job: Job, journals: Sequence[Path]) -> bytes:
         "resume": job.resume,
         "micro_batch": job.micro_batch,
         "recompute": job.recompute,
+        "compile": job.compile,
     }
     return json.dumps(message).encode() + b"\n"
 
@@ -47,5 +48,6 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
         resume=message["resume"],
         micro_batch=message["micro_batch"],
         recompute=message["recompute"],
+        compile=message["compile"],
     )
     return message["job"], job, [Path(journal) for journal in message["journals"]]

@@ -12,14 +12,14 @@ from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
 from ablate.plan import Plan
 
-LARGEST = 32  # runs of a pack
-# FLOPs a step at which a pack gains no more speed: 10.8M parameters peak at 4 runs, 0.85M near 32
-# (H200)
+LARGEST = 32  # most runs in a pack
+# FLOPs per step beyond which a larger pack is not faster: 10.8M parameters peak at 4 runs, 0.85M
+# near 32 (H200)
 SATURATION = 4e12
 
 
 class Size(NamedTuple):
-    """The size of a pack, and how it keeps within memory.
+    """The size of a pack, and how it fits into memory.
 
     Attributes:
         runs: Runs that train together.
@@ -35,7 +35,7 @@ class Size(NamedTuple):
 def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
-    Bounded by its memory, and by the number from which on its throughput grows no more.
+    Limited by its memory, and by the number beyond which throughput does not increase.
     """
     if not device.name.startswith("cuda"):
         return 1
@@ -78,7 +78,10 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
     """Return a device, or its share of one, for each worker of a plan."""
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
-    largest = max((run.cost.bytes or 0 for run in runs), default=0)
+    bytes_of = [run.cost.bytes for run in runs]
+    if None in bytes_of:  # unknown: no second worker shares a device
+        return list(found)
+    largest = max((size for size in bytes_of if size), default=0)
     n_shapes = len({run.pack_key for run in runs})
     return devices.shares(found, len(runs), n_shapes, largest)
 
@@ -86,8 +89,8 @@ def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
 def share(waiting: int, capacity: int, idle: int) -> int:
     """Return the size of the next pack of `waiting` runs of one shape.
 
-    As many as fit, but the other idle devices get their share. Packs are of one size where
-    possible, for each size is compiled anew.
+    As many as fit, but the other idle devices get their share. Packs have one size where possible,
+    because each size is compiled separately.
 
     Args:
         waiting: Runs of the shape without a result.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,18 +16,21 @@ from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Job
 from ablate.launch.executor import Ended, Executor
-from ablate.launch.ingestor import Ingestor
 from ablate.launch.progress import Display, Running, Tally
 from ablate.launch.scheduler import Pack, Scheduler
 from ablate.launch.signals import Signals
 from ablate.plan import Plan
 from ablate.store import Database, status
-from ablate.store.runs import Candidate, Claim, Owner, candidates, claim, counts, finish, owned
+from ablate.store.ingest import IngestError, ingest_all
+from ablate.store.owners import Owner, owned
+from ablate.store.records import Candidate, Claim
+from ablate.store.runs import candidates, claim, finish
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
 # then the child's process group.
 ECHO = 1.0
+INGEST = 1.0  # seconds between two readings of the journals
 WAIT = 0.2  # seconds between two looks at signals and the display
 POLL = 1.0  # seconds between two looks for runs while others train the remaining ones
 CHECK = 5.0  # seconds between two looks whether attempts were taken over
@@ -82,7 +86,7 @@ class WorkerPool:
         self._executor, self._db, self._study, self._metric = executor, db, study, metric
         several = len({slot.device.name for slot in executor.capacity()}) > 1
         self._scheduler = Scheduler(longest_first=several, fail_fast=fail_fast)
-        self._ingestor, self._tally, self._signals = Ingestor(db), Tally(), Signals()
+        self._tally, self._signals = Tally(), Signals()
         self._display = Display(console, study, self._tally)
         self._stack = ExitStack()
         self._jobs: dict[int, Active] = {}  # by the executor's handle
@@ -109,7 +113,7 @@ class WorkerPool:
         self._stack.close()
 
     def run(self, plan: Plan, study_id: int) -> bool:
-        """Train what is missing of a plan; return whether the study may go on.
+        """Train the unfinished runs of a plan; return whether the study may continue.
 
         Args:
             plan: The plan, which is registered in the database.
@@ -126,7 +130,7 @@ class WorkerPool:
 
     def outcome(self) -> Outcome:
         """Return, and show, how the study was left; to be called when the pool is closed."""
-        after = counts(self._db, self._study_id)
+        after = status.survey(self._db, self._study_id).counts
         totals = ", ".join(f"{number} {status}" for status, number in sorted(after.items()))
         self.say(f"{self._study}: {totals}")
         if self._signals.received:
@@ -138,7 +142,7 @@ class WorkerPool:
         self._display.say(text)
 
     def _tick(self) -> bool:
-        """Look after everything once; return whether there is more to do or to wait for."""
+        """Do one round of all tasks; return whether there is more to do or to wait for."""
         self._handle_signals()
         more = False
         if self._deadline is None:
@@ -149,9 +153,11 @@ class WorkerPool:
             return False
         for ended in self._executor.poll(WAIT):
             self._job_ended(ended)
-        if self._ingestor.due():
-            attempts = [attempt for job in self._jobs.values() for attempt in job.attempts]
-            self._take(*self._ingestor.read_all(attempts))
+        if self._due("ingest", INGEST):
+            begun = time.monotonic()
+            self._ingest([attempt for job in self._jobs.values() for attempt in job.attempts])
+            took = time.monotonic() - begun
+            self._next["ingest"] = time.monotonic() + max(INGEST, 4 * took)
         if self._due("check", CHECK):
             self._kill_taken_over()
         self._display.refresh()
@@ -218,15 +224,15 @@ class WorkerPool:
         running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
-            self.say(f"{self._study}: {label} is tried again with {pack.in_memory}")
+            self.say(f"{self._study}: {label} is retried with {pack.in_memory}")
 
-    # -- what becomes of jobs ----------------------------------------------------------------------
+    # -- ends of jobs ------------------------------------------------------------------------------
 
     def _job_ended(self, ended: Ended) -> None:
-        """Read the job's journals to their end, and end the attempts that have no end there."""
+        """Read the job's journals completely, and close attempts without an `end` event."""
         job = self._jobs[ended.handle]
-        self._take(*self._ingestor.read(list(job.attempts)))
-        how, reason = "dead", ended.reason or "its worker was done, and its journal has no end"
+        self._ingest(list(job.attempts))
+        how, reason = "dead", ended.reason or "its worker ended the job but not its journal"
         if ended.how == "stopped":
             how = "stopped"
         if ended.how != "done" and self._deadline is not None:
@@ -241,8 +247,15 @@ class WorkerPool:
         if ended.notice:
             self.say(ended.notice)
 
-    def _take(self, new: dict[int, list[Event]], error: AblateError | None) -> None:
-        """Show events that are new in the database; then raise the error, if there is one."""
+    def _ingest(self, attempts: Sequence[int]) -> None:
+        """Read journals into the database, and show what is new."""
+        try:
+            self._show(ingest_all(self._db, attempts))
+        except IngestError as error:
+            self._show(error.ingested)
+            raise
+
+    def _show(self, new: dict[int, list[Event]]) -> None:
         jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
         for attempt, events in new.items():
             key = jobs[attempt].attempts[attempt][0].run.key
@@ -251,8 +264,6 @@ class WorkerPool:
                 if event["event"] == "end":
                     why = event.get("error") or ""
                     self._attempt_ended(jobs[attempt], attempt, event["status"], why)
-        if error:
-            raise error
 
     def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
         claimed, run = job.attempts.pop(attempt)
@@ -262,7 +273,7 @@ class WorkerPool:
             self._stop()
 
     def _kill_taken_over(self) -> None:
-        """Kill jobs of which another launcher has taken an attempt over."""
+        """Kill jobs with an attempt that another launcher has taken over."""
         ours = owned(self._db, self._owner) if self._jobs else set()
         for handle, job in self._jobs.items():
             if not ours.issuperset(job.attempts):
@@ -271,13 +282,15 @@ class WorkerPool:
     # -- stopping ----------------------------------------------------------------------------------
 
     def _handle_signals(self) -> None:
-        new = len(self._signals.received) > self._signals_seen
-        self._signals_seen = len(self._signals.received)
-        if new and self._deadline is None:
+        before, self._signals_seen = self._signals_seen, len(self._signals.received)
+        if self._signals_seen == before:
+            return
+        if before == 0:
             self._first_signal = time.monotonic()
-            self.say("stopping: jobs at work write a checkpoint; once more to kill them")
-            self._stop()
-        elif new and time.monotonic() - self._first_signal > ECHO:
+            self.say("stopping: running jobs write a checkpoint; press Ctrl-C again to kill them")
+            if self._deadline is None:
+                self._stop()
+        elif time.monotonic() - self._first_signal > ECHO:
             self._cancel(kill=True)
 
     def _stop(self) -> None:

@@ -104,7 +104,7 @@ class Tally:
     clock: Callable[[], float] = time.monotonic
 
     def update(self, study: Survey) -> None:
-        """Take over the numbers of runs in the database."""
+        """Update the numbers of runs from the database."""
         self.total, self.done, self.flops_left = study.total, study.done, study.flops_left
 
     def begin(self, key: str, run: Running) -> None:

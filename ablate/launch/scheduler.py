@@ -1,4 +1,4 @@
-"""Which job comes next, and what the end of an attempt means. No process, clock or database."""
+"""Choose the next job, and decide what the end of an attempt means, without process or database."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from ablate.launch import packs
 from ablate.launch.executor import Slot
 from ablate.launch.packs import Size
-from ablate.store.runs import Candidate
-from ablate.store.schema import ACCEPTED
+from ablate.store.records import ACCEPTED, Candidate
 
-# Attempts of a run that loses its worker or runs out of memory. One that fails by itself has one:
-# it would fail again.
+# Most attempts of a run that loses its worker or runs out of memory. A run that fails by itself
+# gets one attempt: it would fail again.
 RETRIES = 3
 
 
@@ -25,7 +24,7 @@ class Pack:
         runs: Its runs, of one shape.
         size: How many were to train together, and how they keep within memory.
         oom_level: How often their shape had run out of memory.
-        checkpoint: File that its runs left together and go on from; None to begin anew.
+        checkpoint: File that its runs wrote together and resume from; None to start from step 0.
     """
 
     slot: Slot
@@ -39,7 +38,7 @@ class Pack:
         """How much of it is in memory at once, in words."""
         if not self.size.micro_batch:
             return f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''} at a time"
-        again = ", and blocks computed again in the backward pass" if self.size.recompute else ""
+        again = ", and blocks recomputed in the backward pass" if self.size.recompute else ""
         batch = self.runs[0].run.config.batch_size
         return f"{self.size.micro_batch} of {batch} sequences in memory at once{again}"
 
@@ -63,7 +62,7 @@ class Scheduler:
     ) -> Pack | None:
         """Return the next job for a free slot; None if there is no slot or nothing to train now.
 
-        Its runs are of one shape. Those that left a checkpoint together go on together.
+        Its runs are of one shape. Those that wrote a checkpoint together resume together.
 
         Args:
             candidates: Runs that can be claimed, in the order of the plan.
@@ -93,13 +92,13 @@ class Scheduler:
 
         Args:
             candidates: Runs that can be claimed.
-            running: Runs that this or another launcher trains; what follows from their end may be
-                left to train.
+            running: Runs that this or another launcher trains; their end may make other runs ready
+                to train.
         """
         return not running and not self._ready(candidates)
 
     def ended(self, pack: Pack, run: Candidate, status: str) -> bool:
-        """Take in how an attempt of a run ended; return whether that was the run's last attempt.
+        """Record how an attempt of a run ended; return whether that was the run's last attempt.
 
         Args:
             pack: The job that it was trained in.
@@ -108,14 +107,15 @@ class Scheduler:
                 "stopped".
         """
         if status == "oom":
-            self._oom_levels[run.run.pack_key] = pack.oom_level + 1
+            level = self._oom_levels.get(run.run.pack_key, 0)  # of a pack that ended meanwhile
+            self._oom_levels[run.run.pack_key] = max(level, pack.oom_level + 1)
         exhausted = status in ("dead", "oom") and run.losses + 1 >= RETRIES
         failed = status == "failed" or exhausted
         self.stopped |= failed and self._fail_fast
         return failed or status in ACCEPTED
 
     def _ready(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those that may be trained now, the next one first: parents come before children."""
+        """Return the runs that can be trained now, the next one first: parents before children."""
         ready = [run for run in candidates if run.parent_complete and may_retry(run)]
 
         def order(run: Candidate) -> tuple[bool, float]:

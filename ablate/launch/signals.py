@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a study runs: counted, so that the loop can end in order."""
+"""Ctrl-C, SIGTERM and SIGHUP while a study runs: counted, so that the loop can end cleanly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class Signals:
-    """A context manager within which SIGINT, SIGTERM and SIGHUP end nothing.
+    """A context manager within which SIGINT, SIGTERM and SIGHUP do not end the process.
 
     Attributes:
         received: Numbers of the signals that came, in order.

@@ -10,8 +10,8 @@ import torch
 from ablate.kinds import Context, Job, kind
 from ablate.train import engine
 
-# What torch, CUDA, cuBLAS, cuDNN and Triton say, beside raising OutOfMemoryError, when memory has
-# run out.
+# What torch, CUDA, cuBLAS, cuDNN and Triton say, apart from OutOfMemoryError, if memory has run
+# out.
 NO_MEMORY = (
     "can't allocate memory",
     "out of memory",

@@ -41,8 +41,8 @@ from ablate.launch.messages import decode
 HEARTBEAT = 5.0  # seconds between two heartbeats
 # Seconds in which a job must checkpoint once it is to stop; the launcher kills after 10.
 GRACE = 8.0
-# Exit code: the disk is full, beyond its quota or read-only. That is no fault of the run, and other
-# runs would fare no better.
+# Exit code: the disk is full, over its quota or read-only. The run did not cause this, and other
+# runs would fail too.
 NO_ROOM = 74
 
 
@@ -64,7 +64,7 @@ class Trainer(Protocol):
         ...
 
     def status(self, error: Exception) -> str:
-        """Return how an attempt that an error ended is recorded: "oom" or "failed"."""
+        """Return the status of an attempt that this error ended: "oom" or "failed"."""
         ...
 
     def usable(self, device: str) -> bool:
@@ -159,7 +159,7 @@ def opened(journals: Sequence[Path]) -> Iterator[list[Attempt]]:
     def beat() -> None:
         while not done.wait(HEARTBEAT):
             for attempt in attempts:
-                # On a full disk the next event fails as well, and there that is recorded.
+                # On a full disk the next event fails too, and that failure is recorded.
                 with contextlib.suppress(OSError):
                     attempt.beat()
 
@@ -206,7 +206,7 @@ def train_job(
             raise
         status, peak = trainer.status(error), trainer.peak_bytes(device)
         if status != "oom" and not trainer.usable(device):
-            raise  # the run may be sound: another process tries it again
+            raise  # the run may be fine: another process retries it
         for attempt in attempts:
             if not attempt.ended:
                 trace = traceback.format_exc()
@@ -300,7 +300,7 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    # Out of reach of libraries and children, whose output goes to stderr.
+    # Libraries and child processes cannot write to it: their output goes to stderr.
     jobs, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -331,8 +331,9 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
                 for attempt in attempts:
                     attempt.provenance = {**origin, "pack_size": len(attempts)}
                 lock = nullcontext() if fd is None else device_lock(fd, inbox.closed)
-                if not train_job(trainer, device, job, attempts, inbox.closed, lock):
-                    break
+                fit = train_job(trainer, device, job, attempts, inbox.closed, lock)
+            if not fit or inbox.closed():  # it ends, and must not get another job
+                break
             answer(done=handle)
     except Exception as error:
         if not (why := no_room(error)):

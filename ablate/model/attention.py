@@ -96,7 +96,7 @@ def flexible(config: RunConfig) -> bool:
     """Return whether FlexAttention (Dong et al. 2024) serves a run on the current GPU.
 
     It sums the gradient of a learned bias; torch's only other kernel with such a bias writes one
-    gradient a sequence. It has no heads smaller than 16, no shared memory left beside the bias for
+    gradient a sequence. It has no heads smaller than 16, too little shared memory for the bias with
     heads larger than 64, and is slow in float32.
     """
     learned = config.part("position").learned_bias and config.part("score").product

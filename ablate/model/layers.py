@@ -21,8 +21,8 @@ def across(parameter: Tensor, x: Tensor) -> Tensor:
     """Return a parameter in the shape that broadcasts over x.
 
     The gradient of a pack's parameter is then summed over the tokens of each sequence first, then
-    over sequences: a single sum, of few columns and many rows, would leave most of a GPU idle. Of a
-    single model torch computes the sum together with the gradient of x.
+    over sequences: a single sum, of few columns and many rows, would leave most of a GPU idle. For
+    a single model torch computes the sum together with the gradient of x.
 
     Args:
         parameter: [K, width].

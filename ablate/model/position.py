@@ -12,7 +12,7 @@ from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.layers import Embedding
 
-_TABLE = 4  # tables reach to this many training contexts; longer texts compute theirs anew
+_TABLE = 4  # tables cover this many training contexts; for longer texts they are computed each time
 
 
 class Position(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ablate.errors import AblateError, NoPlace
+from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
 from ablate.plan.model import Cell
 from ablate.plan.resolve import Resolver
@@ -34,8 +34,8 @@ class Built:
 def build(study: Study) -> Built:
     """Resolve the combinations of a study's design.
 
-    A factor that has no meaning beside a cell's other levels multiplies no cells: it is left out of
-    their `levels`.
+    A factor that has no effect with a cell's other levels adds no cells: it is left out of their
+    `levels`.
 
     Raises:
         AblateError: A cell's fields contradict each other, two cells have one name, an [[exclude]]
@@ -57,7 +57,7 @@ def build(study: Study) -> Built:
         try:
             stratum = _stratum(study, levels)
             run, epochs = resolver.run(chosen, baselines.get(stratum))
-        except NoPlace:
+        except UnlocatedError:
             raise
         except AblateError as error:
             if str(error).startswith(str(study.path)):
@@ -84,10 +84,9 @@ def build(study: Study) -> Built:
     kept = tuple(cell for cell in cells.values() if cell not in too_long)
     if too_long and not kept:
         raise AblateError(
-            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: cell"
-            f" {too_long[0].label!r} reads its text {too_long[0].epochs:.2f} times, more than"
-            f" max_epochs = {study.max_epochs:g}, and so does every other; lower the budget or take"
-            " a larger corpus"
+            f"{Source(study.path, study.toml).where('base', 'max_epochs')}: every cell reads its"
+            f" text more than max_epochs = {study.max_epochs:g} times, {too_long[0].label!r}"
+            f" {too_long[0].epochs:.2f} times; lower the budget or use a larger corpus"
         )
     return Built(kept, too_long, tuple(excluded), resolver.sources)
 

@@ -34,7 +34,7 @@ def check(
     too_long: tuple[Cell, ...],
     compared: tuple[Contrast, ...],
 ) -> None:
-    """Refuse a study in which something has no effect, or would mislead.
+    """Raise an error if something in a study has no effect, or would be misleading.
 
     Raises:
         AblateError: The first such thing, with its line in the study file.
@@ -62,21 +62,21 @@ def _idle(
                 for other, levels in CATALOGUE[name].needs.items()
             )
             yield (
-                f"{source.where('base', name)}: {name} has no meaning in any cell: it needs {needs}"
+                f"{source.where('base', name)}: {name} has no effect in any cell: it needs {needs}"
             )
     for factor, named in study.factors.items():
         reached = {cell.levels[factor] for cell in (*cells, *too_long) if factor in cell.levels}
         for level in named:
             if level not in reached:
                 location = source.where("factors", factor, level)
-                why = "it has no meaning beside the others, or is excluded"
+                why = "it has no effect with the other levels, or is excluded"
                 yield f"{location}: level {level!r} of {factor} occurs in no cell: {why}"
     evaluation, default = study.evaluation, Evaluation()
     if evaluation.probe != default.probe and not any(
         cell.config.part("objective").masks for cell in cells
     ):
         yield (
-            f"{source.where('eval', 'probe')}: probe has no meaning: no cell has objective ="
+            f"{source.where('eval', 'probe')}: probe has no effect: no cell has objective ="
             " 'masked'"
         )
 
@@ -89,11 +89,11 @@ def _lengths(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterator[
         for factor in study.evaluation.lengths:
             context, scored = factor * n_ctx, n_scored(n_ctx)
             if abs(context - round(context)) > 1e-9 or context < 2:
-                yield f"{location}: {factor:g} × n_ctx = {n_ctx} is {context:g}, no context length"
+                yield f"{location}: {factor:g} × n_ctx ({n_ctx}) is {context:g}, no valid length"
             if context < scored:
                 yield (
-                    f"{location}: {factor:g} × n_ctx = {n_ctx} holds fewer than the {scored}"
-                    " tokens, a quarter of n_ctx, that are scored at every length"
+                    f"{location}: {factor:g} × n_ctx ({n_ctx}) is shorter than the {scored}"
+                    " tokens (a quarter of n_ctx) that are scored at every length"
                 )
 
 
@@ -119,8 +119,8 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
             continue
         if metric.name == "bits_per_byte":
             yield (
-                f"{none}: what text its tokens spell is not known; name the tokenizer.json that"
-                " made them"
+                f"{none}: the text of its tokens is not known; give the tokenizer.json that made"
+                " them"
             )
         for key, kind in (
             ("mask_kind", config.mask_kind),
@@ -128,8 +128,8 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
         ):
             if masked and CATALOGUE["mask_kind"][kind].needs_words:
                 yield (
-                    f"{study.path}: cell {cell.label!r}: {key} = {kind!r}: nobody knows where"
-                    f" words begin in corpus {config.corpus!r}; name the tokenizer.json that made"
+                    f"{study.path}: cell {cell.label!r}: {key} = {kind!r}: it is unknown where"
+                    f" words begin in corpus {config.corpus!r}; give the tokenizer.json that made"
                     " its tokens"
                 )
     for probe in study.evaluation.downstream:
@@ -164,4 +164,4 @@ def _instead(varied: str) -> str:
         return "use metric = 'bits_per_byte'"
     if varied in ("mask_ratio", "mask_mix", "mask_kind"):
         return "name a probe or a downstream metric, such as 'probe_loss@0.15' or 'era_accuracy'"
-    return "name a metric that both measure alike"
+    return "choose a metric that is measured in the same way in both"

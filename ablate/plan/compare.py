@@ -47,7 +47,7 @@ def contrasts(study: Study, cells: tuple[Cell, ...]) -> tuple[Contrast, ...]:
                 )
             raise AblateError(
                 f"{source.where('within')}: cell {cell.label!r} is {without}: a factor of within"
-                " has no meaning beside it"
+                " has no effect there"
             )
         baseline = baselines[cell.stratum]
         differs = {
@@ -78,7 +78,7 @@ def confounds(
     compared: tuple[Contrast, ...],
     groups: tuple[Group, ...] = (),
 ) -> tuple[Confound, ...]:
-    """Return what a comparison cannot separate from its factor."""
+    """Return the confounds: what a comparison cannot separate from its factor."""
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
     found = [
@@ -107,8 +107,8 @@ def _rates(
     rates = {cell.config.lr for cell in cells}
     if not groups and len(rates) == 1:
         text = (
-            f"lr = {rates.pop():g} is shared by all cells: one that wants another learning rate"
-            " loses by it"
+            f"all cells share lr = {rates.pop():g}: a disadvantage for cells that need another"
+            " learning rate"
         )
         yield Confound("learning rate", "", text)
     of = {label: group for group in groups for label in group.cells}
@@ -117,9 +117,9 @@ def _rates(
     ):
         text = (
             f"lr is tuned on {group.representative!r} and shared by {len(group.cells) - 1} more"
-            " cells: one that wants another"
+            " cells: a disadvantage for cells that need"
         )
-        yield Confound("learning rate", "", f"{text} learning rate loses by it")
+        yield Confound("learning rate", "", f"{text} another learning rate")
 
 
 def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
@@ -142,18 +142,18 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
         )
     if cell.config.corpus_hash != baseline.config.corpus_hash:
         yield Confound(
-            "corpus", cell.label, f"another text than {baseline.label!r}, held-out text included"
+            "corpus", cell.label, f"a different text from {baseline.label!r}, also held out"
         )
     elif not _scored_alike(cell, baseline):
         yield Confound(
             "held-out text",
             cell.label,
-            f"scored on other stretches of the held-out text than {baseline.label!r}",
+            f"scored on different parts of the held-out text from {baseline.label!r}",
         )
 
 
 def _difference(value: float | None, baseline: float | None) -> float:
-    """Return the relative difference, 0 where one of both is not known."""
+    """Return the relative difference, 0 if either is unknown."""
     return 0.0 if value is None or baseline is None else value / baseline - 1
 
 
@@ -162,8 +162,8 @@ def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     length, other = (min(PASSAGE, one.config.n_ctx) for one in (cell, baseline))
     if length != other:
         text = (
-            f"its linear probe reads passages of {length} tokens, that of {baseline.label!r} of"
-            f" {other}"
+            f"its linear probe reads passages of {length} tokens, instead of {other} as in"
+            f" {baseline.label!r}"
         )
         yield Confound("passages", cell.label, text)
 

@@ -9,8 +9,8 @@ from ablate import sizes
 from ablate.evaluation import Evaluation
 from ablate.plan.model import Cell, Plan
 
-SLOW = 0.75  # of the baseline's speed; a cell below it is named
-FORWARD = 1 / 3  # of a training token's time takes a token that is evaluated: no backward pass
+SLOW = 0.75  # share of the baseline's speed, below which a cell is listed
+FORWARD = 1 / 3  # time of an evaluated token, as a share of a training token's: no backward pass
 
 
 @dataclass(frozen=True)

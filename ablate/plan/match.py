@@ -41,8 +41,8 @@ def matched_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> int:
     if fitted is None:
         least = measure(with_d_mlp(config, 1), quantity)
         raise AblateError(
-            f"[match]: with the narrowest MLP {quantity} is {least:,}, the baseline's {target:,}:"
-            " d_mlp cannot match them"
+            f"[match]: even with the narrowest MLP, {quantity} is {least:,}, but {target:,} in the"
+            " baseline: d_mlp cannot match them"
         )
     return fitted.d_mlp
 

@@ -82,7 +82,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Confound:
-    """Something besides the factor that a comparison cannot tell apart from it."""
+    """A confound: something besides the factor that a comparison cannot separate from it."""
 
     # "parameters" | "tokens" | "FLOPs" | "corpus" | "held-out text" | "passages" |
     # "learning rate" | "same configuration"
@@ -105,16 +105,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Decision:
-    """Something the study learnt while running.
+    """A decision that the study made while running.
 
-    "lr" is the learning rate of the group whose representative `cell` is, "seeds" how many seeds
-    the cells of the stratum get whose baseline it is.
+    "lr" is the learning rate of the group that `cell` represents; "seeds" is the number of seeds
+    of the cells in the stratum whose baseline is `cell`.
     """
 
     cell: str
     name: str  # "lr" | "seeds"
     value: float
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it rests on, as JSON holds it
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # what it is based on, as JSON values
 
 
 @dataclass(frozen=True)

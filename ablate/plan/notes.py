@@ -10,7 +10,7 @@ from ablate.study import Study
 from ablate.units import count
 
 FEW = 50  # steps below which a run has learnt little beyond token frequencies
-# share of a text's bytes beyond which a tokenizer does not keep it; separators count for little
+# a tokenizer that loses more than this share of a text's bytes is lossy; separators lose less
 LOST = 0.02
 
 
@@ -32,7 +32,7 @@ def _short(cells: Sequence[Cell]) -> Iterator[str]:
         least = min(few, key=lambda cell: cell.config.steps)
         where = repr(least.label) + (f", and below {FEW} in {len(few) - 1} more" if few[1:] else "")
         yield (
-            f"steps = {least.config.steps} in {where}: too few to say much; give more tokens, or a"
+            f"steps = {least.config.steps} in {where}: too few to judge; give more tokens, or a"
             " smaller batch_tokens"
         )
 
@@ -70,14 +70,14 @@ def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
         if held_out < asked:
             about = "" if tokenizer in ("byte", "tokens") else "about "
             yield (
-                f"[eval] tokens = {count(asked)} is more than corpus = {corpus!r} holds out,"
-                f" {about}{count(held_out)} tokens of tokenizer = {tokenizer!r}: every evaluation"
-                " reads all of them"
+                f"[eval] tokens = {count(asked)} exceeds the held-out part of corpus = {corpus!r},"
+                f" which has {about}{count(held_out)} tokens with tokenizer = {tokenizer!r}: every"
+                " evaluation reads all of them"
             )
 
 
 def _lossy(cells: Sequence[Cell]) -> Iterator[str]:
-    """Tokenizers that lose text, so that bits per byte are too low: what is lost costs nothing."""
+    """Tokenizers that lose text, which makes bits per byte too low."""
     for tokenizer, byte_coverage in dict.fromkeys(
         (cell.config.tokenizer, cell.byte_coverage) for cell in cells
     ):

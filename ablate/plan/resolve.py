@@ -24,7 +24,7 @@ _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried o
 
 
 def meaningful(name: str, fields: Fields) -> bool:
-    """Return whether a field has a meaning beside the other fields (`Factor.needs`)."""
+    """Return whether a field has an effect with the other fields (`Factor.needs`)."""
     row = CATALOGUE.get(name)
     if row is None or not row.needs:
         return True
@@ -58,7 +58,7 @@ class Resolver:
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
-        """Return `chosen` without the factors that have no meaning beside the other levels.
+        """Return `chosen` without the factors that have no effect with the other levels.
 
         An empty level is as in [base].
         """
@@ -198,6 +198,6 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
         )
     if steps >= 1 << 38 or steps * config.batch_tokens > LARGEST_BUDGET["tokens"]:
         raise AblateError(
-            f"{budget} = {amount:g} would take {steps:.3g} steps; no run takes so many"
+            f"{budget} = {amount:g} would take {steps:.3g} steps, which is too many for a run"
         )
     return steps

@@ -95,7 +95,7 @@ def _shape_changes(study: Study) -> dict[str, Change]:
 
 
 def _narrower(study: Study, values: Callable[[str], list[Any]]) -> int:
-    """Return by what widths are divided: heads still divide d_model, and have even widths."""
+    """Return the divisor of the widths: heads still divide d_model, and have even widths."""
     if ladder := values("params"):
         widest = (max(ladder) * max(values("aspect")) / 12) ** (
             1 / 3
@@ -167,7 +167,7 @@ def _changed(study: Study, changes: dict[str, Change]) -> Study:
         changed = {name: change(fields) for name, fields in levels.items()}
         if len({str(fields) for fields in changed.values()}) < len(
             levels
-        ):  # levels fell together: leave the factor as it is
+        ):  # levels became equal: leave the factor unchanged
             changed = dict(levels)
         for name, fields in changed.items():
             value = fields.get(factor, fields.get("params"))

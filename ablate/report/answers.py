@@ -131,7 +131,9 @@ def _winners(data: ReportData) -> Iterator[str]:
             for arm, strata in ranked
         ]
         doubt = (
-            f", but in {unsure} of these no contrast with the next is significant" if unsure else ""
+            f", but in {unsure} of these the lead over the next is not significant"
+            if unsure
+            else ""
         )
         yield (
             f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is that of"
@@ -180,7 +182,7 @@ def _best(data: ReportData, stratum: str) -> Iterator[str]:
         "lowest" if labels.goal == "min" else "highest",
     )
     doubt = equal + _unsure(data, stratum, first, following)
-    yield f"{where} {side} mean {labels.phrase} is that of {best}, followed by {second}{doubt}."
+    yield f"{where} {side} mean {labels.phrase} is reached by {best}, followed by {second}{doubt}."
     yield from _lost(data, compared)
 
 
@@ -350,8 +352,8 @@ def _claim(
         return (
             "unknown",
             (
-                f"has one pair with {base}: {labels.phrase} differs by {signed(mean, 4)}{unit}; one"
-                " pair does not show the noise."
+                f"has one pair with {base}: {labels.phrase} differs by {signed(mean, 4)}{unit}; the"
+                " noise cannot be estimated from one pair."
             ),
         )
     if math.isnan(row["lo"]):
@@ -383,7 +385,7 @@ def _claim(
         )
     almost = ""
     if row["lo"] > 0 or row["hi"] < 0:
-        almost = f" The interval alone excludes zero, but not after the correction over {over}."
+        almost = f" The interval excludes zero only without correction over {over}."
     return (
         "unresolved",
         (

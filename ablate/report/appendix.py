@@ -31,9 +31,9 @@ def cost(data: ReportData) -> Table:
     total = float(frame["device_seconds"].sum())
     return Table(
         "cost",
-        f"Device time by role and by what became of the attempt: {duration(total)} in all, over"
+        f"Device time by role and final status of the attempt: {duration(total)} in total, over"
         f" {plural(len(frame), 'attempt')}.",
-        ("role", "attempts that ended", "attempts", "device time"),
+        ("role", "ended attempts", "attempts", "device time"),
         tuple(rows),
         questions.find("gpu-seconds").with_values(study=data.study.name) + ";",
     )
@@ -132,8 +132,8 @@ def troubles(data: ReportData) -> Table:
         )
     return Table(
         "troubles",
-        "Runs that did not complete. A diverged run is a result: it stays in every count, and its"
-        " pairs are lost, not left out.",
+        "Runs that did not complete. A diverged run is a result: every count includes it, and its"
+        " pairs count as lost.",
         ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
         tuple(rows),
         "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\nWHERE study ="
@@ -156,8 +156,8 @@ def unstable(data: ReportData) -> Table:
             rows.append((str(cell), counted, Value(percent(share), share), interval))
     return Table(
         "unstable",
-        "Cells of which runs diverged, with the share of seeds that did and its 95% interval"
-        " (Wilson 1927).",
+        "Cells with diverged runs, and the share of diverged seeds with its 95% interval (Wilson"
+        " 1927).",
         ("cell", "diverged", "share", "95% interval"),
         tuple(rows),
         "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\nWHERE"

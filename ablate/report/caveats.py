@@ -103,8 +103,8 @@ def _losses(row: Mapping[Any, Any], pairs: pd.DataFrame) -> Iterator[str]:
             yield "The test uses the remaining pairs, which favours an arm that loses seeds."
     if row["n"] and row["pending"]:
         yield (
-            f"{plural(row['pending'], 'pair')} {'is' if row['pending'] == 1 else 'are'} still to"
-            " run."
+            f"{plural(row['pending'], 'pair')} {'has' if row['pending'] == 1 else 'have'} not"
+            " been run yet."
         )
 
 

@@ -53,7 +53,7 @@ def _matched(data: ReportData) -> str:
             f"Matched: {'FLOPs' if match.get('flops') else named}, by {match.get('by', 'd_mlp')};"
             f" {left}."
         )
-    return f"Matched: nothing but the budget of the study file; {left}."
+    return f"Matched: only the budget in the study file; {left}."
 
 
 def _tuned(data: ReportData) -> str:
@@ -71,7 +71,7 @@ def _tuned(data: ReportData) -> str:
         )
         shares = any(len(row["cells"]) > 1 for row in tuned.learning_rates(data))
         first = ", on the first cell of each group" if shares else ""
-        return f"Tuned: the learning rate {each}{first}, on seeds of its own ({chosen})."
+        return f"Tuned: the learning rate {each}{first}, on separate seeds ({chosen})."
     if "lr" in (data.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:

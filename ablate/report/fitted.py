@@ -53,9 +53,9 @@ def _constants(scaled: Scaled) -> Table:
     )
     return Table(
         "fits",
-        "Fitted curves, with 95% intervals by bootstrap over runs. The last column: how far the"
-        f" {what} lies from a curve fitted without it, and the interval that this curve had"
-        " for it.",
+        "Fitted curves, with 95% intervals by bootstrap over runs. The last column: the distance of"
+        f" the {what} from a curve fitted without it, and the prediction interval of that"
+        " curve.",
         (
             "curve",
             "form",
@@ -104,8 +104,8 @@ def _comparisons(scaled: Scaled) -> Table:
     columns = [f"{symbol}{floors}" for symbol in exponents for floors in ("", ", one floor")]
     return Table(
         "curves-compared",
-        "Curves against each other: by how much their exponents differ, each with a floor E of its"
-        " own and with one floor for both, p by Holm; the loss relative to the baseline's over the"
+        "Comparison of the curves: differences of exponents, with separate floors E and with one"
+        " floor for both, p after Holm's correction; the loss relative to the baseline's over the"
         " measured range and at its ends; where the curves cross. Verdict offset: the loss differs,"
         " the exponents do not differ significantly.",
         (
@@ -135,7 +135,7 @@ def _minima(scaled: Scaled) -> Table:
     rows = [_minimum(name, minimum) for name, iso in isoflops.items() for minimum in iso.minima]
     return Table(
         "isoflop",
-        "The size of lowest loss in each budget, on the Akima interpolation of the losses over log"
+        "The size with the lowest loss at each budget, by Akima interpolation of loss over log"
         " size.",
         ("curve", "FLOPs", "best N", "best D", "loss", "no minimum"),
         tuple(rows),
@@ -161,9 +161,9 @@ def _counts(scaled: Scaled, data: ReportData) -> Table:
             rows.append((name, counted.n, counted.c, alpha, a, by_minima))
     return Table(
         "counts",
-        "The exponents by what counts as N and as C: small models have much of their parameters in"
-        " embeddings and of their FLOPs in the head (Porian et al. 2024). Without the head's FLOPs"
-        " equal budgets are not equal, and have no isoFLOP minima.",
+        "The exponents for different definitions of N and C: in small models embeddings hold many"
+        " of the parameters and the head takes many of the FLOPs (Porian et al. 2024). Without the"
+        " head's FLOPs the runs of a budget differ in C, so there are no isoFLOP minima.",
         ("curve", "N", "C", "α", "a of the best N ∝ C^a, by L(N, D)", "a, by isoFLOP minima"),
         tuple(rows),
     )

@@ -36,7 +36,7 @@ def fitted(data: ReportData) -> Fitted | None:
         return Fitted(
             None,
             "",
-            f"{data.labels.phrase} does not compare across {across}, which the grid varies",
+            f"{data.labels.phrase} is not comparable across {across}, which the grid varies",
         )
     cells = list(data.levels)
     runs = data.good.sort_values(
@@ -67,7 +67,7 @@ def _notes(data: ReportData, whole: bool) -> list[str]:
     ].nunique()
     return [
         *(
-            ["As combinations of levels have no run, the effects of factors are taken to add up."]
+            ["Some combinations of levels have no run, so effects of factors are assumed additive."]
             if not whole
             else []
         ),
@@ -80,7 +80,7 @@ def _notes(data: ReportData, whole: bool) -> list[str]:
             else []
         ),
         *(
-            ["F and p take the number of seeds as given, though a pilot decided on it."]
+            ["F and p treat the number of seeds as fixed, although a pilot decided it."]
             if data.pilots
             else []
         ),
@@ -91,7 +91,9 @@ def notes(data: ReportData) -> list[str]:
     """Return a sentence if a grid has no such tables."""
     fit = fitted(data)
     return (
-        [f"What each factor explains is not given: {fit.without}."] if fit and fit.without else []
+        [f"The variance that factors explain is not shown: {fit.without}."]
+        if fit and fit.without
+        else []
     )
 
 
@@ -133,8 +135,8 @@ def main_effects(data: ReportData) -> Table:
             tests = (Value(p_digits(p), p) for p in (level.p, float(p_holm)))
             rows.append((factor, level.level, data.orders[factor][0], effect, interval, *tests))
     caption = (
-        f"What a level does to {data.labels.axis}, on the mean over all levels of the other"
-        " factors with equal weight: of the same least-squares fit. Holm's correction is over the"
+        f"The effect of each level on {data.labels.axis}, averaged over all levels of the other"
+        " factors with equal weight, from the same least-squares fit. Holm's correction is over the"
         " levels of a factor. " + (fit.note if fit else "")
     )
     columns = ("factor", "level", "against", "effect", "95% interval", "p", "Holm p")

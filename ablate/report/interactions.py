@@ -26,8 +26,8 @@ def families(data: ReportData) -> list[Family]:
                 f" {p if len(rows) == 1 else f'Holm {p} over {len(rows)} combinations'}"
             )
             text = (
-                f"is not the sum of its parts: together they change {labels.phrase} by"
-                f" {signed(row['mean'], digits)}{labels.after} beyond that (95% interval"
+                f"differs from the sum of its parts: {labels.phrase} changes by a further"
+                f" {signed(row['mean'], digits)}{labels.after} (95% interval"
                 f" {ends(row['lo'], row['hi'], digits)}; {evidence})."
             )
             answers.append(Answer(row["level"], text, "changed", numbers(row)))
@@ -48,7 +48,7 @@ def families(data: ReportData) -> list[Family]:
                 if answers
                 else ""
             )
-            heading = f"{factor}{where}: do they do more than each by itself?"
+            heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
             answered.append(Family(heading, summary, tuple(answers), beyond + summary))
     return answered
 
@@ -76,9 +76,9 @@ def interactions(data: ReportData) -> Table:
         )
     return Table(
         "interactions",
-        f"By how much factors together change {data.labels.axis} beyond the sum of what each"
-        " does by itself: the mean, over the seeds whole in all of these cells, of the joint"
-        " difference from the baseline minus the single ones. Holm's correction is over the levels"
+        f"Joint effects of factors on {data.labels.axis} minus the sum of their separate effects:"
+        " the mean, over the seeds complete in all of these cells, of the joint difference from"
+        " the baseline minus the single differences. Holm's correction is over the levels"
         " of the same factors.",
         (
             *(("stratum",) if several else ()),

@@ -36,7 +36,7 @@ def _training(data: ReportData) -> str:
     amount = " to ".join(dict.fromkeys((count(tokens[0]), count(tokens[-1]))))
     batch = listed(map(count, sorted(set(runs["batch_tokens"]))), "or")
     shapes = {name: sorted(set(runs[name])) for name in ("n_layer", "d_model", "n_head", "d_mlp")}
-    shape = listed(f"{name} {listed(found, 'or')}" for name, found in shapes.items())
+    shape = listed(f"{name} {listed(values, 'or')}" for name, values in shapes.items())
     recipe = listed(
         f"{name.replace('_', ' ')} {listed([f'{x:g}' for x in sorted(set(runs[name]))], 'or')}"
         for name in RECIPE
@@ -54,9 +54,9 @@ def _tuning(data: ReportData) -> list[str]:
     if not tuned.learning_rates(data):
         return []
     return [
-        "Learning rates were tuned on seeds that are not compared: every rate of a ladder that is"
-        " even on a log scale, a step more while the best was at its edge, then the two rates half"
-        " a step around the best; a rate at which a run diverged counts as infinitely bad. A chosen"
+        "Learning rates were tuned on seeds that are not compared: first rates evenly spaced on a"
+        " log scale, then further steps while the best rate was at the edge, then the two rates"
+        " half a step around the best. A rate at which a run diverged has infinite cost. A chosen"
         " rate was stored before any compared run used it."
     ]
 
@@ -70,9 +70,9 @@ def _comparison(data: ReportData) -> str:
         else f"the seeds of its stratum, {least} to {most} of them"
     )
     return (
-        f"Every cell was trained with {seeds}. A seed fixes the order of the batches, and the start"
-        " of every weight by its name and shape, so that a cell and its baseline are compared pair"
-        f" by pair. The metric is {data.labels.axis} at the end of the whole schedule; no"
+        f"Every cell was trained with {seeds}. A seed fixes the batch order and, by name and shape,"
+        " the initial value of every weight, so that a cell and its baseline are compared in"
+        f" pairs. The metric is {data.labels.axis} at the end of the whole schedule; no"
         " checkpoint was chosen."
     )
 
@@ -80,19 +80,19 @@ def _comparison(data: ReportData) -> str:
 def _statistics(data: ReportData) -> str:
     most = int(data.effects["n"].max()) if len(data.effects) else 0
     check = (
-        f" With {plural(most, 'pair')} that test cannot reach p < 0.05, for which it takes"
-        f" {SIGN_FLIP_FROM}: the result rests on the t-test's assumption of normal differences."
+        f" With {plural(most, 'pair')} that test cannot reach p < 0.05, which needs"
+        f" {SIGN_FLIP_FROM}: the result relies on the t-test's assumption of normal differences."
         if 0 < most < SIGN_FLIP_FROM
         else ""
     )
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
-        " Student's t on one degree of freedom less than there are pairs. Within a family, which"
+        " Student's t on n − 1 degrees of freedom for n pairs. Within a family, which"
         f" is {_family(data)} in one stratum, p is corrected by Holm's method (1979) and the"
         " family intervals by Bonferroni's; an effect is significant where Holm's p is at most"
         f" 0.05.{_stages(data)} The exact sign-flip p is a check that assumes symmetric noise"
-        f" only.{check} A pair one of whose runs diverged, failed, or ended without a finite value"
-        " is lost: it is counted and named, never imputed. The detectable effect is the smallest"
+        f" only.{check} A pair is lost if one of its runs diverged, failed, or ended without a"
+        " finite value: it is counted and named, not imputed. The detectable effect is the smallest"
         " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
         " found and the family's correction."
     )
@@ -113,8 +113,8 @@ def _stages(data: ReportData) -> str:
     return (
         " The number of seeds was decided by the noise of a pilot (Stein 1945); intervals and p"
         " therefore take the standard deviation and the degrees of freedom of the pilot alone,"
-        " which keeps their coverage whatever it asked for; where a contrast has more seeds than"
-        " its own pilot asked for, the wider of that interval and the usual one."
+        " which keeps their coverage for any number of seeds. A contrast with more seeds than"
+        " its own pilot required uses the wider of that interval and the usual one."
     )
 
 

@@ -65,7 +65,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         comparable = data.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
         if not comparable:
-            short += " Arms are at their own masking ratios; the values do not compare across them."
+            short += " Each arm has its own masking ratio; values are not comparable across them."
         over = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "training time"}
         price = part["flops"] / part["tokens"]
         if not price.max() > 1.01 * price.min():
@@ -159,8 +159,8 @@ def heat(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     labels = data.labels
     title = f"{sentence(labels.phrase)} over {x} and {y}"
     caption = (
-        "Mean over the seeds that completed; empty where none did. A cell far from the others has"
-        " the colour of the end."
+        "Mean over the seeds that completed; empty where none did. A value beyond the colour scale"
+        " has the colour of its end."
     )
     return [
         figure_set.add("heat", title, caption, figures.heat, frame, x=x, y=y, label=labels.axis)
@@ -189,19 +189,14 @@ def pareto(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         best = front(frame, goal=labels.goal)
         caption = (
             "Mark: mean over seeds; line: fastest to slowest seed; faint points: single runs, which"
-            " shared the machine with "
+            " may have shared the machine with "
         )
-        caption += "whatever else it did. "
+        caption += "other processes. "
         if best:
             line = ", which the grey line joins" if len(best) > 1 else ""
-            caption += (
-                f"No other arm is as good in both and better in one than {listed(best)}{line}."
-            )
+            caption += f"On the Pareto front of loss and time: {listed(best)}{line}."
         else:
-            caption += (
-                "It is not certain which arms no other beats in both: their times overlap over"
-                " seeds with those of others."
-            )
+            caption += "The Pareto front is not certain: the times of arms overlap between seeds."
         look = {"goal": labels.goal, "label": labels.axis}
         plots.append(
             figure_set.add("pareto", title, caption, figures.pareto, frame, **look, stratum=number)

@@ -43,8 +43,8 @@ def chance(data: ReportData) -> list[str]:
         return []
     classes = len(rule.names)
     return [
-        f"A guess is right in {percent(1 / classes)}: the probe is tested on as many passages of"
-        f" each of {classes} classes."
+        f"Chance accuracy is {percent(1 / classes)}: the probe is tested on equally many passages"
+        f" of each of {classes} classes."
     ]
 
 

@@ -84,7 +84,7 @@ def gather(data: ReportData) -> Scaled | None:
     table = losses(data)
     if data.study.goal != "min":
         return Scaled(
-            table, None, "No curve is fitted: the forms are of a loss, and this metric rises."
+            table, None, "No curve is fitted: the forms are of a loss, but higher is better here."
         )
     try:
         return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
@@ -109,7 +109,7 @@ def lead(scaled: Scaled) -> list[str]:
 def _differences(one: Comparison) -> str:
     apart = [f"{SYMBOLS[key]} {change(test.interval)}" for key, test in one.exponents.items()]
     apart.append(
-        f"loss {gap(one.measured)} at the points of both"
+        f"loss {gap(one.measured)} at the points that both have"
         if one.measured
         else f"loss {gap(one.gap)}"
     )
@@ -255,7 +255,7 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
         part = scaled.frame[scaled.frame["curve"] == name]
         title = "isoFLOP curves" + ("" if name == ONE else f" of {name}")
         caption = (
-            "A line a budget: Akima interpolation of the mean losses. Star: its minimum, with the"
+            "One line per budget: Akima interpolation of mean losses. Star: its minimum, with the"
             " 95% interval of its size."
         )
         plotted.append(
@@ -269,7 +269,7 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
         ranges = {str(name): (float(c.min()), float(c.max())) for name, c in budgets}
         for which, what in {"n": "size", "d": "number of tokens"}.items():
             title = f"The best {what} of a budget"
-            parts = ["Dashed, with its 95% interval: the best split of L(N, D)."] if two else []
+            parts = ["Dashed, with its 95% interval: the optimal split by L(N, D)."] if two else []
             parts += (
                 ["Marks and solid line: isoFLOP minima and their power law."] if isoflops else []
             )
@@ -288,8 +288,7 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
     if scaled.fits:
         x = next(iter(scaled.fits.values())).form.columns[0]
         caption = (
-            "Every run against its curve; hollow: runs that were held out from the check, though"
-            " not from this curve."
+            "Residual of every run; hollow: runs held out for the check, but included in this fit."
         )
         shown = scaled.frame[scaled.frame["residual"].notna()]
         plotted.append(

@@ -112,8 +112,8 @@ def cells(data: ReportData) -> Table:
     )
     return Table(
         "cells",
-        "What was compared, and what a run of it costs. The body is what is left of the parameters"
-        f" without embeddings and head; {labels.axis} is the mean over completed runs, and sd its"
+        "The compared cells and the cost of one run of each. The body is all parameters except"
+        f" embeddings and head; {labels.axis} is the mean over completed runs, and sd its"
         " standard deviation over seeds.",
         columns,
         tuple(rows),
@@ -225,8 +225,8 @@ def changes(data: ReportData) -> Table:
     name = quoted(data.study.name)
     return Table(
         "changes",
-        f"How much larger an effect on {data.labels.axis} is than at {first}: the mean, over the"
-        " seeds whole in both strata, of the one difference from the baseline minus the other."
+        f"Change of the effects on {data.labels.axis} from {first}: the mean, over the seeds"
+        " complete in both strata, of the difference from the baseline minus that in the first one."
         " Holm's correction is over the levels of a stratum.",
         (
             "factor",

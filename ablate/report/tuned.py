@@ -125,7 +125,7 @@ def rates(data: ReportData) -> Table:
         "rates",
         f"The learning rate of each group, chosen by {data.labels.axis} on seeds that are not"
         " compared, before any compared run used it. Sensitivity: the mean over the study file's"
-        " rates of min(loss, ln n_vocab) less the least of them, in nats per token (Wortsman et"
+        " rates of min(loss, ln n_vocab) minus the smallest of them, in nats per token (Wortsman et"
         " al. 2023).",
         ("group", "chosen", "rates tried", "diverged", data.labels.phrase, "sensitivity", "cells"),
         tuple(rows),
@@ -238,8 +238,8 @@ def changed(data: ReportData) -> Table:
         "tuning-changed",
         f"What tuning changed: {data.labels.axis} at one rate for all, the best of the baseline"
         " among those that every arm was trained with, and at each arm's own rate; then the"
-        f" difference from the baseline at either. These are of {tuned_on} that tuned: a rate is"
-        " chosen where its arm happens to do well there, which favours the chosen rate. The last"
+        f" difference from the baseline at either. These are of {tuned_on} that tuned: the"
+        " choice partly follows the noise there, which favours the chosen rate. The last"
         " column is the effect at the arms' own rates with its 95% interval, on the seeds that are"
         " compared.",
         (
@@ -307,7 +307,7 @@ def _on_compared_seeds(data: ReportData, arm: pd.Series, digits: int) -> str:
     effect = next(
         (row for row in data.effects.to_dict("records") if row["cell"] == arm["cell"]), None
     )
-    chosen = "Rates are chosen where their arm happens to do well on those seeds"
+    chosen = "The choice of a rate partly follows the noise of those seeds"
     if effect is None or effect["n"] < 2:
         return f"{chosen}, so only the compared seeds will show how much of it remains."
     return (

@@ -192,4 +192,4 @@ def demand(form: Form, columns: dict[str, Floats], where: str = "") -> None:
 def proposal(form: Form) -> str:
     """Return a sentence that names a sufficient grid; "" if none suffices."""
     grid = sufficient_grid(form)
-    return f" At {USUAL_NOISE:.0%} noise this would do: {grid}." if grid else ""
+    return f" At {USUAL_NOISE:.0%} noise this grid would suffice: {grid}." if grid else ""

@@ -115,9 +115,9 @@ def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterat
     if runs[even].sum() > len(tokens) / 2:
         yield (
             "Most sizes have evenly spaced token counts. If these are points along"
-            " training, all but the last of a run come before annealing and are no runs of smaller"
-            " budgets, and intervals that take each for a run are too narrow: choose the last with"
-            " --where."
+            " training, all but the last point of a run are before annealing and are not runs of"
+            " smaller budgets, and intervals that count each point as a run are too narrow: select"
+            " the last points with --where."
         )
 
 

@@ -259,8 +259,8 @@ def few(runs: int, constants: int) -> tuple[str, ...]:
     if runs >= 2 * constants:
         return ()
     return (
-        f"{runs} runs for {constants} constants: a 95% interval holds the truth about 90% of"
-        " the time.",
+        f"{runs} runs for {constants} constants: a 95% interval contains the true value in about"
+        " 90% of cases.",
     )
 
 

@@ -47,7 +47,7 @@ class HeldOut:
             text
             if self.trusted
             else text
-            + " The miss exceeds the interval: do not trust the intervals beyond the runs."
+            + " The miss exceeds the interval: do not trust intervals outside the measured range."
         )
 
 

@@ -157,15 +157,15 @@ def isoflop(
     noise, noise_from = run_noise(columns, log_loss, budgets)
     results = [(budget, *budget.minimum(noise, rng, bootstraps, confidence)) for budget in budgets]
     minima = tuple(minimum for _, minimum, _ in results)
-    good = [one for one in results if not one[1].reason]
-    if len(good) < LEAST_BUDGETS:
+    complete = [one for one in results if not one[1].reason]
+    if len(complete) < LEAST_BUDGETS:
         raise AblateError(too_few(minima))
-    best = [minimum for _, minimum, _ in good]
+    best = [minimum for _, minimum, _ in complete]
     c_good = np.array([minimum.c for minimum in best])
-    copies_n = np.array([copies for *_, copies in good])
+    copies_n = np.array([copies for *_, copies in complete])
     # NaN stays NaN
     copies_d = np.array(
-        [np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in good]
+        [np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in complete]
     )
     n_exponent, n_scale = growth(
         c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence
@@ -174,8 +174,11 @@ def isoflop(
         c_good, np.array([minimum.d for minimum in best]), copies_d, confidence
     )
     notes = (
-        [f"No minimum in {len(minima) - len(good)} of {len(minima)} budgets: {reasons(minima)}."]
-        if len(good) < len(minima)
+        [
+            f"No minimum in {len(minima) - len(complete)} of {len(minima)} budgets:"
+            f" {reasons(minima)}."
+        ]
+        if len(complete) < len(minima)
         else []
     )
     notes += [f"{lost} runs without a finite loss left out."] if lost else []
@@ -282,10 +285,10 @@ def reasons(minima: tuple[Minimum, ...]) -> str:
 
 def too_few(minima: tuple[Minimum, ...]) -> str:
     """Return why there are no exponents, and which runs would give them."""
-    good = sum(not minimum.reason for minimum in minima)
+    complete = sum(not minimum.reason for minimum in minima)
     return (
         f"isoFLOP exponents need {LEAST_BUDGETS} budgets of {LEAST_SIZES} or more sizes with the"
-        f" lowest loss in between; of {len(minima)} budgets {good} have"
-        f" that{f' ({reasons(minima)})' if good < len(minima) else ''}. {LEAST_BUDGETS} budgets,"
-        " each four times the last, of 7 sizes from 1/8 to 8 times the best would do."
+        f" lowest loss in between; of {len(minima)} budgets {complete}"
+        f" have that{f' ({reasons(minima)})' if complete < len(minima) else ''}. {LEAST_BUDGETS}"
+        " budgets, each four times the last, of 7 sizes from 1/8 to 8 times the best would suffice."
     )

@@ -29,11 +29,11 @@ def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
 def misfit(residual: float, noise: float) -> str:
     """Return the note for a curve that does not describe its runs; noise may be NaN."""
     if math.isnan(noise):
-        far = f"Runs lie {residual:.1%} off the curve, further than noise would put them"
-        return f"{far}: the form does not describe them, and its constants mean nothing."
+        far = f"The runs deviate from the curve by {residual:.1%}, more than noise explains"
+        return f"{far}: the form does not describe them, and its constants are meaningless."
     return (
-        f"Runs lie {residual:.2%} off the curve, though the noise from run to run is {noise:.2%}:"
-        " the form does not describe them, and its intervals leave that out."
+        f"The runs deviate from the curve by {residual:.2%}, but their noise is {noise:.2%}: the"
+        " form does not describe them, and its intervals do not include this misfit."
     )
 
 

@@ -97,11 +97,11 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
 
     expected = width(USUAL_NOISE)
     text = (
-        f"{form.symbol} from {len(columns['n'])} runs; an interval of alpha {expected:.2f} wide is"
-        f" to be expected at {USUAL_NOISE:.0%} noise from run to run"
+        f"{form.symbol} from {len(columns['n'])} runs; the expected interval of alpha is"
+        f" {expected:.2f} wide at {USUAL_NOISE:.0%} noise between runs"
     )
     if not width(NOISES[0]) < TARGET:
-        return f"{text}, and hardly less at any.{proposal(form)}"
+        return f"{text}, and hardly narrower at less noise.{proposal(form)}"
     low, high = np.log(NOISES)
     most = (
         high
@@ -109,7 +109,7 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
         else optimize.brentq(lambda log: width(np.exp(log)) - TARGET, low, high, xtol=1e-3)
     )
     return (
-        f"{text}; one of {TARGET:g} at"
+        f"{text}, and {TARGET:g} wide at"
         f" {np.exp(most):.2%}.{proposal(form) if expected > TARGET else ''}"
     )
 

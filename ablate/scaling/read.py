@@ -103,7 +103,7 @@ def _check(path: Path, names: list[str], columns: Mapping[str, str], group: Sequ
             raise unknown("column", name, names, str(path))
     if len(set(columns.values())) < len(columns):
         raise AblateError(
-            f"{path}: one column cannot be two things; got {', '.join(columns.values())}"
+            f"{path}: one column cannot be used twice; got {', '.join(columns.values())}"
         )
 
 
@@ -131,7 +131,7 @@ def _chosen(
         cells = parsed[name].loc[table.index].astype(float)
         if sign in COMPARE:
             if bound is None or bound != bound:
-                raise AblateError(f"--where {condition!r}: {value!r} is no number")
+                raise AblateError(f"--where {condition!r}: {value!r} is not a number")
             met = COMPARE[sign](cells, bound)
         else:
             met = ((table[name] == value) | (cells == bound)) == (sign == "=")
@@ -173,8 +173,8 @@ def _values(
         if texts := [at for at, value in zip(rows.index, cells, strict=True) if value is None]:
             such = "2.31" if key == "loss" else "1300000, 1.3e6 or 1.3M"
             raise AblateError(
-                f"{path}, line {texts[0]}: {name} = {rows[name][texts[0]]!r:.60} is no number such"
-                f" as {such}"
+                f"{path}, line {texts[0]}: {name} = {rows[name][texts[0]]!r:.60} is not a number"
+                f" such as {such}"
             )
         values[key] = cells.astype(float)
         unit = 1.0 if key == "loss" else unit_of(name)
@@ -183,7 +183,7 @@ def _values(
             values[key] *= unit
         if unit != 1:
             notes.append(
-                f"{name} counts in {unit:g}, as its name says."
+                f"{name} is taken in units of {unit:g}, as its name says."
                 if reached < COUNTS_IN
                 else f"{name} goes up to {reached:.4g}, so it is not taken to count in {unit:g}."
             )

@@ -70,7 +70,7 @@ def sheet(path: Path) -> pd.DataFrame:
         lines = [(at, line.strip().removeprefix("|").removesuffix("|")) for at, line in lines]
     lines = _without_comments(lines)
     if len(lines) < 2:
-        raise AblateError(f"{path}: a table has a line of column names and a line for each run")
+        raise AblateError(f"{path}: a table needs a line of column names and a line for each run")
     delimiter = excel[1] if excel else _delimiter([line for _, line in lines[:50]])
     if not delimiter:
         lines, delimiter = [(number, "\t".join(line.split())) for number, line in lines], "\t"
@@ -107,7 +107,7 @@ def _text(path: Path) -> str:
         return data.decode("utf-16" if utf_16 else "utf-8-sig")
     except UnicodeDecodeError:
         raise AblateError(
-            f"{path}: a table is UTF-8 text, its columns separated by commas or tabs"
+            f"{path}: a table must be UTF-8 text with columns separated by commas or tabs"
         ) from None
 
 

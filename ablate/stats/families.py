@@ -100,24 +100,24 @@ def max_t(
     return 1 - min(max(each, alpha / size), alpha)
 
 
-def smallest_p(r: float, there: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+def smallest_p(r: float, complete: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
     """Return draws of the smallest p of a family without effects.
 
     Args:
         r: the correlation of the normal noise of any two contrasts.
-        there: [S, M], which pairs are whole.
+        complete: [S, M], which pairs are complete.
         rng: for the draws.
     """
-    seeds, n = len(there), there.sum(axis=0)
+    seeds, n = len(complete), complete.sum(axis=0)
     out = []
-    block = max(1, 1_000_000 // there.size)
+    block = max(1, 1_000_000 // complete.size)
     for low in range(0, DRAWS, block):
         rows = min(block, DRAWS - low)
-        noise = np.sqrt(1 - r) * rng.normal(size=(rows, *there.shape)) + np.sqrt(r) * rng.normal(
+        noise = np.sqrt(1 - r) * rng.normal(size=(rows, *complete.shape)) + np.sqrt(r) * rng.normal(
             size=(rows, seeds, 1)
         )
-        mean = (noise * there).sum(axis=1) / n
-        variance = (((noise - mean[:, None]) * there) ** 2).sum(axis=1) / (n - 1)
+        mean = (noise * complete).sum(axis=1) / n
+        variance = (((noise - mean[:, None]) * complete) ** 2).sum(axis=1) / (n - 1)
         out.append((2 * st.t.sf(np.abs(mean) / np.sqrt(variance / n), n - 1)).min(axis=1))
     return np.concatenate(out)
 
@@ -127,6 +127,6 @@ def mean_correlation(d: Floats) -> float:
 
     0 where no two columns share three rows.
     """
-    found = [pair_correlation(d[:, i], d[:, j]) for i in range(d.shape[1]) for j in range(i)]
-    known = [r for r in found if np.isfinite(r)]
+    correlations = [pair_correlation(d[:, i], d[:, j]) for i in range(d.shape[1]) for j in range(i)]
+    known = [r for r in correlations if np.isfinite(r)]
     return float(np.clip(np.mean(known), 0.0, 1.0)) if known else 0.0

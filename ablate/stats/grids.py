@@ -82,10 +82,10 @@ def grid_effects(
     y = np.asarray(values, float)
     keep = np.isfinite(y)
     columns = {SEED: [str(seed) for seed in seeds]} | {
-        name: [str(level) for level in given] for name, given in factors.items()
+        name: [str(level) for level in levels] for name, levels in factors.items()
     }
-    order = {name: list(dict.fromkeys(given)) for name, given in columns.items()}
-    coded = {name: sum_coded(given, order[name])[keep] for name, given in columns.items()}
+    order = {name: list(dict.fromkeys(levels)) for name, levels in columns.items()}
+    coded = {name: sum_coded(levels, order[name])[keep] for name, levels in columns.items()}
     names = [name for name in factors if len(order[name]) > 1]
     groups: list[tuple[str, ...]] = [(SEED,)] * (len(order[SEED]) > 1)
     groups += [
@@ -123,13 +123,13 @@ def grid_effects(
     )
 
 
-def sum_coded(given: Sequence[str], order: Sequence[str]) -> Floats:
+def sum_coded(levels: Sequence[str], order: Sequence[str]) -> Floats:
     """Return levels [P] as columns [P, L − 1] that sum to zero over the levels.
 
     Each level but the last has a column with ones; the last is −1 in all.
     """
     codes = np.vstack([np.eye(len(order) - 1), -np.ones((1, len(order) - 1))])
-    return np.asarray(codes[[order.index(level) for level in given]], float)
+    return np.asarray(codes[[order.index(level) for level in levels]], float)
 
 
 def sum_contrast(level: int, count: int) -> Floats:

@@ -40,20 +40,20 @@ def power(
     edge = quantile(df, 1 - alpha)
     centre = abs(effect) / sd * math.sqrt(n)
     noise = np.sqrt(st.chi2.ppf(NODES, df) / df)  # estimated sd / true sd
-    found = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
-    return float(WEIGHTS @ found)
+    detected = special.ndtr(centre - edge * noise) + special.ndtr(-centre - edge * noise)
+    return float(WEIGHTS @ detected)
 
 
 @lru_cache(maxsize=1024)
-def _resolvable_in_sd(n: int, wanted: float, alpha: float, df: int | None) -> float:
+def _resolvable_in_sd(n: int, target: float, alpha: float, df: int | None) -> float:
     if n < 2:
         return math.inf
     high = 1.0
-    while power(n, high, alpha=alpha, df=df) < wanted:
+    while power(n, high, alpha=alpha, df=df) < target:
         high *= 2
     return float(
         optimize.brentq(
-            lambda effect: power(n, effect, alpha=alpha, df=df) - wanted, 0.0, high, xtol=1e-10
+            lambda effect: power(n, effect, alpha=alpha, df=df) - target, 0.0, high, xtol=1e-10
         )
     )
 
@@ -125,9 +125,9 @@ def two_stage(
     if n < 2:
         if most is None:
             raise AblateError(
-                f"seeds: a pilot of {n} whole pairs shows no noise; two are needed, five or more"
-                " wanted."
+                f"seeds: a pilot of {n} complete pairs does not show the noise; two are needed,"
+                " five or more recommended."
             )
         return most
-    wanted = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
-    return wanted if most is None else min(wanted, most)
+    required = max(n, math.ceil((quantile(n - 1, confidence) * spread(first) / resolution) ** 2))
+    return required if most is None else min(required, most)

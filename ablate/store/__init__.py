@@ -4,7 +4,7 @@ SQLite is the only backend. Training does not write to it: workers append to jou
 on storage that several hosts share, and one process ingests them. So a single writer is enough, and
 a study stays one file that any tool can query and that can be committed and copied.
 
-Each sentence below has a name; `tests/test_store_contract.py` lists the tests that hold it.
+Each sentence below has a name; `tests/test_store_contract.py` lists the tests that check it.
 
 Who writes:
 
@@ -16,7 +16,7 @@ Who writes:
 - `ingest-once`: Every event of a journal reaches the tables exactly once, whoever ingests it: the
   offset moves by compare-and-set in the transaction that inserts the rows.
 - `fenced`: What an attempt writes after it was marked dead, stopped or closed is not ingested.
-- `decision`: A decision that is stored holds: a second one for the same cell does not replace it.
+- `decision`: A stored decision is final: a second one for the same cell does not replace it.
 
 What is atomic. Each is one transaction that begins with BEGIN IMMEDIATE, done whole or not at all:
 
@@ -24,33 +24,34 @@ What is atomic. Each is one transaction that begins with BEGIN IMMEDIATE, done w
 - `register`: A plan with its cells, contrasts, runs and their fields. The same plan again changes
   nothing; a changed plan deletes no run and no number.
 - `claim`: The attempts of all runs of one claim.
-- `ingest`: The new events of all journals of one call. A journal that cannot be ingested keeps
-  none of the others out.
+- `ingest`: The new events of all journals of one call. A journal that cannot be ingested does
+  not block the others.
 - `merge`: Everything of the other database. Merging again changes nothing.
-- `forget`: Everything that is a study's alone.
+- `forget`: Everything that belongs only to the study.
 - `schema`: Creation and upgrades, by one process while others wait, with a backup before.
 
 What a reader may rely on:
 
 - `snapshot`: One `read` sees one state of the database throughout, while others write.
-- `read-only`: Reading changes no byte, and leaves no file beside the database.
+- `read-only`: Reading changes no byte, and leaves no new file in the database's folder.
 - `numbers`: A measured number comes back bit by bit. NaN is stored as NULL; what was not measured
   has no row.
 - `fields`: The view `runs` has a column for each field of each run.
-- `history`: No attempt and no measured number is deleted but by `forget`, `thin` and a `start`
-  event, which deletes the points behind the checkpoint that it resumes from.
+- `history`: Only `forget`, `thin` and a `start` event delete attempts or measured numbers. A
+  `start` event deletes the points after the checkpoint that it resumes from.
 
 What survives a kill of any process at any moment:
 
-- `kill`: What was committed is there, what was not is ingested again from its journal, and nothing
-  is there twice.
-- `torn-line`: A torn last line of a journal waits for its end; a full disk leaves no half line.
+- `kill`: Committed data is kept, uncommitted data is ingested again from its journal, and nothing
+  is stored twice.
+- `torn-line`: An incomplete last line of a journal is read when it is complete; a full disk leaves
+no partial line.
 - `stale`: A run whose launcher and worker are gone is done again, after everything that its journal
-  holds was ingested. On one host a file lock shows that at once; on another host the row of the
-  attempt stands still for a lease.
+  holds was ingested. On one host a file lock shows that at once; on another host the worker's
+  journal has no new heartbeat for a lease.
 - `at-rest`: When nobody has it open, the database is one file in DELETE mode.
 
-The folders `Database.journals` and `Database.checkpoints` lie beside the file and have its name.
+The folders `Database.journals` and `Database.checkpoints` are next to the file and have its name.
 """
 
 from __future__ import annotations

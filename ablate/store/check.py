@@ -59,30 +59,31 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
 
 
 def cure(path: Path) -> str:
-    """Return what to do about a damaged file, given the files beside it."""
+    """Return what to do about a damaged file, given the other files in its folder."""
     journals = folder(path, "journals")
     backups = sorted(
         path.parent.glob(f"{path.name}.before-*"), key=lambda copy: copy.stat().st_mtime
     )
     back = (
-        f"copy {backups[-1]} back to its place"
+        f"restore the database by copying {backups[-1]} over it"
         if backups
-        else "copy a backup of yours back to its place, if there is one"
+        else "restore a backup of your own, if there is one"
     )
     name, saved = quote(str(path)), quote(str(path.with_name(f"{path.stem}.recovered.db")))
     kept = (
-        f"The journals in {journals} hold what was measured: `ablate db check --repair` takes in"
-        " what the restored file lacks of runs that it knows; `ablate run STUDY` does the rest."
+        f"The journals in {journals} hold all measurements: `ablate db check --repair` ingests"
+        " those that the restored file lacks, for runs in the file; `ablate run STUDY` repeats"
+        " the other runs."
     )
     return (
-        f"No repair of ablate's can be trusted with it. Keep the file as it is, then {back}; else"
-        f" save what can be read by\n    sqlite3 {name} .recover | sqlite3 {saved}\n"
+        f"ablate cannot repair it safely. Do not change the file; {back}. Otherwise save what"
+        f" can still be read with\n    sqlite3 {name} .recover | sqlite3 {saved}\n"
         + (
             kept
             if journals.exists()
             else (
-                f"No journals lie beside it, in {journals}: `ablate run STUDY` trains again what is"
-                " missing."
+                f"There are no journals in {journals}: `ablate run STUDY` trains the missing runs"
+                " again."
             )
         )
     )
@@ -101,7 +102,7 @@ def _references(connection: Connection, repair: bool) -> Iterator[Finding]:
                 f" {column[1]} FROM {parent})"
             )
             done = "deleted"
-        yield Finding(f"{number} rows of {table} refer to a {parent} that is not there", done)
+        yield Finding(f"{number} rows of {table} refer to a {parent} that does not exist", done)
 
 
 def _points(connection: Connection, repair: bool) -> Iterator[Finding]:
@@ -111,7 +112,7 @@ def _points(connection: Connection, repair: bool) -> Iterator[Finding]:
             if repair:
                 connection.exec_driver_sql(f"DELETE {stray}")
             yield Finding(
-                f"{number} points belong to a {parent} that is not there",
+                f"{number} points belong to a {parent} that does not exist",
                 "deleted" if repair else "",
             )
 
@@ -134,7 +135,7 @@ def _doubled(connection: Connection, repair: bool) -> Iterator[Finding]:
                 )
             yield Finding(
                 f"run {run_id} has {number} {kind} attempts",
-                f"the last one stays, the others are {instead}" if repair else "",
+                f"the last one is kept, the others become {instead}" if repair else "",
             )
 
 
@@ -151,7 +152,7 @@ def _states(connection: Connection, repair: bool) -> Iterator[Finding]:
                     "UPDATE run SET status = 'planned' WHERE id = ?", (run_id,)
                 )
             yield Finding(
-                f"run {run_id} is {status}, but no attempt of it is",
+                f"run {run_id} is {status}, but none of its attempts is",
                 "planned again" if repair else "",
             )
 
@@ -162,7 +163,7 @@ _PARTS = (_references, _points, _doubled, _states)
 def _dead(db: Database, repair: bool) -> Iterator[Finding]:
     for run_id in sorted(owners.mark_all_dead(db) if repair else owners.dead(db)):
         yield Finding(
-            f"run {run_id} is running, but its launcher and worker are gone",
+            f"run {run_id} is marked running, but its launcher and worker no longer run",
             "planned again" if repair else "",
         )
 
@@ -176,9 +177,7 @@ def _journals(db: Database, repair: bool) -> Iterator[Finding]:
             for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")
         }
     if db.journals.exists() and not os.access(db.journals, os.R_OK | os.X_OK):
-        yield Finding(
-            f"folder {db.journals} is closed to this user: its journals were not looked at"
-        )
+        yield Finding(f"no permission to read folder {db.journals}: its journals were not checked")
         return
     for path in sorted(db.journals.glob("*.jsonl")):
         if path.name in offsets:
@@ -232,6 +231,6 @@ def _locks(db: Database, repair: bool) -> Iterator[Finding]:
     for path in sorted(db.journals.glob("*.owner")):
         if os.access(path, os.R_OK) and not journal.alive(path):
             yield Finding(
-                f"lock file {path.name} of a launcher that is gone",
+                f"lock file {path.name} of a launcher that no longer runs",
                 "deleted" if repair and owners.remove(path) else "",
             )

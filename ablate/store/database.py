@@ -54,7 +54,7 @@ class Database:
             yield connection
 
     def vacuum(self) -> None:
-        """Write the file anew without the space of deleted rows."""
+        """Rewrite the file without the space of deleted rows."""
         with (
             sqlite.translate_errors(self.path),
             contextlib.closing(sqlite.connect(self.path, "rw")) as connection,
@@ -83,7 +83,7 @@ class Database:
 
 
 def folder(path: Path, kind: str) -> Path:
-    """Return the folder beside a database for its "journals" or "checkpoints"."""
+    """Return the folder next to a database for its "journals" or "checkpoints"."""
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 
@@ -129,8 +129,8 @@ def _prepare(path: Path, create: bool) -> tuple[str, ...]:
         raise AblateError(f"database {path} is empty: no study has been run in it")
     elif version != migrate.HEAD:
         raise AblateError(
-            f"database {path} is of an older ablate (schema {version}, now {migrate.HEAD}); `ablate"
-            " db upgrade` upgrades it"
+            f"database {path} was written by an older ablate (schema {version}, now"
+            f" {migrate.HEAD}); `ablate db upgrade` upgrades it"
         )
     return tuple(notes)
 
@@ -139,14 +139,14 @@ def _check_access(path: Path, create: bool) -> None:
     if not exists(path):
         if not create:
             raise AblateError(
-                f"database {path} does not exist; `ablate run` makes it, --db or ABLATE_DB names"
-                " another"
+                f"database {path} does not exist; `ablate run` creates it, --db or ABLATE_DB"
+                " selects another"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise AblateError(
-                f"database {path} cannot be made: folder {path.parent}: {error.strerror}"
+                f"database {path} cannot be created: folder {path.parent}: {error.strerror}"
             ) from None
     elif path.is_dir():
         raise AblateError(
@@ -171,11 +171,11 @@ def _version(path: Path) -> str | None:
         return None
     found = migrate.version(path)
     if found == "":
-        raise AblateError(f"database {path} holds tables of something else; name another file")
+        raise AblateError(f"database {path} holds tables of another program; give another file")
     if found is not None and found > migrate.HEAD:
         raise AblateError(
-            f"database {path} is of a newer ablate (schema {found}, this one knows {migrate.HEAD});"
-            " upgrade ablate"
+            f"database {path} was written by a newer ablate (schema {found}, this version reads"
+            f" {migrate.HEAD}); upgrade ablate"
         )
     return found
 

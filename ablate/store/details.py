@@ -53,12 +53,12 @@ class RunDetails:
 
     @property
     def status(self) -> str:
-        """Status of the run, as in `ablate.store.schema.RUN_STATUS`."""
+        """Status of the run, as in `ablate.store.records.RUN_STATUS`."""
         return str(self.row["status"])
 
 
 def find(db: Database, *names: str, curves: bool = False) -> list[RunDetails]:
-    """Return what the database holds about runs, all from one state of it.
+    """Return what the database holds about runs, all from one snapshot.
 
     Args:
         db: The database.
@@ -88,8 +88,8 @@ def _find(connection: Connection, name: str) -> Row[Any]:
     if found:
         keys = ", ".join(row.key[:12] for row in found[:CANDIDATES])
         raise AblateError(
-            f"run {name!r} may be {keys}{' or more' if len(found) > CANDIDATES else ''}; give more"
-            " of the key"
+            f"run {name!r} is ambiguous: {keys}{', …' if len(found) > CANDIDATES else ''}; give"
+            " more of the key"
         )
     raise AblateError(
         f'no run {name!r} in the database; `ablate query "SELECT run, key, cell, seed, status FROM'

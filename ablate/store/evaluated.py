@@ -1,4 +1,4 @@
-"""How a study's `[eval]` measures, and which accepted results are valid for it."""
+"""What a study's `[eval]` measures, and which accepted results are valid for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
 
 
 def differing(wanted: Evaluation, earlier: Sequence[Evaluation]) -> list[str]:
-    """Return the finals that `wanted` measures otherwise than `earlier` evaluations.
+    """Return the finals that `wanted` measures differently from `earlier` evaluations.
 
     Of several earlier evaluations, the first that has a final counts for it.
     """

@@ -66,8 +66,8 @@ def forget(db: Database, name: str) -> Part:
             f"SELECT min(id) FROM run WHERE status = 'running' AND id IN ({_ITS_RUNS})", study
         ).scalar():
             raise AblateError(
-                f"study {name!r} cannot be forgotten while its run {running} is running; Ctrl-C"
-                " stops `ablate run`"
+                f"study {name!r} cannot be deleted while its run {running} is running; stop `ablate"
+                " run` with Ctrl-C"
             )
         gone = _part(db, connection, study["study"])
         # metric has no foreign keys; what else belongs to a run is deleted by cascade

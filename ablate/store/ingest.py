@@ -23,7 +23,8 @@ from ablate.evaluation import Evaluation
 from ablate.journal import Event
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
-from ablate.store.schema import ACCEPTED, to_db
+from ablate.store.records import ACCEPTED
+from ablate.store.schema import to_db
 
 KNOWN_SERIES = {  # name → unit, goal
     "train_loss": ("nats", "min"),
@@ -55,8 +56,8 @@ _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
 )
-# what a line raises that is JSON and yet no event of ours; nothing that a full or a locked database
-# raises
+# raised by a line that is JSON but not an event of ours; none of these is raised by a full or
+# locked database
 _NOT_UNDERSTOOD = (
     *(LookupError, TypeError, ValueError, AttributeError, OverflowError),
     *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
@@ -144,7 +145,7 @@ def ingest_all(db: Database, attempt_ids: Sequence[int]) -> dict[int, list[Event
 
 def _damaged(path: Path, offset: int, error: Exception) -> AblateError:
     why = f"key {error} is missing" if isinstance(error, KeyError) else error
-    return AblateError(f"journal {path} is damaged behind byte {offset}: {why}")
+    return AblateError(f"journal {path} is damaged after byte {offset}: {why}")
 
 
 def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], list[AblateError]]:
@@ -206,8 +207,8 @@ def _driver(connection: Connection) -> sqlite3.Connection:
 
 
 def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> None:
-    """Carry out the events of a piece, in order. `series` learns the ids of those that they
-    name.
+    """Apply the events of a piece, in order. The ids of the series that they name are added to
+    `series`.
     """
     driver, run_id, attempt_id = _driver(connection), piece.run_id, piece.attempt_id
     points: Points = defaultdict(list)
@@ -216,7 +217,7 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
         if kind == "metrics":
             for name, values in event["series"].items():
                 if len(values) != len(event["steps"]):
-                    raise ValueError(f"series {name!r} has not one value a step")
+                    raise ValueError(f"series {name!r} does not have one value per step")
                 if name not in series:
                     series[name] = _series_id(driver, name)
                 points[series[name]] += chain.from_iterable(
@@ -291,8 +292,8 @@ def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -
 
 
 def _delete_other_measures(connection: Connection, run_id: int, attempt_id: int) -> None:
-    """Delete the finals that the attempt measures otherwise: no old number stands beside new
-    ones.
+    """Delete the finals that the attempt measures differently, so that old and new numbers do not
+    mix.
     """
     own = connection.exec_driver_sql(
         "SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)

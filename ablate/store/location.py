@@ -29,7 +29,7 @@ def locate(url: str | None = None) -> Path:
         parts = make_url(url)
     except ArgumentError:
         raise AblateError(
-            f"database {url!r} is no path and no SQLAlchemy URL, such as"
+            f"database {url!r} is neither a path nor an SQLAlchemy URL such as"
             " sqlite:///results/ablate.db"
         ) from None
     if parts.get_backend_name() != "sqlite":
@@ -39,7 +39,7 @@ def locate(url: str | None = None) -> Path:
         )
     if not parts.database or parts.database == ":memory:":
         raise AblateError(
-            f"database {url!r} names no file; other processes must be able to open it"
+            f"database {url!r} is not a file; other processes must be able to open it"
         )
     return Path(parts.database)
 

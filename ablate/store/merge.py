@@ -20,6 +20,7 @@ from ablate.evaluation import Evaluation
 from ablate.store import owners, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
+from ablate.store.records import ACCEPTED
 from ablate.store.register import refuse_other_measures
 from ablate.store.studies import rank
 
@@ -34,7 +35,7 @@ _ATTEMPT_RANK = (
     "complete",
     "superseded",
 )
-_WITH_RESULT = (*schema.ACCEPTED, "superseded")
+_WITH_RESULT = (*ACCEPTED, "superseded")
 _RUN = tuple(
     column.name for column in schema.run.columns if column.name not in ("id", "parent_run_id")
 )
@@ -81,7 +82,7 @@ class _Side:
     @property
     def order(self) -> tuple[Any, ...]:
         """Of two sides, the one of higher order is kept."""
-        accepted = self.attempt(*schema.ACCEPTED) or ""
+        accepted = self.attempt(*ACCEPTED) or ""
         latest = max(((row[_OFFSET], name) for name, row in self.attempts.items()), default=(0, ""))
         best = self.attempts[accepted][_STATUS] if accepted else self.status
         return (
@@ -246,7 +247,7 @@ def _unite_attempts(ours: Connection, our: _Side, their: _Side, winner: _Side) -
         )
         for name in our.attempts | their.attempts
     }
-    accepted = winner.attempt(*schema.ACCEPTED)
+    accepted = winner.attempt(*ACCEPTED)
     running = winner.attempt("running")
     rows = []
     for name, attempt in united.items():

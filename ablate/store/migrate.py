@@ -29,8 +29,8 @@ def version(path: Path) -> str | None:
 def upgrade(path: Path) -> None:
     """Create a database, or upgrade it to `HEAD`, all or nothing.
 
-    Foreign keys are off meanwhile: with them on, a table that is made anew would delete the rows of
-    its child tables.
+    Foreign keys are off during this: otherwise rebuilding a table would delete the rows of its
+    child tables.
     """
     from alembic import command
     from alembic.config import Config
@@ -60,7 +60,7 @@ def upgrade(path: Path) -> None:
 
 
 def backup(path: Path, old: str) -> Path:
-    """Copy the database of version `old` beside it, and return the path of the copy.
+    """Copy the database of version `old` into its folder, and return the path of the copy.
 
     The copy gets its name when it is complete.
     """

@@ -10,7 +10,7 @@ from ablate.metrics import METRICS
 from ablate.store.database import Database
 from ablate.store.thin import THINNED
 
-# what a run may record; to ask for it is no mistake in a study whose runs did not record it
+# what a run may record; asking for it is not an error, even if no run of the study recorded it
 _SERIES = ("loss", *THINNED)
 _FINALS = (*METRICS, "train_seconds", "epochs")
 

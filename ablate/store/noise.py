@@ -1,4 +1,4 @@
-"""The noise that a database holds: the standard deviation of paired differences in a metric."""
+"""The noise in a database: the standard deviation of paired differences in a metric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ablate.units import listed
 if TYPE_CHECKING:
     from ablate.plan import Plan
 
-NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise stands for another's
+NEAR = 4  # ratio of tokens, and of parameters, up to which one study's noise is used for another
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,28 @@ class Setting:
         objective: Level of the factor `objective`; None for a kind without one.
         corpus_hash: Content hash of the corpus.
         tokenizer_hash: Content hash of the tokenizer.
-        tokens: Tokens of the whole training, 0 for unknown.
-        n_params: Parameters, 0 for unknown.
+        tokens: Tokens of the whole training, None for unknown.
+        n_params: Parameters, None for unknown.
     """
 
     kind: str
     objective: str | None
     corpus_hash: str | None
     tokenizer_hash: str | None
-    tokens: int
-    n_params: int
+    tokens: int | None
+    n_params: int | None
 
     def like(self, other: Setting) -> bool:
-        """Return whether text and objective are equal and the budgets within a factor `NEAR`."""
+        """Return whether text and objective are equal and the budgets within a factor `NEAR`.
+
+        Unknown budgets are not alike.
+        """
         same = replace(self, tokens=0, n_params=0) == replace(other, tokens=0, n_params=0)
         budgets = ((self.tokens, other.tokens), (self.n_params, other.n_params))
-        return same and all(one <= NEAR * two and two <= NEAR * one for one, two in budgets)
+        return same and all(
+            one is not None and two is not None and one <= NEAR * two and two <= NEAR * one
+            for one, two in budgets
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def settings_in(db: Database, study: str | None = None) -> list[tuple[tuple[str,
             "SELECT DISTINCT study.name, cell.label, run.kind,"
             " json_extract(fields, '$.objective'), json_extract(fields, '$.corpus_hash'),"
             " json_extract(fields, '$.tokenizer_hash'),"
-            " coalesce(run.tokens, 0), coalesce(n_params, 0)"
+            " run.tokens, n_params"
             " FROM study JOIN cell ON cell.study_id = study.id"
             " JOIN member ON member.cell_id = cell.id JOIN run ON run.id = member.run_id"
             " WHERE cell.active AND role = 'compare' AND (?1 IS NULL OR study.name = ?1)",
@@ -130,8 +136,8 @@ def _setting(run: Run) -> Setting:
         get("objective"),
         get("corpus_hash"),
         get("tokenizer_hash"),
-        cost.tokens or 0,
-        cost.params or 0,
+        cost.tokens,
+        cost.params,
     )
 
 

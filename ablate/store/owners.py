@@ -1,6 +1,6 @@
 """Who owns a running attempt, and whether its owner is still alive.
 
-The sign of life is the journal: the worker writes a `heartbeat` event to it every few seconds. An
+The journal shows that an owner is alive: the worker writes a `heartbeat` every few seconds. An
 attempt of another host that has shown no new heartbeat for `LEASE_SECONDS`, measured by the
 observer's own clock, is stale: the clocks of two hosts are never compared.
 
@@ -31,12 +31,12 @@ from ablate.store.ingest import ingest, utc
 
 LEASE_SECONDS = 60.0  # without a new heartbeat, after which an attempt on another host is stale
 
-_GONE = "its launcher and its worker were gone"
+_GONE = "its launcher and its worker no longer ran"
 
 
 @dataclass
 class Owner:
-    """A launcher, as `host:pid:token`. It holds the lock of a file beside the journals.
+    """A launcher, as `host:pid:token`. It holds the lock of a file in the journals' folder.
 
     Attributes:
         host: Name of its host.
@@ -93,7 +93,7 @@ class Owner:
 
 
 def owned(db: Database, owner: Owner) -> set[int]:
-    """Return the running attempts of an owner. Stop the worker of one that is missing."""
+    """Return the running attempts of an owner; the caller stops workers of any other attempt."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT id FROM attempt WHERE owner = ? AND status = 'running'", (str(owner),)
@@ -156,7 +156,7 @@ def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int,
             if time.monotonic() - since < owner.lease:
                 continue
             host = row.owner.rsplit(":", 2)[0]
-            reason = f"its worker on {host} gave no sign of life for {owner.lease:g} s"
+            reason = f"its worker on {host} sent no heartbeat for {owner.lease:g} s"
         ingested, reason = _drain(db, row, reason)
         stale.append((row.id, newest if ingested else None, reason))
     return stale
@@ -223,7 +223,7 @@ def _holds_lock(db: Database, row: Row[Any]) -> bool:
         return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
     except OSError as error:
         raise AblateError(
-            f"whether run {row.run_id} is still running cannot be seen: {error.filename}:"
+            f"cannot find out whether run {row.run_id} is still running: {error.filename}:"
             f" {error.strerror}"
         ) from None
 

@@ -70,7 +70,7 @@ def run(
                 ) from None
             if refused or code == sqlite3.SQLITE_AUTH:
                 raise AblateError(
-                    "a query only reads: one SELECT on tables and views"
+                    "a query must be one SELECT on tables and views, which only reads"
                     f" ({refused[0] if refused else error})"
                 ) from None
             raise sqlite.explain(error, db.path, limit_seconds) or _explained(
@@ -124,8 +124,8 @@ def _explained(db: Database, sql: str, error: BaseException) -> AblateError:
         )
     if parameter := re.match(r"You did not supply a value for binding parameter :(\w+)", message):
         return AblateError(
-            f"the query has a parameter :{parameter[1]}; put {parameter[1]}=VALUE behind it"
+            f"the query has a parameter :{parameter[1]}; add {parameter[1]}=VALUE after the query"
         )
     if "one statement at a time" in message:
-        return AblateError("a query is one statement; give the second one to a query of its own")
+        return AblateError("a query is one statement; run the second one separately")
     return AblateError(f"the query is wrong: {message}")

@@ -17,7 +17,7 @@ _HEAD = """\
 
 Common questions, each one short SQL statement; nearly all read the views that
 `ablate query --tables` lists. `ablate query NAME` runs one, `--format csv`, `json` or `md` exports
-the answer, and each statement is a start for one of your own. Words in capitals are values, those
+the answer, and each statement can be the start of your own. Words in capitals are values, and words
 in brackets are optional: STUDY is a study's name, SERIES a series of the view `curves`.
 
 This page is what `ablate query --list --format md` prints.
@@ -70,7 +70,7 @@ class Question:
         if len(free) > len(unnamed):
             takes = f"takes {self.usage}" if self.usage else "takes no parameter"
             raise AblateError(
-                f"named query {self.name} {takes}; {free[len(unnamed)]!r} is too much"
+                f"named query {self.name} {takes}; {free[len(unnamed)]!r} is one value too many"
             )
         values = dict.fromkeys(self.optional, "") | named | dict(zip(unnamed, free, strict=False))
         if missing := [name for name in self.parameters if name not in values]:
@@ -135,7 +135,7 @@ ORDER BY family, factor, level, seed""",
     ),
     Question(
         "learning-curve",
-        "A series over the tokens seen: its mean over seeds in every cell. Default: held-out loss.",
+        "The mean of a series over seeds, by cell and tokens seen. Default: held-out loss.",
         """\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
 FROM curves
@@ -157,7 +157,7 @@ ORDER BY cell, lr""",
     Question(
         "best-lr",
         "The learning rate chosen for each group of cells, how many were tried, and whether it is"
-        " at the edge of them.",
+        " the lowest or highest of them.",
         """\
 SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL) AS lr,
        json_array_length(evidence, '$.rates') AS tried, json_extract(evidence,

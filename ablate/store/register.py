@@ -190,7 +190,7 @@ def _cost(run: Run) -> dict[str, Any]:
     """The columns of `run` that say what training takes; None for what is unknown."""
     cost = run.cost
     return {
-        "steps": run.fields.get("steps"),
+        "steps": cost.steps,
         "tokens": cost.tokens,
         "n_params": cost.params,
         "n_params_body": cost.params_body,
@@ -258,8 +258,8 @@ def refuse_other_measures(connection: Connection, study_id: int, evaluation: Eva
     for name, its, shared in others:
         if differing(evaluation, [Evaluation.model_validate_json(its)]):
             raise AblateError(
-                f"study {name!r} shares {shared} runs with this one but measures them otherwise;"
+                f"study {name!r} shares {shared} runs with this one but measures them differently;"
                 " give both the same [eval] tokens, probe.mix, probe.kind and longest of lengths,"
-                f" use another database, or `ablate db forget {quote(name)}` where its results are"
-                " no longer wanted"
+                f" use another database, or run `ablate db forget {quote(name)}` if its results are"
+                " no longer needed"
             )

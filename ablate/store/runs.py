@@ -7,8 +7,6 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -18,71 +16,8 @@ from ablate.kinds import Run, kind
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
 from ablate.store.ingest import ingest, utc
-from ablate.store.owners import Owner, dead, mark_dead, owned, stale_attempts
-from ablate.store.register import register
-
-__all__ = [
-    "Candidate",
-    "Claim",
-    "Owner",
-    "candidates",
-    "claim",
-    "counts",
-    "dead",
-    "finish",
-    "owned",
-    "register",
-]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A run of a study that has no result yet and that nobody trains.
-
-    Attributes:
-        run_id: Row of the table `run`.
-        run: What to train.
-        flops: Floating-point operations of its training; None if unknown.
-        cell: Label of a cell that it belongs to.
-        role: "compare" or "tune".
-        failures: Attempts by this owner in which it failed by itself.
-        losses: Attempts by this owner that lost their worker or ran out of memory.
-        checkpoint: Whether an attempt left a checkpoint.
-        parent_complete: Whether its parent run, where it has one, is complete.
-    """
-
-    run_id: int
-    run: Run
-    flops: float | None
-    cell: str
-    role: str
-    failures: int
-    losses: int
-    checkpoint: bool
-    parent_complete: bool
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A run to train, and the attempt that trains it.
-
-    Attributes:
-        attempt_id: Row of the table `attempt`.
-        run_id: Row of the table `run`.
-        n: Number of the attempt among those of its run, from 1.
-        run: What to train.
-        journal: File that the worker writes.
-        evaluation: How to measure it: the study's evaluation now, whatever it was when the plan was
-            made.
-    """
-
-    attempt_id: int
-    run_id: int
-    n: int
-    run: Run
-    journal: Path
-    evaluation: Evaluation
-
+from ablate.store.owners import Owner, mark_dead, stale_attempts
+from ablate.store.records import Candidate, Claim
 
 _OPEN = """
 run.status IN ('planned', 'stopped', 'failed', 'oom')
@@ -118,8 +53,8 @@ WHERE study.id = :study AND ({_OPEN}) ORDER BY chosen.key
 def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
     """Return the runs of a study that can be claimed, in the order of its plan.
 
-    They are planned, stopped or failed, belonged to an owner that is gone, or are complete but lack
-    a final that the study's evaluation asks for. Ends stale attempts.
+    They are planned, stopped or failed, belonged to an owner that no longer runs, or are complete
+    but lack a final that the study's evaluation needs. Stale attempts are closed.
 
     Args:
         db: The database.
@@ -199,7 +134,7 @@ def _attempt(connection: Connection, db: Database, owner: Owner, row: Row[Any], 
 def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str) -> bool:
     """Whether a complete run is to be done again for finals that it lacks.
 
-    A final that an earlier attempt was asked for and did not report will never come.
+    A final that an earlier attempt should have reported, but did not, will never be reported.
     """
     finals = kind(run.kind).finals
     wanted = Evaluation.model_validate_json(evaluation)
@@ -240,14 +175,3 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
                 of_run = fallback(connection, run_id, attempt_id, of_run)
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
-
-
-def counts(db: Database, study_id: int) -> dict[str, int]:
-    """Return status → number of runs of a study."""
-    with db.read() as connection:
-        rows = connection.exec_driver_sql(
-            "SELECT status, count(*) AS number FROM run WHERE id IN (SELECT run_id FROM member JOIN"
-            " cell ON cell.id = cell_id WHERE study_id = ? AND active) GROUP BY status",
-            (study_id,),
-        )
-        return {row.status: row.number for row in rows}

@@ -1,5 +1,5 @@
-"""The tables of a results database. What a column holds, and what NULL means in it, is written
-beside it.
+"""The tables of a results database. A comment next to a column says what it holds, and what NULL
+means in it.
 
 A run keeps the fields of its kind as JSON, so that a new factor needs no migration; the view `runs`
 shows them as columns. A change of a table or of a view is a migration: a file in
@@ -28,9 +28,6 @@ from sqlalchemy import (
 
 HEAD = "0002"  # the newest migration: the schema that this version of ablate reads and writes
 VERSION_TABLE = "ablate_version"
-
-RUN_STATUS = ("planned", "running", "complete", "diverged", "failed", "oom", "stopped")
-ACCEPTED = ("complete", "diverged")  # at most one attempt of a run has one of these
 
 
 def to_db(value: float | None) -> float | None:
@@ -153,7 +150,7 @@ attempt = Table(
     Column("n", Integer, nullable=False),  # 1, 2, … of its run
     Column("status", Text, nullable=False),
     Column("owner", Text, nullable=False),  # host:pid:token of the launcher
-    # Moves while the owner lives. A counter, not a time: the clocks of two hosts differ.
+    # The newest heartbeat of the journal: a counter, because the clocks of two hosts differ.
     Column("heartbeat", Integer, nullable=False),
     Column("host", Text),
     Column("device", Text),
@@ -252,6 +249,6 @@ artifact = Table(
     metadata,
     _refers("run_id", "run.id", primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("path", Text, primary_key=True),  # relative to the database's folder
+    Column("path", Text, primary_key=True),  # readers use only its file name
     sqlite_with_rowid=False,
 )

@@ -90,7 +90,7 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
     )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        # A view in somebody else's file cannot call functions with side effects.
+        # A view in another user's file cannot call functions with side effects.
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cache_size = -32768")  # KiB
         if mode != "ro" and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
@@ -111,7 +111,7 @@ def connect(path: Path, mode: str, timeout: float = BUSY_SECONDS) -> sqlite3.Con
 
 
 def _side_files_would_harm(path: Path) -> bool:
-    """Whether reading would create side files of a WAL database that nobody has open.
+    """Whether reading would create side files of a WAL database that no process has open.
 
     In a folder that is not writable they cannot be created; in one that is, the database's owner
     could not write to side files of another user.
@@ -141,7 +141,7 @@ def consistent_read(path: Path) -> Iterator[None]:
         yield
     finally:
         if path.stat().st_mtime_ns != before:
-            raise AblateError(f"database {path} was written while it was read; do this again")
+            raise AblateError(f"database {path} was written while it was read; try again")
 
 
 def writer(path: Path) -> Engine:
@@ -225,7 +225,7 @@ def network_filesystem(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside the database, and remove it afterwards."""
+    """Hold the lock file next to the database, and remove it afterwards."""
     name = path.with_name(path.name + ".lock")
     while True:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -254,12 +254,12 @@ class Damaged(AblateError):
 
 _MEANING = {
     sqlite3.SQLITE_READONLY_ROLLBACK: (
-        "was left amid a commit by a killed process; a user who may write it has to open it once"
+        "was left in mid-commit by a killed process; a user with write access must open it once"
     ),
     sqlite3.SQLITE_BUSY: "is locked: another process has held it for {waited:g} s",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_READONLY: "cannot be written: it, or its folder, is read-only",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: look at the permissions of the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check the permissions of the file and its folder",
     sqlite3.SQLITE_PERM: "cannot be opened: no permission",
     sqlite3.SQLITE_IOERR: "could not be read or written: the disk reports an error",
     sqlite3.SQLITE_NOTADB: "is not a SQLite database",

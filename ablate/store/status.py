@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import text
 
 from ablate.store.database import Database
-from ablate.store.runs import dead
+from ablate.store.owners import dead
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
@@ -134,11 +134,11 @@ def waiting(db: Database, name: str) -> list[str]:
         for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
     )
     return [
-        f"the learning rate tuned on {row.waiting} is not chosen, and what is to be trained with it"
-        f" is not planned: {_why(row, 'tuning runs')}"
+        f"the learning rate tuned on {row.waiting} is not chosen yet, and the runs that will use it"
+        f" are not planned: {_why(row, 'tuning runs')}"
         for row in rates
     ] + [
-        f"how many seeds {row.waiting or 'the study'} gets is not decided:"
+        f"the number of seeds of {row.waiting or 'the study'} is not decided yet:"
         f" {_why(row, 'pilot runs')}"
         for row in (pilots if two_stage else [])
     ]
@@ -163,9 +163,9 @@ def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
 
 def _why(row: Any, what: str) -> str:
     if not row.failed:
-        return "`ablate run` goes on with that"
+        return "`ablate run` continues with this"
     them = "it" if row.failed == 1 else "them"
-    return f"{row.failed} of its {row.number} {what} failed; `ablate run` tries {them} again"
+    return f"{row.failed} of its {row.number} {what} failed; `ablate run` retries {them}"
 
 
 def _two_stage(toml: str) -> bool:

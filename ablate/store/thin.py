@@ -34,8 +34,8 @@ class Thinned:
 def thin(db: Database, keep: int) -> Thinned:
     """Thin the training series of every run that has a result.
 
-    Each run is thinned in a transaction of its own, so that a launcher can go on meanwhile. A
-    second call deletes nothing more.
+    Each run is thinned in a separate transaction, so that a launcher can continue. A second call
+    deletes nothing more.
 
     Args:
         db: The database.

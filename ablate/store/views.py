@@ -1,4 +1,4 @@
-"""Views for people, made anew after every migration.
+"""Views for users, created again after every migration.
 
 | view | one row |
 | --- | --- |
@@ -181,6 +181,6 @@ def _quoted(name: str) -> str:
 
 def _value(name: str) -> str:
     """The value of a field: numbers and text as they are, an array as JSON text as Python's."""
-    value = f"json_extract(fields, '$.{name}')"  # leaves out the space behind a comma
+    value = f"json_extract(fields, '$.{name}')"  # leaves out the space after a comma
     array = f"json_type(fields, '$.{name}') = 'array' AND NOT instr({value}, '\"')"
     return f"iif({array}, replace({value}, ',', ', '), {value})"

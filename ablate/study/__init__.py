@@ -23,10 +23,10 @@ def load(path_or_name: str) -> Study:
     path = find(path_or_name)
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
-            raise AblateError(f"{path}: larger than a study file ever is ({size:,} bytes)")
+            raise AblateError(f"{path}: too large for a study file ({size:,} bytes)")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise AblateError(f"{path}: a study file is UTF-8 text") from None
+        raise AblateError(f"{path}: a study file must be UTF-8 text") from None
     except OSError as error:
         raise AblateError(f"{path}: cannot be read ({error.strerror})") from None
     return parse(text, path)
@@ -44,14 +44,14 @@ def find(path_or_name: str) -> Path:
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if file.is_file():
                 return file
-    there = sorted(file.stem for file in Path("studies").glob("*.toml"))
-    meant = nearest(path.stem, there)
+    existing = sorted(file.stem for file in Path("studies").glob("*.toml"))
+    meant = nearest(path.stem, existing)
     raise AblateError(
         f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"
         + (f"; did you mean {meant!r}?" if meant else ".")
         + (
-            f" In studies/: {', '.join(there)}."
-            if there
+            f" In studies/: {', '.join(existing)}."
+            if existing
             else " `ablate new NAME --factor …` writes one."
         )
     )

@@ -10,9 +10,9 @@ DESIGNS = {
     "grid": "every combination of levels",
     "one-factor": "the baseline, and one factor at a time moved to each of its other levels",
     "leave-one-out": (
-        "two levels a factor, with and without: all parts together, and each taken away once"
+        "two levels per factor, with and without: all parts together, and all parts but one"
     ),
-    "add-one-in": "two levels a factor, with and without: no part, and each added once",
+    "add-one-in": "two levels per factor, with and without: no part, and each part alone",
 }
 PARTWISE = ("leave-one-out", "add-one-in")  # of which one question is asked: which part matters
 MAX_CELLS = 4096  # beyond which a study is refused, before anything is built

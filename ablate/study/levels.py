@@ -27,8 +27,8 @@ def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:
     """
     factors: Factors = {}
     for name, value in raw.items():
-        place = ("factors", name)
-        with located(source, *place):
+        location = ("factors", name)
+        with located(source, *location):
             if isinstance(value, list):
                 factors[name] = _listed(source, name, value)
             elif (
@@ -54,24 +54,24 @@ def sets(fields: Fields) -> set[str]:
     return set(LADDER_SETS) if "params" in fields else set(fields)
 
 
-def check_field(source: Source, name: str, *place: object) -> None:
+def check_field(source: Source, name: str, *path: object) -> None:
     """Check that a study may set a key.
 
     Raises:
         AblateError: the key is unknown, or follows from others.
     """
     if name in FOLLOWS:
-        raise AblateError(f"{source.where(*place)}: {name} {FOLLOWS[name]}")
+        raise AblateError(f"{source.where(*path)}: {name} {FOLLOWS[name]}")
     if name not in settable():
-        raise unknown("key", name, settable(), source.where(*place))
+        raise unknown("key", name, settable(), source.where(*path))
 
 
-def fields_of(source: Source, raw: Mapping[str, Any], *place: object) -> Fields:
+def fields_of(source: Source, raw: Mapping[str, Any], *path: object) -> Fields:
     """Return the checked values of a table of configuration fields."""
     fields = {}
     for name, value in raw.items():
-        check_field(source, name, *place, name)
-        with located(source, *place, name):
+        check_field(source, name, *path, name)
+        with located(source, *path, name):
             fields[name] = field_value(name, value)
     return fields
 
@@ -95,25 +95,25 @@ def _listed(source: Source, name: str, values: list[Any]) -> dict[str, Fields]:
 def _named(source: Source, name: str, table: Mapping[str, Any]) -> dict[str, Fields]:
     if name in CATALOGUE or name in TAKEN:
         raise AblateError(
-            f"named levels cannot make up a factor called {name!r}: results have a column of that"
+            f"a factor with named levels cannot be called {name!r}: results have a column of that"
             " name"
         )
     if not name.isidentifier():
         raise AblateError(f"factor {name!r}: a name is letters, digits and underscores")
     levels: dict[str, Fields] = {}
     for text, fields in table.items():
-        place = ("factors", name, text)
+        location = ("factors", name, text)
         if not isinstance(fields, dict):
             raise AblateError(
-                f"{source.where(*place)}: level {text!r} of {name} is a table of fields, such as {{"
-                " n_head = 8 }"
+                f"{source.where(*location)}: level {text!r} of {name} is a table of fields, such"
+                " as { n_head = 8 }"
             )
         if not text.strip() or not text.isprintable():
             raise AblateError(
-                f"{source.where(*place)}: level {text!r} of {name}: a level's name is printable"
-                " text"
+                f"{source.where(*location)}: level {text!r} of {name}: a level's name must be"
+                " printable text"
             )
-        levels[text] = fields_of(source, fields, *place)
+        levels[text] = fields_of(source, fields, *location)
     return levels
 
 
@@ -129,12 +129,12 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
             )
     if missing := [key for key in LADDER if key not in table]:
         raise AblateError(
-            f'size ladder without {" and ".join(missing)}; it reads {{ params = ["0.1M", "1M"],'
+            f'size ladder without {" and ".join(missing)}; write {{ params = ["0.1M", "1M"],'
             " aspect = 32, d_head = 32 }"
         )
     aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
     if d_head != int(d_head):
-        raise AblateError(f"d_head = {table['d_head']!r}: a whole number is wanted")
+        raise AblateError(f"d_head = {table['d_head']!r}: expected a whole number")
     levels: dict[str, Fields] = {}
     meant = set()
     for raw in table["params"]:
@@ -150,5 +150,5 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
 def _positive(key: str, raw: object) -> float:
     value = number(key, raw)
     if not 0 < value <= 1e12:
-        raise AblateError(f"{key} = {raw!r:.80}: a number above 0 and up to 1e12 is wanted")
+        raise AblateError(f"{key} = {raw!r:.80}: expected a number above 0 and up to 1e12")
     return value

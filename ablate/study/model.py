@@ -47,7 +47,7 @@ class TwoStage:
 class Fit:
     """[fit]: the scaling curves that the report fits."""
 
-    # a factor: one curve for each of its levels; "" for what is no matter of size or budget
+    # a factor: one curve for each of its levels; "" for all factors except size and budgets
     group: str = ""
     # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
     hold_out: str = ""

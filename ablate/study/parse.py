@@ -58,7 +58,7 @@ class StudyFile(BaseModel):
     )
     tune: dict[str, Any] | None = Field(None, description="how learning rates are found")
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
-    report: dict[str, Any] | None = Field(None, description="what else the report says")
+    report: dict[str, Any] | None = Field(None, description="additional tests in the report")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
 
 
@@ -124,8 +124,8 @@ def _question(source: Source, text: str) -> str:
     line = " ".join(text.split())
     if not line or not line.isprintable():
         raise AblateError(
-            f"{source.where('question')}: question = {text!r:.80}: a line of printable text is"
-            " wanted"
+            f"{source.where('question')}: question = {text!r:.80}: expected a line of printable"
+            " text"
         )
     return line
 
@@ -137,7 +137,7 @@ def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
     with located(source, "base", "max_epochs"):
         value = number("max_epochs", raw)
         if value <= 0:
-            raise AblateError(f"max_epochs = {raw!r}: a number above 0 is wanted")
+            raise AblateError(f"max_epochs = {raw!r}: expected a number above 0")
     return value
 
 
@@ -153,14 +153,14 @@ def _apart(source: Source, base: Fields, factors: Factors) -> None:
             )
     for one, other in pairs_of(by_factor, 2):
         if both := sorted(by_factor[one] & by_factor[other]):
-            place = source.where("factors", other)
+            location = source.where("factors", other)
             raise AblateError(
-                f"{place}: {both[0]} is set by two factors, {one} and {other}; keep one of them"
+                f"{location}: {both[0]} is set by two factors, {one} and {other}; keep one of them"
             )
 
 
 def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
-    given = [name for name in BUDGETS if name in base]
+    in_base = [name for name in BUDGETS if name in base]
     varied = [
         name
         for levels in factors.values()
@@ -168,15 +168,15 @@ def _one_budget(source: Source, base: Fields, factors: Factors) -> None:
         for name in fields
         if name in BUDGETS
     ]
-    if not given and not varied:
+    if not in_base and not varied:
         raise AblateError(
             f"{source.where('base')}: no budget; give one of {', '.join(BUDGETS)}, in [base] or as"
             " a factor"
         )
-    if len({*given, *varied}) > 1 and given:
+    if len({*in_base, *varied}) > 1 and in_base:
         raise AblateError(
-            f"{source.where('base', given[-1])}: two budgets,"
-            f" {' and '.join(dict.fromkeys((*given, *varied)))}; keep one of them"
+            f"{source.where('base', in_base[-1])}: two budgets,"
+            f" {' and '.join(dict.fromkeys((*in_base, *varied)))}; keep one of them"
         )
 
 
@@ -203,17 +203,17 @@ def _check_design(source: Source, file: StudyFile, factors: Factors) -> None:
                 " interactions"
             )
         if len(group) < 2 or set(group) & set(file.within):
-            place = source.where("interactions")
+            location = source.where("interactions")
             raise AblateError(
-                f"{place}: {group}: an interaction is two or more factors that are not in within"
+                f"{location}: {group}: an interaction is two or more factors that are not in within"
             )
     if file.design in PARTWISE:
         for name, levels in factors.items():
             if name not in file.within and len(levels) != 2:
-                place = source.where("factors", name)
+                location = source.where("factors", name)
                 raise AblateError(
-                    f"{place}: {name} has {len(levels)} levels; under {file.design} there are two,"
-                    " with and without"
+                    f"{location}: {name} has {len(levels)} levels; under {file.design} there are"
+                    " two, with and without"
                 )
 
 
@@ -227,10 +227,10 @@ def _affordable(
     if tuned:
         groups = min(cells, prod(len(names[factor]) for factor in tuned.per))
         runs += groups * tuned.points * tuned.seeds
-        text += f", and {groups:,} groups × {tuned.points} rates × {tuned.seeds:,} seeds tune"
+        text += f", and {groups:,} groups × {tuned.points} rates × {tuned.seeds:,} seeds to tune"
     if cells > MAX_CELLS or runs > MAX_RUNS:
         limit = f"{MAX_CELLS:,} cells" if cells > MAX_CELLS else f"{MAX_RUNS:,} runs"
-        advice = 'take fewer levels or seeds, or design = "one-factor"'
+        advice = 'use fewer levels or seeds, or design = "one-factor"'
         raise AblateError(f"{source.where('factors')}: {text}; more than {limit}: {advice}")
 
 
@@ -260,8 +260,8 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
             or not all(low < value <= high for value in values)
         ):
             raise AblateError(
-                f"{source.where('eval', key)}: {key}: different numbers above {low} and up to"
-                f" {high} are wanted"
+                f"{source.where('eval', key)}: {key}: expected different numbers above {low} and up"
+                f" to {high}"
             )
     return evaluation
 
@@ -286,7 +286,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
         if at not in points:
             names = ", ".join(f"{row.name}@{point:g}" for point in points)
             raise AblateError(
-                f"metric {text!r}: [eval] {key} measures {names}; name one of them, or add to {key}"
+                f"metric {text!r}: [eval] {key} measures {names}; choose one, or extend {key}"
             )
         return f"{row.name}@{at:g}", row.goal, evaluation
 
@@ -294,7 +294,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 def _exclusions(
     source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
 ) -> tuple[dict[str, str], ...]:
-    found = []
+    exclusions = []
     for number_, rule in enumerate(rules):
         if not rule:
             raise AblateError(
@@ -314,5 +314,5 @@ def _exclusions(
                 if text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text
-        found.append(levels)
-    return tuple(found)
+        exclusions.append(levels)
+    return tuple(exclusions)

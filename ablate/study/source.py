@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ablate.errors import AblateError, NoPlace
+from ablate.errors import AblateError, UnlocatedError
 
 _NOISE = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')
 _PART = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([\w-]+))\s*')
@@ -57,7 +57,7 @@ class Source:
 
     @cached_property
     def _lines(self) -> dict[tuple[str, ...], int]:
-        found: dict[tuple[str, ...], int] = {}
+        lines: dict[tuple[str, ...], int] = {}
         table: tuple[str, ...] = ()
         repeats: dict[tuple[str, ...], int] = {}
         depth = 0
@@ -69,28 +69,28 @@ class Source:
                 table = _parts(code.strip("[] \t"))
                 if code.startswith("[["):
                     repeats[table] = repeats.get(table, -1) + 1
-                    found.setdefault(table, number)
+                    lines.setdefault(table, number)
                     table = (*table, str(repeats[table]))
-                found.setdefault(table, number)
+                lines.setdefault(table, number)
             elif depth == 0 and "=" in code:
-                found.setdefault(table + _parts(code), number)
+                lines.setdefault(table + _parts(code), number)
             bare = _NOISE.sub("", line)
             if not (depth == 0 and code.startswith("[")):
                 depth = max(
                     0, depth + sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")
                 )
-        return found
+        return lines
 
 
 @contextmanager
 def located(source: Source, *path: object) -> Iterator[None]:
     """Prefix an `AblateError` raised inside with the line of `path`.
 
-    An error that already names a line, or that no line caused (`NoPlace`), passes unchanged.
+    An error that names a line, or that no line caused (`UnlocatedError`), passes unchanged.
     """
     try:
         yield
-    except NoPlace:
+    except UnlocatedError:
         raise
     except AblateError as error:
         if str(error).startswith(str(source.path)):

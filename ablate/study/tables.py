@@ -33,10 +33,10 @@ class SeedsTable(_Table):
     """The keys of seeds = { … }."""
 
     pilot: int = Field(
-        ge=2, description="seeds of every cell before the noise is known; five or more are wanted"
+        ge=2, description="seeds of every cell before the noise is known; five or more is best"
     )
     resolution: Any = Field(
-        description="half the width that a 95% interval is to have, in the metric's unit"
+        description="half-width of the 95% intervals to aim at, in the metric's unit"
     )
     max: int = Field(description="the most seeds that a cell may get")
 
@@ -69,8 +69,8 @@ class TuneTable(_Table):
     )
     per: str | list[str] = Field(
         description=(
-            'what shares a rate, found on its first cell: factors, such as ["topology"], "cell" or'
-            ' "study"'
+            'which cells share a rate, tuned on the first of them: factors, such as ["topology"],'
+            ' "cell" or "study"'
         )
     )
 
@@ -81,7 +81,7 @@ class FitTable(_Table):
     group: str = Field(
         "",
         description=(
-            "the factor whose levels get a scaling curve each; by default what is no size or budget"
+            "the factor with one curve per level; by default all factors except size and budgets"
         ),
     )
     hold_out: Held | None = Field(
@@ -95,19 +95,21 @@ class ReportTable(_Table):
     delta: Any = Field(description="effects within ± this do not matter, in the metric's unit")
 
 
-def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place: object) -> Model:
+def validated(
+    source: Source, model: type[Model], raw: Mapping[str, Any], *table_path: object
+) -> Model:
     """Return `model` filled from a table.
 
     Raises:
         AblateError: pydantic's first complaint, as one line.
     """
     try:
-        with located(source, *place):
+        with located(source, *table_path):
             return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         path = [part for part in first["loc"] if isinstance(part, str) and part not in UNIONS]
-        key = ".".join(map(str, (*place, *path)))
+        key = ".".join(map(str, (*table_path, *path)))
         message = first["msg"][0].lower() + first["msg"][1:]
         field = model.model_fields.get(path[-1]) if path else None
         if first["type"] == "string_pattern_mismatch" and field and field.description:
@@ -118,42 +120,43 @@ def validated(source: Source, model: type[Model], raw: Mapping[str, Any], *place
             meaning = (
                 f": {field.description}" if field and field.description else ", or an entry of it"
             )
-            raise AblateError(f"{source.where(*place)}: {key} is missing{meaning}") from None
+            raise AblateError(f"{source.where(*table_path)}: {key} is missing{meaning}") from None
         raise AblateError(
-            f"{source.where(*place, *path)}: {key} = {written(first['input']):.80}: {message}"
+            f"{source.where(*table_path, *path)}: {key} = {written(first['input']):.80}: {message}"
         ) from None
 
 
 def _table(
-    source: Source, model: type[Model], raw: Mapping[str, Any], place: str, kind: str
+    source: Source, model: type[Model], raw: Mapping[str, Any], table_name: str, kind: str
 ) -> Model:
     for key in raw:
         if key not in model.model_fields:
-            raise unknown(f"key of {kind}", key, model.model_fields, source.where(place, key))
-    return validated(source, model, raw, place)
+            raise unknown(f"key of {kind}", key, model.model_fields, source.where(table_name, key))
+    return validated(source, model, raw, table_name)
 
 
 def seeds(
     source: Source, raw: int | list[int] | dict[str, Any]
 ) -> tuple[tuple[int, ...], TwoStage | None]:
     """Return the seeds of every cell, and the two-stage rule where the file has one."""
-    place = source.where("seeds")
+    location = source.where("seeds")
     if isinstance(raw, dict):
         table = _table(source, SeedsTable, raw, "seeds", "seeds")
         resolution = _positive(source, "resolution", table.resolution, "seeds")
         if not table.pilot <= table.max <= MAX_RUNS:
             raise AblateError(
-                f"{place}: seeds.max = {table.max}: between pilot = {table.pilot} and {MAX_RUNS:,}"
-                " are possible"
+                f"{location}: seeds.max = {table.max}: between pilot = {table.pilot} and"
+                f" {MAX_RUNS:,} are possible"
             )
         return tuple(range(table.pilot)), TwoStage(resolution, table.max)
     if isinstance(raw, int):
         if not 1 <= raw <= MAX_RUNS:
-            raise AblateError(f"{place}: seeds = {raw}: between 1 and {MAX_RUNS:,} are possible")
+            raise AblateError(f"{location}: seeds = {raw}: between 1 and {MAX_RUNS:,} are possible")
         return tuple(range(raw)), None
     if not raw or len(set(raw)) < len(raw) or not all(0 <= seed < 1 << 31 for seed in raw):
         raise AblateError(
-            f"{place}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are wanted"
+            f"{location}: seeds = {raw!s:.80}: different whole numbers from 0 to 2147483647 are"
+            " wanted"
         )
     return tuple(raw), None
 
@@ -165,20 +168,20 @@ def match(
     if not raw:
         return None
     table = _table(source, MatchTable, raw, "match", "[match]")
-    place = source.where("match")
+    location = source.where("match")
     if (table.params is None) is not table.flops:
         raise AblateError(
-            f'{place}: [match] takes one of params = "body", params = "total" and flops = true'
+            f'{location}: [match] takes one of params = "body", params = "total" and flops = true'
         )
     if table.by == "steps" and table.params:
         raise AblateError(
             f"{source.where('match', 'by')}: steps change no parameters; match flops by steps, or"
             ' params by "d_mlp"'
         )
-    undone = {"d_mlp": "solves; take it out, or match by steps"} if table.by == "d_mlp" else {}
+    undone = {"d_mlp": "solves; remove it, or match by steps"} if table.by == "d_mlp" else {}
     if table.flops:
         undone |= dict.fromkeys(
-            BUDGETS, "of FLOPs makes equal again; take one of them out, or put the factor in within"
+            BUDGETS, "flops makes equal again; remove one of them, or put the factor in within"
         )
     for field, why in undone.items():
         for name in _varying(factors, field):
@@ -202,23 +205,23 @@ def tune(
             f" ({source.where('tune')}); keep one"
         )
     for name in _varying(factors, "lr"):
-        place = source.where("factors", name)
+        location = source.where("factors", name)
         raise AblateError(
-            f"{place}: {name} sets lr, which is found by [tune] ({source.where('tune')}); keep one"
-            " of them"
+            f"{location}: {name} sets lr, which is found by [tune] ({source.where('tune')}); keep"
+            " one of them"
         )
     low, high = (_positive(source, "lr", end, "tune") for end in table.lr)
-    place = source.where("tune", "lr")
+    location = source.where("tune", "lr")
     if not SLOWEST <= low < high <= FASTEST:
         raise AblateError(
-            f"{place}: tune.lr = {table.lr}: a lower and a higher rate are wanted, from {SLOWEST:g}"
-            f" to {FASTEST:g}"
+            f"{location}: tune.lr = {table.lr}: a lower and a higher rate are wanted, from"
+            f" {SLOWEST:g} to {FASTEST:g}"
         )
     if (high / low) ** (1 / (table.points - 1)) < NEAREST:
-        place = source.where("tune", "points")
+        location = source.where("tune", "points")
         raise AblateError(
-            f"{place}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot be"
-            " distinguished"
+            f"{location}: tune.points = {table.points}: rates nearer than {NEAREST - 1:.0%} cannot"
+            " be distinguished"
         )
     return Tune(low, high, table.points, table.seeds, _per(source, table.per, factors))
 
@@ -244,19 +247,19 @@ def delta(source: Source, raw: Mapping[str, Any] | None) -> float | None:
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:
     """The factors whose levels make a group."""
-    place = source.where("tune", "per")
+    location = source.where("tune", "per")
     if isinstance(raw, str):
         if raw not in PER:
             raise unknown(
-                "value of tune.per", raw, [*PER, *(f'["{name}"]' for name in factors)], place
+                "value of tune.per", raw, [*PER, *(f'["{name}"]' for name in factors)], location
             )
         return tuple(factors) if raw == "cell" else ()
     for name in raw:
         if name not in factors:
-            raise unknown("factor in tune.per", name, factors, place)
+            raise unknown("factor in tune.per", name, factors, location)
     if not raw or len(set(raw)) < len(raw):
         raise AblateError(
-            f'{place}: tune.per = {raw}: different factors are wanted, or "cell" or "study"'
+            f'{location}: tune.per = {raw}: different factors are wanted, or "cell" or "study"'
         )
     return tuple(name for name in factors if name in raw)
 
@@ -274,5 +277,5 @@ def _positive(source: Source, key: str, raw: object, table: str) -> float:
     with located(source, table, key):
         value = number(f"{table}.{key}", raw)
         if not 0 < value <= 1e12:
-            raise AblateError(f"{table}.{key} = {raw!r:.80}: a number above 0 is wanted")
+            raise AblateError(f"{table}.{key} = {raw!r:.80}: expected a number above 0")
         return float(value)

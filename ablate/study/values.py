@@ -53,21 +53,21 @@ def number(name: str, raw: object) -> int | float:
         AblateError: it is not a finite number of at most 1e30.
     """
     match = _NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    given = (
+    value = (
         Decimal(match[1].replace("_", "")) * _UNITS[match[2]]
         if match and any(c.isdigit() for c in match[1])
         else raw
     )
-    if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise AblateError(
             f'{name} = {written(raw):.80}: expected a number such as 20000000, 2e7 or "20M"'
         )
-    if not -LARGEST <= given <= LARGEST:
+    if not -LARGEST <= value <= LARGEST:
         raise AblateError(
             f"{name} = {written(raw):.80}: expected a finite number of less than {LARGEST:.0e} in"
             " size".replace("e+", "e")
         )
-    return int(given) if given == int(given) else float(given)
+    return int(value) if value == int(value) else float(value)
 
 
 def field_value(name: str, raw: object) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ablate.errors import NoPlace
+from ablate.errors import UnlocatedError
 
 
 def folder() -> Path:
@@ -30,7 +30,7 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
         build: fills the folder that it is given.
 
     Raises:
-        NoPlace: the cache cannot be written.
+        UnlocatedError: the cache cannot be written.
     """
     done = folder() / kind / key
     if done.exists():
@@ -47,7 +47,7 @@ def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def usable() -> Iterator[None]:
-    """Turn the system's refusal to read or write the cache into `NoPlace`."""
+    """Turn the system's refusal to read or write the cache into `UnlocatedError`."""
     try:
         yield
     except OSError as error:
@@ -56,8 +56,8 @@ def usable() -> Iterator[None]:
         )
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or ours:
             reason = os.strerror(error.errno or 0).lower()
-            raise NoPlace(
-                f"cannot use the cache {folder()}: {reason}; let ABLATE_CACHE name another folder"
+            raise UnlocatedError(
+                f"cannot use the cache {folder()}: {reason}; set ABLATE_CACHE to another folder"
             ) from None
         raise
 

@@ -123,7 +123,7 @@ def _locate(spec: str, root: Path) -> str:
             + (
                 ""
                 if Path(path).expanduser().is_absolute()
-                else "; paths count from the study file's folder"
+                else "; paths are relative to the study file's folder"
             )
             + (f"; did you mean {meant!r}?" if meant else ".")
             + f" Named corpora: {', '.join(NAMED)}."

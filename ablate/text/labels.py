@@ -1,4 +1,4 @@
-"""What the documents of the shipped corpora are: the classes that linear probes tell apart."""
+"""The classes of the documents of the shipped corpora, which linear probes predict."""
 
 from __future__ import annotations
 

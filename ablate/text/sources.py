@@ -38,8 +38,8 @@ class TextFiles:
             with _mapped(path) as buffer:
                 if buffer[:4096].count(b"\0"):
                     raise AblateError(
-                        f"{path} holds NUL bytes: it is no text; a glob such as '*.txt' can leave"
-                        " it out"
+                        f"{path} holds NUL bytes, so it is not text; exclude it with a glob such as"
+                        " '*.txt'"
                     )
                 yield from documents(buffer)
 
@@ -103,7 +103,7 @@ class DataSet:
         if "text" in texts or len(texts) == 1:
             return "text" if "text" in texts else texts[0]
         raise AblateError(
-            f"corpus 'hf:{self.folder}' has no column 'text' and not one column of text alone;"
+            f"corpus 'hf:{self.folder}' has no column 'text' and not exactly one text column;"
             f" columns: {', '.join(features)}"
         )
 
@@ -149,7 +149,7 @@ def absolute(spec: str, root: Path) -> Path:
         )
     # a name too long, a circle of links, the home of an unknown user
     except (OSError, RuntimeError, ValueError) as error:
-        raise AblateError(f"{spec[:80]!r} is no path: {str(error)[:200]}") from None
+        raise AblateError(f"{spec[:80]!r} is not a valid path: {str(error)[:200]}") from None
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def at(location: str) -> Source:
         missing = (
             "the folder is empty"
             if path.is_dir()
-            else "it is no file"
+            else "it is not a regular file"
             if path.exists()
             else "there is no such file"
         )
@@ -262,9 +262,9 @@ def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
 def _tokens(path: Path) -> np.ndarray:
     if not path.exists():
         raise AblateError(
-            f"corpus {str(path.parent)!r}: {path.name} is missing next to its other half"
+            f"corpus {str(path.parent)!r}: {path.name} is missing, but the other file is there"
         )
     size = path.stat().st_size
     if not size or size % 2:
-        raise AblateError(f"{path} has {size} bytes: tokens of 16 bits were expected, at least one")
+        raise AblateError(f"{path} has {size} bytes: expected one or more 16-bit tokens")
     return np.memmap(path, dtype="<u2", mode="r")

@@ -71,8 +71,8 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
     if spec == "byte":
         return TokenizerInfo("byte", 256, _hash("byte"), "byte")
     if corpus.not_utf8:
-        where = f"corpus {corpus.name!r} is not UTF-8 around {corpus.not_utf8}"
-        raise AblateError(f"tokenizer = {spec!r}: {where}: convert it, or use tokenizer = 'byte'")
+        problem = f"corpus {corpus.name!r} is not UTF-8 around {corpus.not_utf8}"
+        raise AblateError(f"tokenizer = {spec!r}: {problem}: convert it, or use tokenizer = 'byte'")
     if spec.startswith("bpe:"):
         size = _size(spec)
         if corpus.holds_tokens:
@@ -93,7 +93,7 @@ def describe(spec: str, corpus: Corpus, root: Path) -> TokenizerInfo:
         raise AblateError(f"tokenizer = {spec!r} has {n_vocab} tokens: there is nothing to predict")
     if corpus.n_token_ids > n_vocab:
         raise AblateError(
-            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} a token"
+            f"tokenizer = {spec!r} has {n_vocab} tokens, but corpus {corpus.name!r} contains token"
             f" {corpus.n_token_ids - 1}: another tokenizer made it"
         )
     return TokenizerInfo(path.name, n_vocab, hashlib.sha256(content).hexdigest(), str(path))
@@ -120,7 +120,7 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
     content = _content(path)
     if hashlib.sha256(content).hexdigest() != hash:
         raise AblateError(
-            f"tokenizer {path} has changed since the study was planned: run the study anew"
+            f"tokenizer {path} has changed since the study was planned: run the study again"
         )
     return Library(path)
 
@@ -187,8 +187,8 @@ def _content(path: Path) -> bytes:
         raise AblateError(f"tokenizer {path}: there is no such file")
     if path.stat().st_size > _LARGEST_FILE:
         raise AblateError(
-            f"tokenizer {path} has more than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use"
-            " has: refused"
+            f"tokenizer {path} is larger than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use"
+            " is: refused"
         )
     return path.read_bytes()
 
@@ -196,13 +196,13 @@ def _content(path: Path) -> bytes:
 def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
-    with _readable(f"tokenizer {path} is no tokenizer.json of the tokenizers library"):
+    with _readable(f"tokenizer {path} is not a tokenizer.json of the tokenizers library"):
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= _LARGEST_VOCABULARY:
         raise AblateError(
-            f"tokenizer {path} numbers a token {largest}: {_LARGEST_VOCABULARY} tokens at most are"
-            " read"
+            f"tokenizer {path} has a token with number {largest}; at most {_LARGEST_VOCABULARY}"
+            " tokens are supported"
         )
     return tokenizer
 

@@ -31,7 +31,7 @@ class Tokens:
     """The training and held-out tokens of a run.
 
     `train` and `held_out` are streams of uint8, uint16 or uint32: documents one after the other,
-    the tokenizer's separator behind each. Documents are numbered as in the corpus; part i of a
+    the tokenizer's separator after each. Documents are numbered as in the corpus; part i of a
     stream is `stream[bounds[i] : bounds[i + 1]]` and belongs to document `documents[i]`.
     """
 
@@ -112,7 +112,7 @@ def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
-    """Check that a corpus is long enough. Counts tokens only where bytes leave it open.
+    """Check that a corpus is long enough. Counts tokens only if the bytes do not decide it.
 
     Args:
         corpus: to train on.
@@ -132,7 +132,7 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     if lengths[1] < longest + 1:
         raise AblateError(
             f"corpus {corpus.name!r} is too short for [eval] lengths: its held-out part has"
-            f" {lengths[1]} tokens, a context of {longest / n_ctx:g} × n_ctx takes"
+            f" {lengths[1]} tokens, but a context of {longest / n_ctx:g} × n_ctx needs"
             f" {longest + 1}{location}"
         )
 
@@ -141,8 +141,8 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int, location: str
     for part, length in (("training", train), ("held-out", held_out)):
         if length < n_ctx + 1:
             raise AblateError(
-                f"corpus {name!r} is too short: its {part} part has {length} tokens, one window has"
-                f" n_ctx + 1 = {n_ctx + 1}{location}"
+                f"corpus {name!r} is too short: its {part} part has {length} tokens, but one window"
+                f" needs n_ctx + 1 = {n_ctx + 1}{location}"
             )
 
 
@@ -188,7 +188,7 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
     facts = corpora.read(corpus)
     if facts.hash != corpus_hash:
         raise AblateError(
-            f"corpus {corpus} has changed since the study was planned: run the study anew"
+            f"corpus {corpus} has changed since the study was planned: run the study again"
         )
     source = sources.at(corpus)
     assert not isinstance(source, sources.TokenFiles)

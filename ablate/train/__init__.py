@@ -1,1 +1,1 @@
-"""Training: optimiser, schedule, the step, evaluations, checkpoints. It knows no database."""
+"""Training: optimiser, schedule, the step, evaluations, checkpoints; without a database."""

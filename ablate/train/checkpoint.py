@@ -1,4 +1,4 @@
-"""Checkpoints: written beside the old one, synced, then renamed, so that a half-written one is
+"""Checkpoints: written next to the old one, synced, then renamed, so that a partial one is
 never read.
 """
 

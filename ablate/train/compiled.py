@@ -1,4 +1,4 @@
-"""Steps captured in CUDA graphs, compiled where that pays, and cached for runs of one shape."""
+"""Steps captured in CUDA graphs, compiled if that saves time, and cached for runs of one shape."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ MODES = {
 }
 # seconds more for the first compilation of a process: the compiler itself and its helpers
 FIRST = 15.0
-# share of a set-up during which the other workers of the device train, where they take turns
+# share of a set-up during which other workers of a shared device train
 HIDDEN = 2 / 3
 
-# seconds of training, at 500 TFLOP/s, from which a step is compiled before an eager one was timed
+# seconds of training, at 500 TFLOP/s, beyond which a step is compiled without timing an eager one
 LONG = 60.0
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
 # steps in the cache, while their memory is not needed; few where nothing is compiled
@@ -60,7 +60,7 @@ KEPT = {"cuda": 8, "cpu": 1, "mps": 1}
 
 
 class CompiledStep:
-    """A step that serves job after job, compiled and captured as that pays.
+    """A step that is reused by many jobs, compiled and captured when that saves time.
 
     Attributes:
         step: The step; its `functions` are compiled, its `replay` is captured.
@@ -179,7 +179,7 @@ def functions(step: Step, mode: str) -> Functions:
     if mode == "eager":
         return step.eager
     dynamo = torch._dynamo.config
-    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 1 << 16  # shapes are many
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 1 << 16  # there are many shapes
     options: dict[str, Any] = {"combo_kernels": step.model.pack == 1}
     compiled = partial(torch.compile, **COMPILER, options=options)
     example, finish = compiled(step.example), compiled(step.finish)
@@ -275,7 +275,7 @@ def _make_room(needed: int, device: torch.device) -> None:
 
 
 def _free(device: torch.device) -> int:
-    """Return the bytes that this process may still take, within its share of the device."""
+    """Return the bytes that this process may still use of its share of the device."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return min(

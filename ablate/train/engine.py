@@ -20,7 +20,7 @@ from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
 
-BLOCK_SECONDS = 1.0  # of work between two readings of the device's metrics
+BLOCK_SECONDS = 1.0  # of training between two readings of the device's metrics
 CHECKPOINT_SECONDS = 60.0
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 class CrossEntropy(torch.autograd.Function):
     """−log softmax(logits)[target], and log Σ exp logits for the z-loss (arXiv:2204.02311).
 
-    Autograd would keep the logits in float32 beside those of the matrix product; this function
+    Autograd would keep the logits in float32 as well as those of the matrix product; this function
     keeps only the latter, and compiled code makes none in float32. Computing head and loss by
     chunks of tokens gained no speed at 124M parameters; where logits do not fit, a micro-batch has
     fewer.

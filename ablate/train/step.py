@@ -263,5 +263,5 @@ def _check_params(model: Transformer) -> None:
         ]
         raise AblateError(
             f"the model has {model.n_params:,} parameters, and {planned:,} were planned: the"
-            f" `sizes` of a component is wrong; look at {', '.join(changed) or 'the defaults'}"
+            f" `sizes` of a component is wrong; check {', '.join(changed) or 'the defaults'}"
         )

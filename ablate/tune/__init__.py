@@ -1,7 +1,7 @@
 """A study stage by stage: which learning rates and seeds are decided, and what can be trained now.
 
-The database is the only record. Each stage is worked out from it anew, so that a study that was
-stopped at any point goes on, and decides the same. A decision is stored before a run uses it.
+The database is the only record. Each stage is derived from it again, so that a study that was
+stopped at any point resumes, and decides the same. A decision is stored before a run uses it.
 """
 
 from ablate.tune.rates import search, sensitivity

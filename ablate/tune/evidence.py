@@ -1,4 +1,4 @@
-"""What a decision rests on: the question that it answers, as a hash."""
+"""What a decision is based on: a hash of the question that it answers."""
 
 from __future__ import annotations
 

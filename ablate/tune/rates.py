@@ -113,7 +113,7 @@ class Search:
     Attributes:
         rates: Rates that were tried, or are to be tried next, from the lowest.
         best: The best of them; None while some of them have no result.
-        at_edge: Whether the best is the lowest or highest rate that was tried.
+        at_edge: Whether the best is the lowest or highest rate tried.
     """
 
     rates: tuple[float, ...]

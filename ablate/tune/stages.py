@@ -16,7 +16,7 @@ from ablate.tune.seeds import decide_seeds
 
 @dataclass(frozen=True)
 class Stage:
-    """What of a study can be trained now.
+    """The part of a study that can be trained now.
 
     Attributes:
         plan: The plan with all decisions in force; its runs are what this stage trains.
@@ -89,8 +89,8 @@ class _Results:
         while True:
             learnt = self.learn()
             if learnt.plan is not self._registered:
-                # Registering takes results back that were measured in another way than the study
-                # says now, so that decisions come after it.
+                # Registering invalidates results that were measured in another way than the study
+                # says now, so decisions must come after it.
                 self._study_id = register(self._db, learnt.plan)
                 self._registered = learnt.plan
             elif learnt.new or learnt.void:
@@ -125,9 +125,9 @@ def describe(decision: Decision) -> str:
     if decision.name == "lr":
         n_rates = len(evidence["rates"])
         if not any(value is not None for value in evidence["values"]):
-            rate = f"{decision.value:g}, the lowest of {n_rates}, at all of which it diverged"
+            rate = f"{decision.value:g}, the lowest of {n_rates}, all of which diverged"
         else:
-            edge = ", at the edge of what was tried" if evidence["at_edge"] else ""
+            edge = ", at the edge of the rates tried" if evidence["at_edge"] else ""
             rate = f"{decision.value:g}, the best of {n_rates}{edge}"
         return f"learning rate of {evidence['group']}: {rate}"
     needed = max((count for count in evidence["wanted"].values() if count), default=0)
