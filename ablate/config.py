@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
@@ -33,6 +31,11 @@ def _canonical(value: object, info: ValidationInfo) -> str:
 # a level of the factor that the field is named after
 Choice = Annotated[str, BeforeValidator(_canonical)]
 
+
+# in which runs of one job may differ: every member of a pack has its own value
+MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")
+# values that are loaded into a step that is built already: they change no module and no size
+LOADED_FIELDS = (*MEMBER_FIELDS, "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
 
 SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
 
@@ -114,21 +117,35 @@ class RunConfig(BaseModel):
         for name in fields:
             if name not in CATALOGUE:
                 raise unknown("factor", name, CATALOGUE)
-        filled = dict(fields)
+        filled, implied = dict(fields), dict[str, str]()
+        single_head = filled.get("n_head", cls.model_fields["n_head"].default) == 1
 
         def level(name: str) -> str:
             return CATALOGUE[name].canonical(filled.get(name, cls.model_fields[name].default))
 
-        for name in fields:
+        def has_meaning(name: str) -> bool:
+            if name == "head_combine" and single_head:
+                return False  # a single head's sum is its concatenation
             needs = CATALOGUE[name].needs
-            if needs and level(needs[0]) not in needs[1]:
-                del filled[name]
-        components = [row[level(name)] for name, row in CATALOGUE.items() if row.choice]
-        for component in components:
-            filled |= component.implies
-        if filled.get("n_head", cls.model_fields["n_head"].default) == 1:
-            filled.pop("head_combine", None)  # a single head's sum is its concatenation
-        for component in components:
+            if name in implied or not needs:
+                return True
+            return any(
+                has_meaning(other) and level(other) in named for other, named in needs.items()
+            )
+
+        choices = [row for row in CATALOGUE.values() if row.choice]
+        while more := {
+            factor: implied_level
+            for row in choices
+            if has_meaning(row.name)
+            for factor, implied_level in row[level(row.name)].implies.items()
+            if factor not in implied
+        }:
+            implied |= more
+            filled |= more
+        # only now are all levels known, so that a displaced level leaves no field of its own behind
+        filled = {name: value for name, value in filled.items() if has_meaning(name)}
+        for component in [row[level(row.name)] for row in choices]:
             for name, default in component.defaults.items():
                 filled.setdefault(name, default)
             for field in component.fields:
@@ -203,12 +220,6 @@ class RunConfig(BaseModel):
             if getattr(self, f"{name}_hash"):
                 fields.pop(name, None)
         return fields
-
-    @property
-    def key(self) -> str:
-        """SHA-256, in hexadecimal, of the identity and the `NUMERICS` number."""
-        text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(f"{NUMERICS}:{text}".encode()).hexdigest()
 
 
 def field_info(name: str) -> FieldInfo:

@@ -27,9 +27,10 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import journal, results, sizes, store
+from ablate import journal, results, store
 from ablate.config import RunConfig
 from ablate.journal import Journal
+from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import names, owners, query, records, register, runs, schema
 from ablate.store.ingest import INSERT_METRIC, ingest_all
@@ -48,19 +49,13 @@ def plan_of(n_runs: int) -> Plan:
     cells = []
     for level in TOPOLOGIES:
         config = RunConfig(topology=level, n_layer=2, d_model=64)
-        cells.append(
-            Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0)
-        )
+        cells.append(Cell(f"topology={level}", {"topology": level}, "", run_of(config), 1.0))
     contrasts = [
         Contrast("topology", "", "topology", c.levels["topology"], c.label, cells[0].label)
         for c in cells[1:]
     ]
     seeds = tuple(range(n_runs // len(cells)))
-    planned = [
-        PlannedRun(c.label, c.config.model_copy(update={"seed": seed}))
-        for seed in seeds
-        for c in cells
-    ]
+    planned = [PlannedRun(c.label, c.run.with_(seed=seed)) for seed in seeds for c in cells]
     levels = {level: {"topology": level} for level in TOPOLOGIES}
     study = Study("bench", "", "loss", "min", "one-factor", (), seeds, {}, {"topology": levels})
     return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))

@@ -131,8 +131,11 @@ def _about(row: Factor) -> Iterator[str]:
         if bounds and row.name not in DERIVED:
             yield f"Limits: {' and '.join(bounds)}."
     if row.needs:
-        levels = " or ".join(f"`{level}`" for level in row.needs[1])
-        yield f"Only with `{row.needs[0]}` = {levels}; otherwise it is reset to its default."
+        needs = ", or ".join(
+            f"`{other}` = " + " or ".join(f"`{level}`" for level in levels)
+            for other, levels in row.needs.items()
+        )
+        yield f"Only with {needs}; otherwise it is reset to its default."
 
 
 def _level(level: Any) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun
 
     with db.begin() as connection:
         for run in runs:
-            key = {"key": run.config.key, "loss": loss(run)}
+            key = {"key": run.run.key, "loss": loss(run)}
             connection.execute(text("UPDATE run SET status = 'complete' WHERE key = :key"), key)
             sql = (
                 "INSERT OR REPLACE INTO final (run_id, name, at, value) SELECT id, 'loss', 0, :loss"

@@ -14,10 +14,11 @@ import pytest
 from matplotlib.figure import Figure
 from store_plans import claim_next
 
-from ablate import figures, sizes, store
+from ablate import figures, store
 from ablate.config import RunConfig
 from ablate.figures import style
 from ablate.journal import Journal
+from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.report import fitted
 from ablate.scaling import Losses
@@ -74,16 +75,14 @@ def study(
     """
     plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml, design)
     tuning = [
-        PlannedRun(
-            cell.label, cell.config.model_copy(update={"seed": TUNING_SEED, "lr": rate}), "tune"
-        )
+        PlannedRun(cell.label, cell.run.with_(seed=TUNING_SEED, lr=rate), "tune")
         for cell in plan.cells
         for rate in rates
     ]
     plan = replace(plan, runs=(*tuning, *plan.runs))
     db = store.open(str(folder / "ablate.db"), create=True)
     study_id = register.register(db, plan)
-    by_key = {planned.config.key: (planned.cell, planned.config.seed) for planned in plan.runs}
+    by_key = {planned.run.key: (planned.cell, planned.config.seed) for planned in plan.runs}
     levels = {cell.label: cell.levels for cell in plan.cells}
     with owners.Owner.here(db) as owner:
         claims = claim_next(db, study_id, owner, len(plan.runs))
@@ -129,7 +128,7 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
             fields.update(factors[factor][level])
         config = RunConfig(**fields)
         stratum = _text({factor: levels[factor] for factor in within})
-        cells.append(Cell(_text(levels), levels, stratum, config, sizes.count(config), 1.0))
+        cells.append(Cell(_text(levels), levels, stratum, run_of(config), 1.0))
     contrasts = []
     for cell in cells:
         base_cell = next(
@@ -151,9 +150,7 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
                 Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label)
             )
     planned = [
-        PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
-        for seed in seeds
-        for cell in cells
+        PlannedRun(cell.label, cell.run.with_(seed=seed)) for seed in seeds for cell in cells
     ]
     return Plan(described, tuple(cells), tuple(contrasts), tuple(planned))
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate import sizes, store
+from ablate import store
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.journal import Journal
+from ablate.kinds.transformer import run_of
 from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import Database, owners, records, runs
@@ -57,17 +58,13 @@ def plan_of(
                 **fields,
             }
         )
-        cells.append(
-            Cell(f"topology={level}", {"topology": level}, "", config, sizes.count(config), 1.0)
-        )
+        cells.append(Cell(f"topology={level}", {"topology": level}, "", run_of(config), 1.0))
     contrasts = [
         Contrast("topology", "", "topology", cell.levels["topology"], cell.label, cells[0].label)
         for cell in cells[1:]
     ]
     planned = [
-        PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
-        for seed in seeds
-        for cell in cells
+        PlannedRun(cell.label, cell.run.with_(seed=seed)) for seed in seeds for cell in cells
     ]
     return Plan(study, tuple(cells), tuple(contrasts), tuple(planned))
 

@@ -14,6 +14,7 @@ import signal
 import time
 from pathlib import Path
 
+from ablate.kinds.transformer import run_of
 from ablate.launch import worker
 
 RAISES, RUNS_OUT_OF_MEMORY, DIES, DIES_ONCE, BREAKS_DEVICE, DIVERGES, PACK_TOO_LARGE = (
@@ -27,7 +28,7 @@ class OutOfMemory(Exception):
 
 def value(config, series: str, step: int) -> float:
     """A number of a run's curve; any double, from the run's key."""
-    digest = hashlib.sha256(f"{config.key}{series}{step}".encode()).digest()
+    digest = hashlib.sha256(f"{run_of(config).key}{series}{step}".encode()).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
@@ -98,7 +99,7 @@ class Stub:
                 config.lr == PACK_TOO_LARGE and len(configs) > 1
             ):
                 raise OutOfMemory("the stub has no memory left")
-            once = checkpoint.with_name(f"{config.key}.died")
+            once = checkpoint.with_name(f"{run_of(config).key}.died")
             if config.lr == DIES or (config.lr == DIES_ONCE and not once.exists()):
                 once.parent.mkdir(parents=True, exist_ok=True)
                 once.touch()

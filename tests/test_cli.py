@@ -15,11 +15,11 @@ import pytest
 import typer
 from cli_helpers import QUICKSTART, ROOT, Run, measure
 
-from ablate import sizes
 from ablate.cli import app, complete
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation, Probe
+from ablate.kinds.transformer import run_of
 from ablate.plan import Cell, Plan, plan
 from ablate.plan.forecast import Forecast
 from ablate.study import load
@@ -633,7 +633,7 @@ def test_the_time_of_a_run_has_its_evaluations(
     """A token read costs a third of one trained on; at most the held-out tokens are read."""
     config = RunConfig(batch_tokens=512, n_ctx=256, steps=10, n_vocab=257, **fields)
     for held_out, read in ((1000, 600), (400, 400)):
-        cell = Cell("a", {}, "", config, sizes.count(config), 1.0, held_out)
+        cell = Cell("a", {}, "", run_of(config), 1.0, held_out)
         assert Forecast({"a": 100.0}).seconds(cell, evaluation) == pytest.approx(
             (5120 + passes * read / 3) / 100
         )
@@ -672,7 +672,7 @@ def test_status_counts_runs_by_status(ablate: Run, measured: str) -> None:
 
 
 def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
-    key = plan(load(QUICKSTART)).runs[6].config.key
+    key = plan(load(QUICKSTART)).runs[6].run.key
     code, out, _ = ablate("show", key[:10], "--db", measured)
     assert code == 0
     for words in (

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,7 +16,8 @@ from train_helpers import config, run
 
 import ablate
 from ablate import sizes
-from ablate.components import CATALOGUE, Counts, Field, forget
+from ablate.components import CATALOGUE, Counts, Field, catalogue
+from ablate.components.block import Topology
 from ablate.components.mlp import Activation
 from ablate.components.norm import Norm
 from ablate.components.position import Position
@@ -27,6 +28,7 @@ from ablate.kinds.transformer import run_of
 from ablate.model.position import Position as PositionModule
 from ablate.model.transformer import Transformer
 from ablate.plan import plan
+from ablate.plan.resolve import meaningful
 from ablate.study.parse import parse
 
 
@@ -88,21 +90,24 @@ class Windowed(Position):
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Three levels for the time of a test."""
+    """Three levels, and what a test registers, for the time of a test."""
+    rows = dict(CATALOGUE)
+    before = {name: dict(levels) for name, levels in catalogue._LEVELS.items()}
     ablate.level("norm_kind", "silent", meaning="a norm", aliases=("quiet",))(Silent)
     ablate.level("norm_kind", "wrong", meaning="a norm")(Wrong)
     ablate.level("position", "windowed", meaning="a window")(Windowed)
     yield
-    forget("norm_kind", "silent")
-    forget("norm_kind", "wrong")
-    forget("position", "windowed")
+    for registry, kept in ((CATALOGUE, rows), (catalogue._LEVELS, before)):
+        registry.clear()
+        registry.update(kept)  # type: ignore[arg-type]
 
 
 # -- registering -----------------------------------------------------------------------------------
 
 
-def clashing(name: str) -> type[Activation]:
-    return type("Clashing", (Activation,), {"fields": (Field(name, float, 1.0, "A number."),)})
+def clashing(*names: str) -> type[Activation]:
+    fields = tuple(Field(name, float, 1.0, "A number.") for name in names)
+    return type("Clashing", (Activation,), {"fields": fields})
 
 
 @pytest.mark.parametrize(
@@ -114,6 +119,12 @@ def clashing(name: str) -> type[Activation]:
         ("activation", "relu", clashing("slope"), ["activation", "'relu'", "components.mlp.Relu"]),
         ("activation", "scaled", clashing("lr"), ["'scaled'", "'lr'", "Peak learning rate"]),
         ("activation", "scaled", clashing("window"), ["'window'", "How far back"]),
+        ("activation", "scaled", clashing("Lr"), ["'scaled'", "'Lr'", "'lr'"]),
+        ("activation", "scaled", clashing("Status"), ["'scaled'", "'Status'", "'status'"]),
+        ("activation", "scaled", clashing("TOKENS"), ["'TOKENS'", "'tokens'"]),
+        ("activation", "scaled", clashing("run_id"), ["'run_id'"]),
+        ("activation", "scaled", clashing("a b"), ["'a b'", "letters"]),
+        ("activation", "scaled", clashing("slope", "Slope"), ["'slope'", "'Slope'"]),
         ("activaton", "scaled", clashing("slope"), ["activaton", "activation"]),
         ("d_model", "wide", clashing("slope"), ["d_model", "activation"]),
     ],
@@ -146,11 +157,11 @@ def test_a_components_own_field_is_a_field_of_runs_that_choose_it() -> None:
 
 
 def test_a_components_own_field_enters_the_key_where_it_is_not_the_default() -> None:
-    keys = [small(position="windowed", **own).key for own in ({}, {"window": 8}, {"window": 5})]
+    of = [run_of(small(position="windowed", **own)) for own in ({}, {"window": 8}, {"window": 5})]
+    keys = [one.key for one in of]
     assert keys[0] == keys[1] != keys[2]
     assert "window" not in small(position="windowed").identity  # a later default changes no key
-    runs = [run_of(small(position="windowed", window=window)) for window in (8, 5)]
-    assert [one.key for one in runs] == [keys[0], keys[2]]
+    assert of[2].with_(window=8).key == keys[0]
 
 
 @pytest.mark.parametrize(("value", "said"), [("wide", "wide"), (0, "0 attends"), (2.5, "2.5")])
@@ -185,6 +196,68 @@ def test_a_study_may_vary_an_own_field(tmp_path: Path) -> None:
     assert kind("transformer").fields["window"].default == 8
     with pytest.raises(AblateError, match="window"):
         plan(parse(study.replace("windowed", "rotary"), tmp_path / "windows.toml"))
+
+
+class Scaled(Norm):
+    """A norm with a hyper-parameter of its own."""
+
+    fields = (Field("alpha", int, 1, "What the stream is multiplied by."),)
+
+
+class Fixed(Topology):
+    """A topology that works with one norm alone."""
+
+    implies: ClassVar = {"norm_kind": "scaled"}
+
+
+class Plain(Topology):
+    """A topology without norms."""
+
+    implies: ClassVar = {"norm": "none"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alpha"),
+    [
+        # a level that another displaces leaves no field behind
+        ({"topology": "plain", "norm_kind": "scaled", "alpha": 2}, {"topology": "plain"}, None),
+        ({"alpha": 2, "norm_kind": "scaled", "norm": "none"}, {"norm": "none"}, None),
+        # an implied level has its own fields
+        ({"topology": "fixed"}, {"topology": "fixed", "norm_kind": "scaled", "alpha": 1}, 1),
+        (
+            {"topology": "fixed", "alpha": 3},
+            {"topology": "fixed", "norm_kind": "scaled", "alpha": 3},
+            3,
+        ),
+        # a level without meaning implies nothing
+        ({"norm": "none", "norm_kind": "scaled"}, {"norm": "none", "norm_kind": "rmsnorm"}, None),
+    ],
+)
+def test_implied_levels_decide_which_own_fields_a_run_has(
+    one: dict[str, Any], other: dict[str, Any], alpha: int | None
+) -> None:
+    ablate.level("norm_kind", "scaled", meaning="a norm")(Scaled)
+    ablate.level("topology", "fixed", meaning="a topology")(Fixed)
+    ablate.level("topology", "plain", meaning="a topology")(Plain)
+    a, b = RunConfig(**one), RunConfig(**other)
+    assert a == b and run_of(a).key == run_of(b).key
+    assert a.model_dump().get("alpha") == alpha
+    assert RunConfig(**a.model_dump(mode="json")) == a
+
+
+def test_levels_of_one_class_share_its_fields() -> None:
+    class Doubled(Scaled):
+        """Another norm with the same hyper-parameter."""
+
+    ablate.level("norm_kind", "scaled", meaning="a norm")(Scaled)
+    ablate.level("qk_norm", "scaled", meaning="a norm")(Scaled)
+    ablate.level("norm_kind", "doubled", meaning="a norm")(Doubled)
+    for chosen in ({"norm_kind": "scaled"}, {"qk_norm": "scaled"}, {"norm_kind": "doubled"}):
+        assert RunConfig(**chosen, alpha=2).model_dump()["alpha"] == 2
+        assert RunConfig(**chosen).model_dump()["alpha"] == 1
+        assert meaningful("alpha", chosen)
+    assert RunConfig(alpha=2) == RunConfig() and not meaningful("alpha", {})
+    assert RunConfig(alpha=2, norm="none", norm_kind="doubled") == RunConfig(norm="none")
 
 
 # -- sizes -----------------------------------------------------------------------------------------

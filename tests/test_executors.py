@@ -226,7 +226,7 @@ def test_a_study_has_the_same_content_with_either_executor(
         if planned.config.lr in (1e-3, stub_worker.DIVERGES):
             for step in range(1, 7):
                 value = stub_worker.value(planned.config, "train_loss", step)
-                assert curves[planned.config.key, step] == value
+                assert curves[planned.run.key, step] == value
 
 
 def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:

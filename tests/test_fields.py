@@ -16,6 +16,7 @@ from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
+from ablate.kinds.transformer import run_of
 from ablate.text import corpora, tokenizers
 
 # decide what is read, not what is done with it
@@ -100,7 +101,7 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("one", "other"), SAME, ids=str)
 def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert train_helpers.config(**one).key == train_helpers.config(**other).key
+    assert run_of(train_helpers.config(**one)).key == run_of(train_helpers.config(**other)).key
 
 
 def test_what_names_the_text_decides_which_is_read(

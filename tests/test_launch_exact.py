@@ -46,7 +46,7 @@ def numbers(path: Path, key: str) -> list[tuple]:
 
 def test_fresh_cached_stopped_and_killed_runs_are_bit_identical(tmp_path):
     plan = small_plan(tmp_path, [1e-2, 3e-3], seeds=1, steps=STEPS)
-    key = plan.runs[1].config.key
+    key = plan.runs[1].run.key
     cached = tmp_path / "cached.db"
     assert launch(plan, cached)[0].counts == {"complete": 2}
     wanted = numbers(cached, key)

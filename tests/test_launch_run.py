@@ -56,7 +56,7 @@ def test_a_study_runs_through_and_again_does_nothing(tmp_path):
                 path,
                 "SELECT step, value FROM metric JOIN run ON run.id = run_id JOIN series ON"
                 " series.id = series_id WHERE run.key = ? AND series.name = ? ORDER BY step",
-                planned.config.key,
+                planned.run.key,
                 series,
             )
             assert curve == [

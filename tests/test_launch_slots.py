@@ -155,14 +155,11 @@ def test_workers_of_a_gpu_train_one_at_a_time(tmp_path, monkeypatch):
 def test_a_device_lock_ends_with_its_worker(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.03")
     plan = several_shapes(tmp_path)
-    once = {"lr": stub_worker.DIES_ONCE}
     dying = tuple(
-        (
-            dataclasses.replace(run, config=run.config.model_copy(update=once))
-            if run.config.lr == 1e-3
-            else run
-        )
-        for run in plan.runs
+        dataclasses.replace(planned, run=planned.run.with_(lr=stub_worker.DIES_ONCE))
+        if planned.config.lr == 1e-3
+        else planned
+        for planned in plan.runs
     )
     outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", found=gpus(1))
     assert outcome == Outcome({"complete": 12}, 0)

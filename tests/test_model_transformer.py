@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ablate import draws
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
+from ablate.kinds.transformer import run_of
 from ablate.model.layers import Dropout, DropoutRng
 from ablate.model.transformer import Transformer
 
@@ -158,7 +159,7 @@ GRADIENT_CASES = [
 
 
 @pytest.mark.parametrize(
-    "config", GRADIENT_CASES, ids=[config.key[:6] for config in GRADIENT_CASES]
+    "config", GRADIENT_CASES, ids=[run_of(config).key[:6] for config in GRADIENT_CASES]
 )
 def test_every_parameter_of_every_member_gets_a_gradient(config: RunConfig) -> None:
     model = build(config.model_copy(update={"precision": "float64"}), 0, 1, sharpen=2)
@@ -184,7 +185,9 @@ PACK_CASES = [
 ]
 
 
-@pytest.mark.parametrize("config", PACK_CASES, ids=[config.key[:6] for config in PACK_CASES])
+@pytest.mark.parametrize(
+    "config", PACK_CASES, ids=[run_of(config).key[:6] for config in PACK_CASES]
+)
 def test_packed_equals_solo(config: RunConfig) -> None:
     packed, given = build(config, 4, 9, 2), tokens(config, 3)
     packed.rng.step.fill_(7)

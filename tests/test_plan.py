@@ -12,7 +12,7 @@ from ablate import sizes
 from ablate.errors import AblateError
 from ablate.kinds import Cost, Fields
 from ablate.kinds.transformer import Transformer
-from ablate.plan import Decision, Plan, plan
+from ablate.plan import Decision, Plan, decide, plan
 from ablate.plan.ladder import solve
 from ablate.plan.match import mismatch
 from ablate.plan.price import price
@@ -229,7 +229,7 @@ def test_levels_that_are_one_configuration_share_their_runs(study) -> None:
         )
     )
     assert len(made.runs) == 6
-    assert price(made).runs == len({run.config.key for run in made.runs}) == 3
+    assert price(made).runs == len({run.run.key for run in made.runs}) == 3
     assert [one.cell for one in made.confounds if one.kind == "same configuration"] == [
         "heads=a again"
     ]
@@ -260,7 +260,6 @@ def test_an_unknown_cost_enters_no_sum(study, monkeypatch: pytest.MonkeyPatch) -
     def made() -> Plan:
         return plan(study('seeds = 3\n[base]\ntokens = "1M"\n[factors]\nn_layer = [1, 2]\n'))
 
-    assert all(run.run.key == run.config.key for run in made().runs)
     assert any(one.kind == "parameters" for one in made().confounds)
     known.remove(2)
     some = price(made())
@@ -377,8 +376,8 @@ def test_a_size_stays_its_size_under_another_activation(study) -> None:
         gated_small.config.n_layer,
         gated_small.config.d_model,
     )
-    assert gated_small.sizes.body == pytest.approx(small.sizes.body, rel=0.01)
-    assert gated_large.sizes.body == pytest.approx(large.sizes.body, rel=0.01)
+    assert gated_small.cost.params_body == pytest.approx(small.cost.params_body, rel=0.01)
+    assert gated_large.cost.params_body == pytest.approx(large.cost.params_body, rel=0.01)
 
 
 def test_a_ladder_that_no_shape_reaches_is_refused(study) -> None:
@@ -631,11 +630,11 @@ def test_text_and_vocabulary_are_part_of_a_run_and_paths_are_not(study, tmp_path
     assert set(made.sources) == {config.corpus_hash, config.tokenizer_hash}
     assert made.sources[config.corpus_hash] == str(tmp_path / "words.txt")
     elsewhere = plan(study(text.format("folder/words.txt")))
-    assert [run.config.key for run in elsewhere.runs] == [run.config.key for run in made.runs]
+    assert [run.run.key for run in elsewhere.runs] == [run.run.key for run in made.runs]
     assert elsewhere.sources != made.sources
     (tmp_path / "words.txt").write_text(words + "And another.")
-    assert {run.config.key for run in plan(study(text.format("words.txt"))).runs}.isdisjoint(
-        run.config.key for run in made.runs
+    assert {run.run.key for run in plan(study(text.format("words.txt"))).runs}.isdisjoint(
+        run.run.key for run in made.runs
     )
 
 
@@ -653,13 +652,13 @@ TUNED = (
 
 def test_a_decision_on_a_rate_is_for_the_cells_of_its_group(study) -> None:
     given = study(TUNED)
-    made = plan(given, [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)])
+    made = decide(plan(given), [Decision("topology=no-attention-skip, n_layer=2", "lr", 3e-3)], {})
     # 1e-3, the middle, is supposed until it is decided
     assert [cell.config.lr for cell in made.cells] == [1e-3, 3e-3] * 2
     compared = [run.config.lr for run in made.runs if run.role == "compare"]
     assert compared == [3e-3] * 4
     with pytest.raises(AblateError, match="'topology=parallel'"):
-        plan(given, [Decision("topology=parallel", "lr", 3e-3)])
+        decide(plan(given), [Decision("topology=parallel", "lr", 3e-3)], {})
 
 
 def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
@@ -668,7 +667,7 @@ def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
             "seeds = 2", "seeds = { pilot = 2, resolution = 0.1, max = 9 }"
         )
     )
-    made = plan(given, [Decision("topology=serial, n_layer=4", "seeds", 4)])
+    made = decide(plan(given), [Decision("topology=serial, n_layer=4", "seeds", 4)], {})
     assert [(run.config.n_layer, run.config.seed) for run in made.runs] == [
         *((n_layer, seed) for seed in (0, 1) for n_layer in (2, 2, 4, 4)),
         *((4, seed) for seed in (2, 3) for _ in range(2)),
@@ -677,7 +676,9 @@ def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
 
 
 def test_runs_that_tune_come_first_and_are_named_so(study) -> None:
-    made = plan(study(TUNED), tried={"topology=serial, n_layer=2": [1e-4, 1e-3, 3.16e-3, 1e-2]})
+    made = decide(
+        plan(study(TUNED)), [], {"topology=serial, n_layer=2": [1e-4, 1e-3, 3.16e-3, 1e-2]}
+    )
     assert [(run.cell[:15], run.config.lr, run.role) for run in made.runs] == [
         *(("topology=serial", lr, "tune") for lr in (1e-4, 1e-3, 3.16e-3, 1e-2)),
         *(("topology=no-att", lr, "tune") for lr in (1e-4, 1e-3, 1e-2)),
@@ -703,11 +704,9 @@ def test_a_tiny_study_asks_the_same_question_of_small_models(file: Path) -> None
     assert [(one.factor, one.stratum.count("=")) for one in made.contrasts] == [
         (one.factor, one.stratum.count("=")) for one in full.contrasts
     ]
-    assert len({cell.config.key for cell in made.cells}) == len(
-        {cell.config.key for cell in full.cells}
-    )
+    assert len({cell.run.key for cell in made.cells}) == len({cell.run.key for cell in full.cells})
     assert len(small.seeds) == min(2, len(given.seeds))
-    assert max(cell.sizes.params for cell in made.cells) < 500_000
+    assert max(cell.cost.params for cell in made.cells) < 500_000
     assert price(made).flops < 5e12  # minutes on two cores
 
 
@@ -739,7 +738,7 @@ def test_a_run_is_identified_by_its_text_not_the_name_of_its_file(tmp_path):
             " 2\n[factors]\nlr = [1e-3, 2e-3]\n[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens ="
             f' 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
         )
-        return {planned.config.key for planned in plan(load(str(path))).runs}
+        return {planned.run.key for planned in plan(load(str(path))).runs}
 
     assert keys("words") == keys("copy")
     assert not keys("words") & keys("other")

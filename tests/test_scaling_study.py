@@ -198,7 +198,7 @@ def test_a_plan_predicts_its_curves_without_runs_of_too_many_epochs() -> None:
         all(cell.epochs <= 1 for cell in short.cells)
         and len(short.cells) + len(short.too_long) == 30
     )
-    assert len({run.config.key for run in short.runs}) == 3 * len(short.cells)
+    assert len({run.run.key for run in short.runs}) == 3 * len(short.cells)
     assert "No isoFLOP exponents: " in predict(short)[0]
 
 

@@ -73,7 +73,7 @@ def test_values_are_of_runs_that_have_their_result(db: Database) -> None:
                 finals=[("loss", 0, 2.0 + claim.run.config.seed)],
             )
             ingest.ingest(db, claim.attempt_id)
-    keys = [planned.config.key for planned in made.runs]
+    keys = [planned.run.key for planned in made.runs]
     found = decisions.values(db, keys, "loss")
     assert {keys.index(key): value for key, value in found.items() if value == value} == {
         0: 2.0,

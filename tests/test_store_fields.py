@@ -54,10 +54,13 @@ def sorting(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setitem(kinds._PATHS, "sorting", f"{__name__}:Sorting")
     kinds.kind.cache_clear()
     plan = plan_of("sorting", levels=("serial",), n_layer=3)
-    for seed, planned in enumerate(plan.runs):
-        fields = FIELDS | {"parts": [1, 0.5], "names": ["a,b", "c"]}
-        planned.__dict__["run"] = Run("sorting", fields, seed)
-    return plan
+    return with_fields(plan, FIELDS | {"parts": [1, 0.5], "names": ["a,b", "c"]})
+
+
+def with_fields(plan: Plan, fields: Mapping[str, Any]) -> Plan:
+    """Return a plan with a sorting run of these fields for each of its runs."""
+    runs = (dataclasses.replace(one, run=Run("sorting", fields, one.run.seed)) for one in plan.runs)
+    return dataclasses.replace(plan, runs=tuple(runs))
 
 
 def test_a_new_field_is_a_column_once_a_run_has_it(tmp_path: Path, sorting: Plan) -> None:
@@ -113,7 +116,8 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
     plan = plan_of(levels=("serial",))
     first, second = plan.runs
     parent = first.run
-    child = second.__dict__["run"] = dataclasses.replace(second.run, parent=parent.key)
+    child = dataclasses.replace(second.run, parent=parent.key)
+    plan = dataclasses.replace(plan, runs=(first, dataclasses.replace(second, run=child)))
     with fresh(tmp_path / "x.db") as db, owners.Owner.here(db) as owner:
         study = register.register(db, plan)
         claims = claim_next(db, study, owner, 2)
@@ -121,18 +125,31 @@ def test_a_run_keeps_the_key_of_its_parent(tmp_path: Path) -> None:
         assert {claim.run.parent for claim in claims} == {"", parent.key}
 
 
-@pytest.mark.parametrize("name", ["status", "loss", "tokens", "study", "a b", 'x"'])
+@pytest.mark.parametrize(
+    "name", ["status", "Status", "loss", "Tokens", "run_id", "study", "Topology", "a b", 'x"']
+)
 def test_a_field_that_cannot_be_a_column_is_refused(
     tmp_path: Path, sorting: Plan, name: str
 ) -> None:
-    for planned in sorting.runs:
-        planned.__dict__["run"] = Run("sorting", {name: 1}, planned.config.seed)
+    sorting = with_fields(sorting, {name: 1})
     with fresh(tmp_path / "x.db") as db:
         with pytest.raises(AblateError, match=f"field {name!r}"):
             register.register(db, sorting)
         assert rows(db.path, "SELECT (SELECT count(*) FROM run), (SELECT count(*) FROM study)") == [
             (0, 0)
         ]
+
+
+def test_a_kind_whose_field_cannot_be_a_column_is_refused(
+    monkeypatch: pytest.MonkeyPatch, sorting: Plan
+) -> None:
+    for names in (["Lr", "lr"], ["Status"], ["run_id"], ["a b"]):
+        fields = {name: Field(name, int, 1, "A number.") for name in names}
+        monkeypatch.setattr(Sorting, "fields", fields)
+        kinds.kind.cache_clear()
+        with pytest.raises(AblateError, match=f"field {names[0]!r}") as error:
+            kinds.kind("sorting")
+        assert "\n" not in str(error.value)
 
 
 def test_numbers_of_the_view_are_exactly_those_of_the_run(db_of_rates: Database) -> None:

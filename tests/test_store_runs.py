@@ -54,8 +54,8 @@ def test_registered_runs_hold_every_field_and_come_back_equal(db: Database) -> N
     }
     assert len(stored) == 4
     for planned in plan.runs:
-        run = stored[planned.config.key]
-        assert run.config == planned.config and run.key == planned.config.key
+        run = stored[planned.run.key]
+        assert run.config == planned.config and run.key == planned.run.key
     row = rows(
         db.path,
         "SELECT topology, mask_mix, mask_ratio, lr, tokens, n_params, n_params_body, flops, status"

@@ -314,6 +314,14 @@ def test_a_checkpoint_of_other_runs_is_not_taken_up(tmp_path: Path) -> None:
     assert events.curve() == run(config(seed=2))[0].curve()
 
 
+def test_a_checkpoint_of_a_child_of_another_parent_is_not_taken_up(tmp_path: Path) -> None:
+    run(config(), parent="aa" * 32, checkpoint=tmp_path / "c", stop=after(12))
+    for parent, step in (("bb" * 32, 0), ("", 0), ("aa" * 32, 11)):
+        (tmp_path / "own").write_bytes((tmp_path / "c").read_bytes())
+        (events,) = run(config(), parent=parent, checkpoint=tmp_path / "own", resume=True)
+        assert events.of("start")[0]["step"] == step
+
+
 def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (events,) = run(config(), checkpoint=tmp_path / "c")
     assert events.of("checkpoint") == []

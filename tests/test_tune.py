@@ -25,7 +25,7 @@ from scipy import stats as scipy_stats
 from ablate import analysis, figures, report, results, store, study_run, tune
 from ablate import plan as planning
 from ablate.launch import pool
-from ablate.plan import plan
+from ablate.plan import decide, plan
 from ablate.plan.price import price
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import decisions
@@ -232,7 +232,7 @@ def test_runs_that_wait_for_a_rate_are_priced(tmp_path: Path) -> None:
 def test_a_decision_yields_the_compared_runs_of_its_group(tmp_path: Path) -> None:
     given = study(tmp_path)
     first = plan(given).groups[0]
-    made = plan(given, [decisions.Decision(first.representative, "lr", 2e-3)])
+    made = decide(plan(given), [decisions.Decision(first.representative, "lr", 2e-3)], {})
     assert {run.cell for run in made.runs if run.role == "compare"} == set(first.cells)
     assert {run.config.lr for run in made.runs if run.role == "compare"} == {2e-3}
     assert [group.label for group in made.undecided] == ["topology=no-attention-skip"]

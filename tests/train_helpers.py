@@ -102,11 +102,12 @@ def run(
     device: str = "cpu",
     stop: Callable[[], bool] = lambda: False,
     device_lock: AbstractContextManager[None] | None = None,
+    parent: str = "",
     **arguments: Any,
 ) -> list[Events]:
     """Train a pack on the CPU; its members' events, appended to `into`."""
     events = list(into) or [Events() for _ in configs]
-    job = Job(tuple(map(run_of, configs)), evaluation, **arguments)
+    job = Job(tuple(run_of(config, parent) for config in configs), evaluation, **arguments)
     train(job, Context(device, events, stop, device_lock or nullcontext()), tokens or text())
     return events
 

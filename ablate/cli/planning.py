@@ -113,7 +113,7 @@ def plan(
         *planned.notes,
     ):
         out.print(line, markup=False)
-    finished = not planned.later and done >= {run.config.key for run in planned.runs}
+    finished = not planned.later and done >= {one.run.key for one in planned.runs}
     following = (
         f"report {quote(planned.study.name)}"
         if finished
@@ -133,7 +133,7 @@ def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
 
     with database:
         decided = tune.learn(plan, database).plan
-        keys = [run.config.key for run in decided.runs]
+        keys = [one.run.key for one in decided.runs]
         return decided, frozenset(decisions.values(database, keys, decided.study.metric))
 
 
@@ -268,14 +268,14 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         )
     if tune or two_stage:
         missing = {
-            role: len({r.config.key for r in plan.runs if r.role == role} - done)
+            role: len({one.run.key for one in plan.runs if one.role == role} - done)
             for role in ("tune", "compare")
         }
         what = [f"{number} runs to {role}" for role, number in missing.items() if number]
         then = ", then runs at the chosen rates" if plan.undecided else ""
         yield f"Next stage: {' and '.join(what) or 'nothing to train'}{then}"
     elif done:
-        yield f"Done: {len(done)} of {len({run.config.key for run in plan.runs})} runs"
+        yield f"Done: {len(done)} of {len({one.run.key for one in plan.runs})} runs"
 
 
 def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Iterator[str]:
@@ -402,7 +402,8 @@ def _one(row: Factor) -> None:
     if row.source:
         out.print(f"Source: {row.source}", markup=False)
     if row.needs:
-        out.print(f"Applies only with {row.needs[0]} = {' or '.join(row.needs[1])}.", markup=False)
+        needs = (f"{other} = {' or '.join(levels)}" for other, levels in row.needs.items())
+        out.print(f"Applies only with {', or '.join(needs)}.", markup=False)
     if row.levels:
         lines = [
             (

@@ -8,7 +8,7 @@ knows a level by its name.
 
 from ablate.components import attention, block, embedding, mlp, norm, objective, position, training
 from ablate.components.base import Component, Counts, Field, linear
-from ablate.components.catalogue import CATALOGUE, Factor, factor, forget, level
+from ablate.components.catalogue import CATALOGUE, Factor, factor, level
 
 __all__ = [
     "CATALOGUE",
@@ -20,7 +20,6 @@ __all__ = [
     "block",
     "embedding",
     "factor",
-    "forget",
     "level",
     "linear",
     "mlp",

@@ -22,14 +22,14 @@ class Attention(Component):
     causal: ClassVar[bool] = True
 
 
-@level("attention", "causal", meaning="itself and what stands before it", source=VASWANI)
+@level("attention", "causal", source=VASWANI)
 class Causal(Attention):
-    """Keys up to the query."""
+    """Itself and what stands before it."""
 
 
-@level("attention", "full", meaning="every position; refused with objective = causal", source=BERT)
+@level("attention", "full", source=BERT)
 class Full(Attention):
-    """All keys."""
+    """Every position; refused with objective = causal."""
 
     causal = False
 
@@ -47,14 +47,9 @@ class HeadCombine(Component):
     factors = ("head_combine",)
 
 
-@level(
-    "head_combine",
-    "concat",
-    meaning="y = W_O [head_1; …; head_H], W_O: n_head·d_head → d_model",
-    source=VASWANI,
-)
+@level("head_combine", "concat", source=VASWANI)
 class Concatenate(HeadCombine):
-    """One matrix over all heads side by side."""
+    """y = W_O [head_1; …; head_H], W_O: n_head·d_head → d_model."""
 
     module = "ablate.model.attention:Concatenate"
 
@@ -62,15 +57,11 @@ class Concatenate(HeadCombine):
         return linear(config.n_head * config.d_head, width, config.part("bias").present)
 
 
-@level(
-    "head_combine",
-    "sum",
-    meaning="y = W_O Σ_h head_h, one W_O: d_head → d_model for all heads; starts with fan-in"
-    " n_head·d_head",
-    source=LECTURE,
-)
+@level("head_combine", "sum", source=LECTURE)
 class Sum(HeadCombine):
-    """One matrix over the sum of all heads."""
+    """y = W_O Σ_h head_h, one W_O: d_head → d_model for all heads; starts with fan-in
+    n_head·d_head.
+    """
 
     module = "ablate.model.attention:Sum"
 
@@ -90,9 +81,9 @@ class Projection(Component):
     one_tensor: ClassVar[bool] = False
 
 
-@level("qkv", "linear", meaning="one matrix each", source=VASWANI)
+@level("qkv", "linear", source=VASWANI)
 class LinearProjection(Projection):
-    """d_model → width."""
+    """One matrix each."""
 
     module = "ablate.model.attention:LinearProjection"
     one_tensor = True
@@ -101,14 +92,9 @@ class LinearProjection(Projection):
         return linear(config.d_model, width, config.part("bias").present)
 
 
-@level(
-    "qkv",
-    "mlp",
-    meaning="two matrices each with a ReLU between, hidden width d_model",
-    source=LECTURE,
-)
+@level("qkv", "mlp", source=LECTURE)
 class MlpProjection(Projection):
-    """d_model → d_model → width."""
+    """Two matrices each with a ReLU between, hidden width d_model."""
 
     module = "ablate.model.attention:MlpProjection"
 
@@ -127,7 +113,7 @@ class AttentionScale(Component):
         raise NotImplementedError
 
 
-@level("attention_scale", "sqrt", meaning="1/√d_head", source=VASWANI)
+@level("attention_scale", "sqrt", source=VASWANI)
 class Sqrt(AttentionScale):
     """1/√d_head."""
 
@@ -135,7 +121,7 @@ class Sqrt(AttentionScale):
         return float(d_head) ** -0.5
 
 
-@level("attention_scale", "none", meaning="1", source=f"{VASWANI}, §3.2.1 says what it would do")
+@level("attention_scale", "none", source=f"{VASWANI}, §3.2.1 says what it would do")
 class Unscaled(AttentionScale):
     """1."""
 
@@ -165,7 +151,7 @@ def _attended(config: Config) -> Counts:
     return Counts(flops=4 * config.n_ctx * heads, products=2 * heads + 2 * keys)
 
 
-@level("score", "dot", meaning="qᵀk", source=VASWANI)
+@level("score", "dot", source=VASWANI)
 class DotScore(Score):
     """qᵀk."""
 
@@ -176,14 +162,9 @@ class DotScore(Score):
         return _attended(config)
 
 
-@level(
-    "score",
-    "additive",
-    meaning="vᵀ tanh(q + k), one v a head: memory O(T²·d_head); refused with position = rotary",
-    source="Bahdanau et al. 2015, arXiv:1409.0473",
-)
+@level("score", "additive", source="Bahdanau et al. 2015, arXiv:1409.0473")
 class AdditiveScore(Score):
-    """vᵀ tanh(q + k)."""
+    """vᵀ tanh(q + k), one v a head: memory O(T²·d_head); refused with position = rotary."""
 
     module = "ablate.model.attention:AdditiveScore"
 

@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
+
+from ablate.errors import AblateError
+
+TAKEN = (  # columns that every table of results has: no names for factors
+    "study",
+    "cell",
+    "stratum",
+    "role",
+    "run",
+    "key",
+    "status",
+    "diverged_at",
+    "seed",
+    "n_params",
+    "n_params_body",
+    "metric",
+    "loss",
+    "bits_per_byte",
+    "accuracy",
+    "device_seconds",
+    "attempts",
+    "family",
+    "factor",
+    "level",
+    "baseline",
+    "value",
+    "series",
+    "step",
+)
+# columns of the results that no field of a run may have the name of
+RESERVED = frozenset((*TAKEN, "tokens", "flops", "run_id"))
 
 Config: TypeAlias = Any  # an `ablate.config.RunConfig`, which is made from components
 
@@ -27,6 +58,32 @@ class Field:
     default: Any
     meaning: str
     source: str = ""
+
+
+def check_name(field: str, existing: Iterable[str] = ()) -> None:
+    """Refuse a field that cannot be a column of the results.
+
+    Names of columns do not differ by letter case.
+
+    Args:
+        field: Name of the field.
+        existing: Names of the other fields; one that equals `field` is another run's same field.
+
+    Raises:
+        AblateError: What the name clashes with, and what to do.
+    """
+    if not field.isidentifier():
+        raise AblateError(f"field {field!r} of a run: a name is letters, digits and underscores")
+    if field.lower() in RESERVED:
+        raise AblateError(
+            f"field {field!r} of a run: results have a column {field.lower()!r}; rename the field"
+        )
+    for other in existing:
+        if other != field and other.lower() == field.lower():
+            raise AblateError(
+                f"field {field!r} of a run differs from field {other!r} only in letter case;"
+                " rename one of them"
+            )
 
 
 @dataclass(frozen=True)

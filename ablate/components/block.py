@@ -39,13 +39,7 @@ class Topology(Component):
         raise NotImplementedError
 
 
-@level(
-    "topology",
-    "serial",
-    meaning="h = P1(x + A(x)); y = P2(h + M(h))",
-    source=f"{LECTURE} option 1; {VASWANI}",
-    aliases=(1, "1"),
-)
+@level("topology", "serial", source=f"{LECTURE} option 1; {VASWANI}", aliases=(1, "1"))
 class Serial(Topology):
     """h = P1(x + A(x)); y = P2(h + M(h))."""
 
@@ -54,13 +48,7 @@ class Serial(Topology):
         return P2(h + M(h))
 
 
-@level(
-    "topology",
-    "no-attention-skip",
-    meaning="h = P1(A(x)); y = P2(h + M(h))",
-    source=f"{LECTURE} option 2",
-    aliases=(2, "2"),
-)
+@level("topology", "no-attention-skip", source=f"{LECTURE} option 2", aliases=(2, "2"))
 class NoAttentionSkip(Topology):
     """h = P1(A(x)); y = P2(h + M(h))."""
 
@@ -69,30 +57,18 @@ class NoAttentionSkip(Topology):
         return P2(h + M(h))
 
 
-@level(
-    "topology",
-    "no-mlp-skip",
-    meaning="h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure)",
-    source=f"{LECTURE} option 3",
-    aliases=(3, "3"),
-)
+@level("topology", "no-mlp-skip", source=f"{LECTURE} option 3", aliases=(3, "3"))
 class NoMlpSkip(Topology):
-    """h = P1(x + A(x)); y = P2(M(h))."""
+    """h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure)."""
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         h = P1(x + A(x))
         return P2(M(h))
 
 
-@level(
-    "topology",
-    "concat",
-    meaning="y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3)",
-    source=f"{LECTURE} option 3",
-    aliases=("3-concat",),
-)
+@level("topology", "concat", source=f"{LECTURE} option 3", aliases=("3-concat",))
 class Concat(Topology):
-    """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model."""
+    """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3)."""
 
     mlp_inputs = 2
 
@@ -102,27 +78,15 @@ class Concat(Topology):
         return P2(M(cat((x, P1(A(x))), -1)))
 
 
-@level(
-    "topology",
-    "outer-skip",
-    meaning="y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3)",
-    source=f"{LECTURE} options 2, 3",
-    aliases=("3-outer",),
-)
+@level("topology", "outer-skip", source=f"{LECTURE} options 2, 3", aliases=("3-outer",))
 class OuterSkip(Topology):
-    """y = P2(x + M(P1(A(x))))."""
+    """y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3)."""
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(x + M(P1(A(x))))
 
 
-@level(
-    "topology",
-    "double-skip",
-    meaning="h = P1(x + A(x)); y = P2(x + h + M(h))",
-    source=f"{LECTURE} option 4",
-    aliases=(4, "4"),
-)
+@level("topology", "double-skip", source=f"{LECTURE} option 4", aliases=(4, "4"))
 class DoubleSkip(Topology):
     """h = P1(x + A(x)); y = P2(x + h + M(h))."""
 
@@ -134,7 +98,6 @@ class DoubleSkip(Topology):
 @level(
     "topology",
     "parallel",
-    meaning="y = P2(x + A(x) + M(x)), no P1",
     source=f"{LECTURE} option 5; GPT-J; PaLM, arXiv:2204.02311; ViT-22B, arXiv:2302.05442",
     aliases=(5, "5"),
 )
@@ -147,14 +110,9 @@ class Parallel(Topology):
         return P2(x + A(x) + M(x))
 
 
-@level(
-    "topology",
-    "no-skip",
-    meaning="y = P2(M(P1(A(x)))): a control that shows rank collapse",
-    source="Dong et al. 2021, arXiv:2103.03404",
-)
+@level("topology", "no-skip", source="Dong et al. 2021, arXiv:2103.03404")
 class NoSkip(Topology):
-    """y = P2(M(P1(A(x))))."""
+    """y = P2(M(P1(A(x)))): a control that shows rank collapse."""
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(M(P1(A(x))))
@@ -177,50 +135,33 @@ class Placement(Component):
     final: ClassVar[bool] = False
 
 
-@level(
-    "norm",
-    "pre",
-    meaning="N1, N2 on the inputs of attention and MLP; a final norm after the last block",
-    source="Xiong et al. 2020, arXiv:2002.04745",
-)
+@level("norm", "pre", source="Xiong et al. 2020, arXiv:2002.04745")
 class Pre(Placement):
-    """Norms on the inputs."""
+    """N1, N2 on the inputs of attention and MLP; a final norm after the last block."""
 
     inputs = final = True
 
 
-@level(
-    "norm",
-    "post",
-    meaning="P1, P2 on the joins, where attention and MLP meet the stream; no final norm",
-    source=VASWANI,
-)
+@level("norm", "post", source=VASWANI)
 class Post(Placement):
-    """Norms on the joins."""
+    """P1, P2 on the joins, where attention and MLP meet the stream; no final norm."""
 
     joins = True
 
 
-@level(
-    "norm",
-    "peri",
-    meaning="N1, N2 on the inputs and O1, O2 on the outputs of attention and MLP; a final norm",
-    source="Kim et al. 2025, arXiv:2502.02732",
-)
+@level("norm", "peri", source="Kim et al. 2025, arXiv:2502.02732")
 class Peri(Placement):
-    """Norms on inputs and outputs."""
+    """N1, N2 on the inputs and O1, O2 on the outputs of attention and MLP; a final norm."""
 
     inputs = outputs = final = True
 
 
-@level(
-    "norm",
-    "none",
-    meaning="no norm in the block and none after the last",
-    source="ReZero, arXiv:2003.04887, studies this",
-)
+@level("norm", "none", source="ReZero, arXiv:2003.04887, studies this")
 class Nowhere(Placement):
-    """No norm: one model with `norm_kind = "none"`."""
+    """No norm in the block and none after the last.
+
+    It is one model with `norm_kind = "none"`.
+    """
 
     implies: ClassVar = {"norm_kind": "none"}
 
@@ -235,19 +176,14 @@ class OuterActivation(Component):
         return y
 
 
-@level("outer_activation", "none", meaning="the MLP ends with its second matrix", source=VASWANI)
+@level("outer_activation", "none", source=VASWANI)
 class NoOuterActivation(OuterActivation):
-    """The identity."""
+    """The MLP ends with its second matrix."""
 
 
-@level(
-    "outer_activation",
-    "relu",
-    meaning="max(x, 0) on the MLP's output, as some lectures draw it",
-    source=LECTURE,
-)
+@level("outer_activation", "relu", source=LECTURE)
 class OuterRelu(OuterActivation):
-    """max(y, 0)."""
+    """max(x, 0) on the MLP's output, as some lectures draw it."""
 
     def sizes(self, config: Config, width: int) -> Counts:
         return Counts(products=width)
@@ -269,19 +205,14 @@ class Bias(Component):
     present: ClassVar[bool] = True
 
 
-@level(
-    "bias",
-    "all",
-    meaning="every linear map and every layernorm of the blocks, and the final norm",
-    source=VASWANI,
-)
+@level("bias", "all", source=VASWANI)
 class Everywhere(Bias):
-    """A bias in every linear map and layernorm."""
+    """Every linear map and every layernorm of the blocks, and the final norm."""
 
 
-@level("bias", "none", meaning="no bias anywhere", source="PaLM, arXiv:2204.02311")
+@level("bias", "none", source="PaLM, arXiv:2204.02311")
 class NoBias(Bias):
-    """No bias."""
+    """No bias anywhere."""
 
     present = False
 
@@ -311,38 +242,24 @@ class Init(Component):
         return float(config.d_model) ** 0.5
 
 
-@level(
-    "init",
-    "fan-in",
-    meaning="normal, std 1/√fan_in: keeps the variance; embeddings std 1/√d_model, multiplied by"
-    " √d_model on entry, so that the stream starts at 1 and a tied head as an untied one",
-    source=f"LeCun et al. 1998, Efficient BackProp; {VASWANI}, §3.4",
-)
+@level("init", "fan-in", source=f"LeCun et al. 1998, Efficient BackProp; {VASWANI}, §3.4")
 class FanIn(Init):
-    """1/√fan_in."""
+    """Normal, std 1/√fan_in: keeps the variance; embeddings std 1/√d_model, multiplied by √d_model
+    on entry, so that the stream starts at 1 and a tied head as an untied one.
+    """
 
 
-@level(
-    "init",
-    "depth-scaled",
-    meaning="fan-in, with the output matrices of attention and MLP divided by √(2·n_layer)",
-    source="GPT-2, Radford et al. 2019",
-)
+@level("init", "depth-scaled", source="GPT-2, Radford et al. 2019")
 class DepthScaled(Init):
-    """1/√fan_in, and 1/√(fan_in · 2·n_layer) for output matrices."""
+    """fan-in, with the output matrices of attention and MLP divided by √(2·n_layer)."""
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         return 1 / math.sqrt(fan_in * (2 * config.n_layer if ends_branch else 1))
 
 
-@level(
-    "init",
-    "normal-0.02",
-    meaning="normal, std 0.02 for every matrix and embedding, nothing multiplied",
-    source="GPT-2, Radford et al. 2019; BERT",
-)
+@level("init", "normal-0.02", source="GPT-2, Radford et al. 2019; BERT")
 class Normal002(Init):
-    """0.02, and embeddings as they are."""
+    """Normal, std 0.02 for every matrix and embedding, nothing multiplied."""
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         return 0.02

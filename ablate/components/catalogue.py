@@ -8,11 +8,13 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ablate.components.base import Component, Field
+from ablate.components.base import Component, Field, check_name
 from ablate.errors import AblateError, unknown
 
 C = TypeVar("C", bound=type[Component])
@@ -27,7 +29,7 @@ class Factor:
         group: Heading under which it is listed.
         meaning: One sentence.
         source: Paper or code base.
-        needs: (another factor, its levels) without which this one has no meaning.
+        needs: Other factors → their levels; without any of them this one has no meaning.
         choice: Whether it is a choice among levels.
         field: Type and default of a component's own hyper-parameter; None for all others.
     """
@@ -36,7 +38,7 @@ class Factor:
     group: str
     meaning: str
     source: str = ""
-    needs: tuple[str, tuple[str, ...]] | None = None
+    needs: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     choice: bool = False
     field: Field | None = None
 
@@ -71,16 +73,14 @@ class Factor:
 
 _ROWS = (
     # -- block -------------------------------------------------------------------------------------
-    Factor(
-        "topology", "block", "How attention, MLP and residual connections are wired.", choice=True
-    ),
-    Factor("norm", "block", "Where normalisation stands in a block.", choice=True),
+    Factor("topology", "block", "Wiring of attention, MLP and residual connections.", choice=True),
+    Factor("norm", "block", "Position of the norms in a block.", choice=True),
     Factor(
         "norm_kind",
         "block",
-        "What a norm computes.",
+        "Function of a norm.",
         choice=True,
-        needs=("norm", ("pre", "post", "peri")),
+        needs={"norm": ("pre", "post", "peri")},
     ),
     Factor("n_layer", "block", "Number of blocks."),
     Factor("d_model", "block", "Width of the residual stream."),
@@ -92,7 +92,7 @@ _ROWS = (
     Factor("activation", "block", "The MLP's nonlinearity.", choice=True),
     Factor("outer_activation", "block", "A second nonlinearity, on the MLP's output.", choice=True),
     Factor("bias", "block", "Which linear maps and norms carry a bias.", choice=True),
-    Factor("init", "block", "How weights start.", choice=True),
+    Factor("init", "block", "Initial values of the weights.", choice=True),
     Factor(
         "dropout",
         "block",
@@ -100,7 +100,7 @@ _ROWS = (
         source="Srivastava et al. 2014",
     ),
     # -- attention ---------------------------------------------------------------------------------
-    Factor("attention", "attention", "What a position may attend to.", choice=True),
+    Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
     Factor(
         "n_head",
         "attention",
@@ -114,8 +114,8 @@ _ROWS = (
         source="Shazeer 2019, arXiv:1911.02150; Ainslie et al. 2023, arXiv:2305.13245",
     ),
     Factor("d_head", "attention", "Width of a head; by default d_model / n_head."),
-    Factor("head_combine", "attention", "How heads become one output.", choice=True),
-    Factor("qkv", "attention", "How queries, keys and values are made.", choice=True),
+    Factor("head_combine", "attention", "Combination of the heads into one output.", choice=True),
+    Factor("qkv", "attention", "Maps from the stream to queries, keys and values.", choice=True),
     Factor(
         "qk_norm",
         "attention",
@@ -125,13 +125,13 @@ _ROWS = (
     Factor(
         "attention_scale",
         "attention",
-        "What scores are multiplied by before the softmax.",
+        "Factor on the scores before the softmax.",
         choice=True,
-        needs=("score", ("dot",)),
+        needs={"score": ("dot",)},
     ),
-    Factor("score", "attention", "How a query is compared with a key.", choice=True),
+    Factor("score", "attention", "Comparison of a query with a key.", choice=True),
     # -- position ----------------------------------------------------------------------------------
-    Factor("position", "position", "How a model knows where a token stands.", choice=True),
+    Factor("position", "position", "Encoding of the position of a token.", choice=True),
     Factor("n_ctx", "position", "Tokens in a training sequence."),
     # -- embedding ---------------------------------------------------------------------------------
     Factor(
@@ -146,35 +146,31 @@ _ROWS = (
     Factor(
         "mlm_head_transform",
         "embedding",
-        "What stands before the head of a masked model.",
+        "Layers before the head of a masked model.",
         choice=True,
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "n_vocab", "embedding", "Size of the vocabulary; follows from the tokenizer (and [MASK])."
     ),
     # -- objective ---------------------------------------------------------------------------------
-    Factor("objective", "objective", "What is predicted.", choice=True),
+    Factor("objective", "objective", "Tokens that are predicted.", choice=True),
     Factor(
         "mask_ratio",
         "objective",
         "Share of tokens predicted by a masked model, 0.05 to 0.95.",
         source="Devlin et al. 2019, arXiv:1810.04805; Wettig et al. 2023, arXiv:2202.08005",
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
         "mask_mix",
         "objective",
         "Of the predicted tokens: shares shown as [MASK], as a random token, as they are.",
         source="Devlin et al. 2019, arXiv:1810.04805",
-        needs=("objective", ("masked",)),
+        needs={"objective": ("masked",)},
     ),
     Factor(
-        "mask_kind",
-        "objective",
-        "What is masked together.",
-        choice=True,
-        needs=("objective", ("masked",)),
+        "mask_kind", "objective", "Unit of masking.", choice=True, needs={"objective": ("masked",)}
     ),
     Factor(
         "z_loss",
@@ -219,7 +215,7 @@ _ROWS = (
         source="Pascanu et al. 2013, arXiv:1211.5063",
     ),
     Factor("warmup", "training", "Share of the steps over which the learning rate rises from 0."),
-    Factor("schedule", "training", "How the learning rate falls after warm-up.", choice=True),
+    Factor("schedule", "training", "Decay of the learning rate after warm-up.", choice=True),
     Factor(
         "precision",
         "training",
@@ -249,16 +245,22 @@ def factor(name: str) -> Factor:
 
 
 def level(
-    factor_name: str, name: str, *, meaning: str, source: str = "", aliases: tuple[object, ...] = ()
+    factor_name: str,
+    name: str,
+    *,
+    meaning: str = "",
+    source: str = "",
+    aliases: tuple[object, ...] = (),
 ) -> Callable[[C], C]:
     """Register the decorated class as a level of a factor.
 
-    One class may be levels of several factors. Nothing is registered where anything is refused.
+    One class, with its own fields, may be several levels, of one factor or of several; a subclass
+    shares the fields that it inherits. Nothing is registered where anything is refused.
 
     Args:
         factor_name: Name of the factor.
         name: Name of the level, as study files write it.
-        meaning: What it does, in one line.
+        meaning: What it does, in one line; by default the first paragraph of the class docstring.
         source: Paper, equation or code base.
         aliases: Other values of a study file that mean this level.
 
@@ -273,33 +275,51 @@ def level(
         if not row.choice or factor_name not in made.factors:
             choices = ", ".join(made.factors) or "none"
             raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
-        component = made(factor_name, name, meaning, source, aliases)
+        component = made(factor_name, name, meaning or _meaning(made), source, aliases)
         for other in row.levels:
             if {name, *aliases} & {other.name, *other.aliases}:
                 raise AblateError(
                     f"{who} has the name of {factor_name} level {other.name!r}"
                     f" ({type(other).__module__}.{type(other).__qualname__}); rename one of them"
                 )
-        for own in made.fields:
+        new = [own for own in made.fields if own is not _registered(own.name)]
+        for own in new:
             if own.name in CATALOGUE:
                 raise AblateError(
                     f"{who} has a field {own.name!r}, which is a field already:"
                     f" {CATALOGUE[own.name].meaning} Rename it"
                 )
+            try:
+                check_name(own.name, [*CATALOGUE, *(other.name for other in new)])
+            except AblateError as error:
+                raise AblateError(f"{who}: {error}") from None
         for own in made.fields:
-            needs = (factor_name, (name,))
+            shared = CATALOGUE.get(own.name)
+            needs = dict(shared.needs) if shared else {}
+            needs[factor_name] = (*needs.get(factor_name, ()), name)
             CATALOGUE[own.name] = Factor(
-                own.name, row.group, own.meaning, own.source, needs, field=own
+                own.name,
+                shared.group if shared else row.group,
+                own.meaning,
+                own.source,
+                needs,
+                field=own,
             )
-            _LEVELS[own.name] = {}
+            _LEVELS.setdefault(own.name, {})
         _LEVELS[factor_name][name] = component
         return made
 
     return register
 
 
-def forget(factor_name: str, name: str) -> None:
-    """Take a level and its own fields out of the catalogue, as tests do with levels of theirs."""
-    component = _LEVELS[factor_name].pop(name)
-    for own in component.fields:
-        del CATALOGUE[own.name], _LEVELS[own.name]
+def _registered(name: str) -> Field | None:
+    return CATALOGUE[name].field if name in CATALOGUE else None
+
+
+def _meaning(made: type) -> str:
+    """Return a class's own docstring as a fragment: its first paragraph without the full stop."""
+    text = " ".join((made.__dict__.get("__doc__") or "").strip().split("\n\n")[0].split())
+    word = re.split(r"[ ,:;.]", text)[0]
+    if word == "A" or (word.isalpha() and word[1:] and word[1:].islower()):  # no abbreviation
+        text = text[0].lower() + text[1:]
+    return text.removesuffix(".")

@@ -21,22 +21,17 @@ class Tie(Component):
     tied: ClassVar[bool] = False
 
 
-@level("tie_embeddings", "untied", meaning="a matrix of its own", source=VASWANI)
+@level("tie_embeddings", "untied", source=VASWANI)
 class Untied(Tie):
-    """A second matrix, n_vocab × d_model."""
+    """A matrix of its own."""
 
     def sizes(self, config: Config, width: int) -> Counts:
         return Counts(params=config.n_vocab * width)
 
 
-@level(
-    "tie_embeddings",
-    "tied",
-    meaning="the embedding matrix, transposed",
-    source="Press & Wolf 2017, arXiv:1608.05859",
-)
+@level("tie_embeddings", "tied", source="Press & Wolf 2017, arXiv:1608.05859")
 class Tied(Tie):
-    """The embedding matrix."""
+    """The embedding matrix, transposed."""
 
     tied = True
 
@@ -56,9 +51,9 @@ class HeadTransform(Component):
         return 0
 
 
-@level("mlm_head_transform", "none", meaning="nothing", source=f"{VASWANI}, §3.4")
+@level("mlm_head_transform", "none", source=f"{VASWANI}, §3.4")
 class NoTransform(HeadTransform):
-    """The identity."""
+    """Nothing."""
 
     module = "torch.nn:Identity"
 
@@ -66,15 +61,11 @@ class NoTransform(HeadTransform):
         return Counts()
 
 
-@level(
-    "mlm_head_transform",
-    "dense",
-    meaning="a square matrix, the activation and a LayerNorm; with bias = all, also a bias on the"
-    " logits",
-    source=BERT,
-)
+@level("mlm_head_transform", "dense", source=BERT)
 class Dense(HeadTransform):
-    """A matrix, the activation and a LayerNorm."""
+    """A square matrix, the activation and a LayerNorm; with bias = all, also a bias on the
+    logits.
+    """
 
     module = "ablate.model.transformer:MlmTransform"
     logit_bias = True

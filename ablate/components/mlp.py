@@ -56,9 +56,9 @@ class Activation(Component):
         raise NotImplementedError
 
 
-@level("activation", "gelu", meaning="x·Φ(x), exact", source=HENDRYCKS)
+@level("activation", "gelu", source=HENDRYCKS)
 class Gelu(Activation):
-    """x·Φ(x)."""
+    """x·Φ(x), exact."""
 
     def apply(self, x: Tensor) -> Tensor:
         from torch.nn.functional import gelu
@@ -66,14 +66,9 @@ class Gelu(Activation):
         return gelu(x)
 
 
-@level(
-    "activation",
-    "gelu-tanh",
-    meaning="GELU by its tanh approximation, as in GPT-2",
-    source=HENDRYCKS,
-)
+@level("activation", "gelu-tanh", source=HENDRYCKS)
 class GeluTanh(Activation):
-    """GELU by its tanh approximation."""
+    """GELU by its tanh approximation, as in GPT-2."""
 
     def apply(self, x: Tensor) -> Tensor:
         from torch.nn.functional import gelu
@@ -81,7 +76,7 @@ class GeluTanh(Activation):
         return gelu(x, approximate="tanh")
 
 
-@level("activation", "relu", meaning="max(x, 0)", source=VASWANI)
+@level("activation", "relu", source=VASWANI)
 class Relu(Activation):
     """max(x, 0)."""
 
@@ -93,14 +88,9 @@ class Relu(Activation):
         return relu(x)
 
 
-@level(
-    "activation",
-    "swiglu",
-    meaning="silu(W_g x) · W_u x: a gated MLP of three matrices",
-    source="Shazeer 2020, arXiv:2002.05202",
-)
+@level("activation", "swiglu", source="Shazeer 2020, arXiv:2002.05202")
 class SwiGLU(Activation):
-    """x·σ(x) of a gate."""
+    """silu(W_g x) · W_u x: a gated MLP of three matrices."""
 
     gated = True
 

@@ -23,14 +23,9 @@ class Norm(Component):
     identity: ClassVar[bool] = False
 
 
-@level(
-    "norm_kind",
-    "layernorm",
-    meaning="centre, divide by the standard deviation, gain (and bias) per channel",
-    source="Ba et al. 2016, arXiv:1607.06450",
-)
+@level("norm_kind", "layernorm", source="Ba et al. 2016, arXiv:1607.06450")
 class LayerNorm(Norm):
-    """gain · (x − mean) / √(variance + 1e-5) + bias."""
+    """Centre, divide by the standard deviation, gain (and bias) per channel."""
 
     module = "ablate.model.norm:LayerNorm"
 
@@ -39,11 +34,9 @@ class LayerNorm(Norm):
         return Counts(params=params, streams=2 * width)
 
 
-@level(
-    "norm_kind", "rmsnorm", meaning="divide by the root mean square, gain per channel", source=ZHANG
-)
+@level("norm_kind", "rmsnorm", source=ZHANG)
 class RMSNorm(Norm):
-    """gain · x / √(mean of squares + 1e-5)."""
+    """Divide by the root mean square, gain per channel."""
 
     module = "ablate.model.norm:RMSNorm"
 
@@ -51,14 +44,9 @@ class RMSNorm(Norm):
         return Counts(params=width, streams=2 * width)
 
 
-@level(
-    "norm_kind",
-    "layernorm-scalar",
-    meaning="layernorm with one gain for all channels and no bias",
-    source=LECTURE,
-)
+@level("norm_kind", "layernorm-scalar", source=LECTURE)
 class ScalarLayerNorm(Norm):
-    """LayerNorm with one gain."""
+    """Layernorm with one gain for all channels and no bias."""
 
     module = "ablate.model.norm:ScalarLayerNorm"
 
@@ -76,14 +64,12 @@ class Identity(Norm):
         return Counts()
 
 
-@level(
-    "norm_kind",
-    "none",
-    meaning="the identity, wherever a norm would stand",
-    source="ReZero, arXiv:2003.04887, studies this",
-)
+@level("norm_kind", "none", source="ReZero, arXiv:2003.04887, studies this")
 class NoNorm(Identity):
-    """No norm in the stream: one model with `norm = "none"`."""
+    """The identity, wherever a norm would stand.
+
+    No norm in the stream: one model with `norm = "none"`.
+    """
 
     implies: ClassVar = {"norm": "none"}
 

@@ -22,7 +22,7 @@ class Objective(Component):
     special_tokens: ClassVar[int] = 0
 
 
-@level("objective", "causal", meaning="each next token", source="Radford et al. 2018 (GPT)")
+@level("objective", "causal", source="Radford et al. 2018 (GPT)")
 class Causal(Objective):
     """Each next token."""
 
@@ -30,9 +30,9 @@ class Causal(Objective):
     defaults: ClassVar = {"attention": "causal"}
 
 
-@level("objective", "masked", meaning="tokens hidden from the input", source=BERT)
+@level("objective", "masked", source=BERT)
 class Masked(Objective):
-    """Hidden tokens, by what is on both sides of them."""
+    """Tokens hidden from the input."""
 
     module = "ablate.data.objectives:Masked"
     defaults: ClassVar = {"attention": "full"}
@@ -51,30 +51,23 @@ class MaskKind(Component):
     needs_words: ClassVar[bool] = False
 
 
-@level("mask_kind", "token", meaning="each token on its own", source=BERT)
+@level("mask_kind", "token", source=BERT)
 class TokenMask(MaskKind):
-    """Single tokens."""
+    """Each token on its own."""
 
     module = "ablate.data.objectives:TokenMask"
 
 
-@level(
-    "mask_kind",
-    "span",
-    meaning="runs of tokens of geometric length, mean 3",
-    source="SpanBERT, Joshi et al. 2020, arXiv:1907.10529",
-)
+@level("mask_kind", "span", source="SpanBERT, Joshi et al. 2020, arXiv:1907.10529")
 class SpanMask(MaskKind):
-    """Runs of tokens."""
+    """Runs of tokens of geometric length, mean 3."""
 
     module = "ablate.data.objectives:SpanMask"
 
 
-@level(
-    "mask_kind", "whole-word", meaning="all tokens of a word", source="BERT's whole-word masking"
-)
+@level("mask_kind", "whole-word", source="BERT's whole-word masking")
 class WordMask(MaskKind):
-    """Words."""
+    """All tokens of a word."""
 
     module = "ablate.data.objectives:WordMask"
     needs_words = True

@@ -41,14 +41,9 @@ class _WithoutWeights(Position):
         return Counts()
 
 
-@level(
-    "position",
-    "rotary",
-    meaning="queries and keys turned by position·10000^(−2i/d_head)",
-    source="Su et al. 2021, arXiv:2104.09864",
-)
+@level("position", "rotary", source="Su et al. 2021, arXiv:2104.09864")
 class Rotary(_WithoutWeights):
-    """Queries and keys turned."""
+    """Queries and keys turned by position·10000^(−2i/d_head)."""
 
     module = "ablate.model.position:Rotary"
     rotates = True
@@ -61,26 +56,16 @@ class Rotary(_WithoutWeights):
             )
 
 
-@level(
-    "position",
-    "none",
-    meaning="no encoding; a causal model can still tell",
-    source="Haviv et al. 2022, arXiv:2203.16634",
-)
+@level("position", "none", source="Haviv et al. 2022, arXiv:2203.16634")
 class NoPosition(_WithoutWeights):
-    """No encoding."""
+    """No encoding; a causal model can still tell."""
 
     module = "ablate.model.position:NoPosition"
 
 
-@level(
-    "position",
-    "sinusoidal",
-    meaning="fixed sines and cosines added to the embedding",
-    source=VASWANI,
-)
+@level("position", "sinusoidal", source=VASWANI)
 class Sinusoidal(_WithoutWeights):
-    """Sines and cosines."""
+    """Fixed sines and cosines added to the embedding."""
 
     module = "ablate.model.position:Sinusoidal"
 
@@ -92,14 +77,9 @@ class Sinusoidal(_WithoutWeights):
             )
 
 
-@level(
-    "position",
-    "learned",
-    meaning="one learned vector a position; not defined beyond n_ctx",
-    source="Radford et al. 2018 (GPT)",
-)
+@level("position", "learned", source="Radford et al. 2018 (GPT)")
 class Learned(Position):
-    """A vector for each of n_ctx positions."""
+    """One learned vector a position; not defined beyond n_ctx."""
 
     module = "ablate.model.position:Learned"
 
@@ -111,14 +91,9 @@ class Learned(Position):
         return n_ctx
 
 
-@level(
-    "position",
-    "alibi",
-    meaning="scores lowered by slope·distance, symmetric under full attention",
-    source="Press et al. 2022, arXiv:2108.12409",
-)
+@level("position", "alibi", source="Press et al. 2022, arXiv:2108.12409")
 class Alibi(_WithoutWeights):
-    """A fixed bias of the scores."""
+    """Scores lowered by slope·distance, symmetric under full attention."""
 
     module = "ablate.model.position:Alibi"
 
@@ -136,15 +111,11 @@ def t5_buckets(config: Config) -> tuple[int, int]:
     return directions * each, distance
 
 
-@level(
-    "position",
-    "t5",
-    meaning="a learned bias a head and distance bucket, one table for all blocks: 32 buckets to"
-    " distance 128 or n_ctx/4, within n_ctx; in two directions under full attention",
-    source="Raffel et al. 2020, arXiv:1910.10683",
-)
+@level("position", "t5", source="Raffel et al. 2020, arXiv:1910.10683")
 class T5Bias(Position):
-    """A learned bias of the scores."""
+    """A learned bias a head and distance bucket, one table for all blocks: 32 buckets to distance
+    128 or n_ctx/4, within n_ctx; in two directions under full attention.
+    """
 
     module = "ablate.model.position:T5Bias"
     in_body = learned_bias = True

@@ -14,50 +14,30 @@ class Schedule(Component):
     factors = ("schedule",)
 
 
-@level(
-    "schedule",
-    "cosine",
-    meaning="half a cosine down to a tenth",
-    source="Hoffmann et al. 2022, arXiv:2203.15556",
-)
+@level("schedule", "cosine", source="Hoffmann et al. 2022, arXiv:2203.15556")
 class Cosine(Schedule):
-    """Half a cosine."""
+    """Half a cosine down to a tenth."""
 
     module = "ablate.train.schedule:Cosine"
 
 
-@level(
-    "schedule",
-    "linear",
-    meaning="straight down to zero",
-    source="Bergsma et al. 2025, arXiv:2502.15938",
-)
+@level("schedule", "linear", source="Bergsma et al. 2025, arXiv:2502.15938")
 class Linear(Schedule):
-    """A line."""
+    """Straight down to zero."""
 
     module = "ablate.train.schedule:Linear"
 
 
-@level(
-    "schedule",
-    "constant",
-    meaning="not at all",
-    source="Hägele et al. 2024, arXiv:2405.18392, compares with it",
-)
+@level("schedule", "constant", source="Hägele et al. 2024, arXiv:2405.18392, compares with it")
 class Constant(Schedule):
-    """No decay."""
+    """Not at all."""
 
     module = "ablate.train.schedule:Constant"
 
 
-@level(
-    "schedule",
-    "wsd",
-    meaning="constant, then 1 − √ down to zero over the last fifth",
-    source="Hägele et al. 2024, arXiv:2405.18392",
-)
+@level("schedule", "wsd", source="Hägele et al. 2024, arXiv:2405.18392")
 class WarmupStableDecay(Schedule):
-    """A constant, then a short decay."""
+    """Constant, then 1 − √ down to zero over the last fifth."""
 
     module = "ablate.train.schedule:WarmupStableDecay"
 
@@ -85,28 +65,23 @@ class Precision(Component):
         return self.name
 
 
-@level("precision", "float32", meaning="float32 throughout", source="IEEE 754")
+@level("precision", "float32", source="IEEE 754")
 class Float32(Precision):
-    """Single precision."""
+    """float32 throughout."""
 
 
-@level(
-    "precision",
-    "bfloat16",
-    meaning="bfloat16 matrix products",
-    source="Kalamkar et al. 2019, arXiv:1905.12322",
-)
+@level("precision", "bfloat16", source="Kalamkar et al. 2019, arXiv:1905.12322")
 class BFloat16(Precision):
-    """Mixed precision."""
+    """bfloat16 matrix products."""
 
     product = 2
     casts = True
     on_cpu = "float32"
 
 
-@level("precision", "float64", meaning="float64 throughout; for checks", source="IEEE 754")
+@level("precision", "float64", source="IEEE 754")
 class Float64(Precision):
-    """Double precision."""
+    """float64 throughout; for checks."""
 
     stream = product = 8
     dtype = "float64"

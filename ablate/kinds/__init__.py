@@ -13,11 +13,12 @@ import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.components import Field
+from ablate.components.base import check_name
 from ablate.errors import unknown
 from ablate.evaluation import Evaluation
 
@@ -81,7 +82,7 @@ class Context:
 
     @property
     def shared(self) -> bool:
-        """Whether several workers share the device."""
+        """Whether several workers share the device: only then does the worker have a lock of it."""
         return not isinstance(self.device_lock, nullcontext)
 
 
@@ -133,12 +134,15 @@ def kind(name: str) -> Kind:
     """Return the kind of that name.
 
     Raises:
-        AblateError: There is no such kind.
+        AblateError: There is no such kind, or a field of it cannot be a column of the results.
     """
     if name not in _PATHS:
         raise unknown("kind of run", name, _PATHS)
     module, attribute = _PATHS[name].split(":")
-    return getattr(importlib.import_module(module), attribute)()
+    found: Kind = getattr(importlib.import_module(module), attribute)()
+    for own in found.fields:
+        check_name(own, found.fields)
+    return found
 
 
 @dataclass(frozen=True)
@@ -171,17 +175,31 @@ class Run:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(f"{of.numerics}:{text}".encode()).hexdigest()
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def with_(self, seed: int | None = None, **fields: Any) -> Run:
+        """Return this run with another seed or other values of its fields.
+
+        Args:
+            seed: The seed; None for that of this run.
+            **fields: Resolved values; rules between fields are not applied again.
+        """
+        assert fields.keys() <= self.fields.keys(), fields
+        changed = {**self.fields, **fields} if fields else self.fields
+        return replace(self, fields=changed, seed=self.seed if seed is None else seed)
+
     @property
     def cost(self) -> Cost:
-        """What training it takes; see `Kind.cost`."""
+        """What training it takes."""
         return kind(self.kind).cost(self.fields)
 
     @functools.cached_property
     def config(self) -> Any:
-        """Its typed configuration, such as a `RunConfig`; see `Kind.typed`."""
+        """Its typed configuration, such as a `RunConfig`; None for a kind without one."""
         return kind(self.kind).typed(self)
 
     @functools.cached_property
     def pack_key(self) -> str:
-        """Equal for runs that can train in one job; see `Kind.pack_key`."""
+        """A text that is equal for runs that can train in one job."""
         return kind(self.kind).pack_key(self)

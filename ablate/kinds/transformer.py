@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from ablate import sizes, text
 from ablate.components import CATALOGUE
-from ablate.config import NUMERICS, RunConfig, field_info, resolve
+from ablate.config import MEMBER_FIELDS, NUMERICS, RunConfig, field_info, resolve
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Cost, Field, Fields, Job, Run
-
-MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")  # in which runs of a pack may differ
 
 
 class Transformer:
@@ -34,7 +31,7 @@ class Transformer:
         }
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
-        """See `Kind.check`."""
+        """Return all fields but the seed, with defaults and what follows from others filled in."""
         return resolve(dict(fields)).model_dump(mode="json", exclude={"seed"})
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
@@ -43,7 +40,7 @@ class Transformer:
         return {name: value for name, value in config.identity.items() if name != "seed"}
 
     def cost(self, fields: Fields) -> Cost:
-        """See `Kind.cost`."""
+        """Return the cost by `ablate.sizes`, which is exact but for the memory."""
         config = _parse(json.dumps(fields))
         size = sizes.count(config)
         flops = float(sizes.train_flops(config))
@@ -51,21 +48,22 @@ class Transformer:
         return Cost(config.steps, size.params, size.body, config.tokens, flops, memory)
 
     def typed(self, run: Run) -> RunConfig:
-        """See `Kind.typed`."""
+        """Return the `RunConfig` of a run, its seed included."""
         return _parse(json.dumps(run.fields)).model_copy(update={"seed": run.seed})
 
     def pack_key(self, run: Run) -> str:
-        """See `Kind.pack_key`."""
+        """Return all fields in which members of a pack have to agree."""
         return shape(run.config)
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
-        """See `Kind.finals`."""
+        """Return the finals of a run, which depend on its objective and context lengths."""
         return evaluation.finals(_parse(json.dumps(fields)))
 
     def train(self, job: Job, context: Context) -> None:
-        """Load the text of a job and train it; see `Kind.train`. Imports torch."""
-        tokens = text.load(job.runs[0].config, job.sources)
-        importlib.import_module("ablate.train.engine").train(job, context, tokens)
+        """Load the text of a job and train it. Imports torch."""
+        from ablate.train.engine import train  # a later module: `tests/test_structure.py` allows it
+
+        train(job, context, text.load(job.runs[0].config, job.sources))
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -29,21 +29,16 @@ __all__ = [
 Tried = Mapping[str, Sequence[float]]
 
 
-def plan(
-    study: Study, decisions: Sequence[Decision] = (), tried: Mapping[str, Sequence[float]] = {}
-) -> Plan:
-    """Return the plan of a study: its cells, resolved, their comparisons and their runs.
+def plan(study: Study) -> Plan:
+    """Return the plan of a study before anything is decided: cells, comparisons and runs.
 
     Args:
         study: The study as its file states it.
-        decisions: What was decided while it ran.
-        tried: Representative of a group → the learning rates tried there, or to be tried next; a
-            group that is not named has those of the ladder.
 
     Raises:
         AblateError: The study has no meaning; the message names the cell.
     """
-    return _derive(study, build(study), decisions, tried)
+    return _derive(study, build(study), (), {})
 
 
 def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
@@ -52,7 +47,11 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     Args:
         base: A plan of the study, with whatever decisions.
         decisions: All decisions in force.
-        tried: As for `plan`.
+        tried: Representative of a group → the learning rates tried there, or to be tried next; a
+            group that is not named has those of the ladder.
+
+    Raises:
+        AblateError: A decision is for a cell that the study no longer has.
     """
     built = Built(base.cells, base.too_long, base.excluded, base.sources)
     return _derive(base.study, built, decisions, tried)
@@ -107,4 +106,4 @@ def _compared_runs(
     for number, seed in enumerate((*study.seeds, *more)):
         for cell in cells:
             if number < decided.get(cell.stratum, len(study.seeds)):
-                yield PlannedRun(cell.label, cell.config.model_copy(update={"seed": seed}))
+                yield PlannedRun(cell.label, cell.run.with_(seed=seed))

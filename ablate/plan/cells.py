@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ablate import sizes
-from ablate.config import RunConfig
 from ablate.errors import AblateError, UnlocatedError
+from ablate.kinds import Run
 from ablate.plan.model import Cell
 from ablate.plan.resolve import Resolver
 from ablate.study import Study
@@ -46,7 +45,7 @@ def build(study: Study) -> Built:
     cells: dict[str, Cell] = {}
     excluded = []
     unused = list(study.exclude)
-    baselines: dict[str, RunConfig] = {}  # of each stratum: its first cell
+    baselines: dict[str, Run] = {}  # of each stratum: its first cell
     for chosen, levels in _distinct(study, resolver):
         label = _label(study, levels)
         if rules := [rule for rule in study.exclude if rule.items() <= levels.items()]:
@@ -57,21 +56,21 @@ def build(study: Study) -> Built:
             raise AblateError(f"{study.path}: two cells would be called {label!r}; rename a level")
         try:
             stratum = _stratum(study, levels)
-            config, epochs = resolver.config(chosen, baselines.get(stratum))
+            run, epochs = resolver.run(chosen, baselines.get(stratum))
         except UnlocatedError:
             raise
         except AblateError as error:
             if str(error).startswith(str(study.path)):
                 raise
             raise AblateError(f"{study.path}: cell {label!r}: {error}") from None
-        baselines.setdefault(stratum, config)
+        baselines.setdefault(stratum, run)
+        config = run.config
         byte_coverage = resolver.byte_coverage.get(config.tokenizer_hash, 1.0)
         cells[label] = Cell(
             label,
             levels,
             stratum,
-            config,
-            sizes.count(config),
+            run,
             epochs,
             resolver.held_out[config.corpus_hash, config.tokenizer_hash],
             byte_coverage,

@@ -57,8 +57,10 @@ def _idle(
     """Yield complaints about keys that change no run."""
     for name in study.base:
         if not any(meaningful(name, dict(cell.config)) for cell in cells):
-            other, levels = CATALOGUE[name].needs or ("", ())
-            needs = f"{other} = {' or '.join(map(repr, levels))}"
+            needs = ", or ".join(
+                f"{other} = {' or '.join(map(repr, levels))}"
+                for other, levels in CATALOGUE[name].needs.items()
+            )
             yield (
                 f"{source.where('base', name)}: {name} has no effect in any cell: it needs {needs}"
             )

@@ -88,7 +88,7 @@ def confounds(
     ]
     keys: dict[str, str] = {}
     for cell in cells:
-        twin = keys.setdefault(cell.config.key, cell.label)
+        twin = keys.setdefault(cell.run.key, cell.label)
         if twin != cell.label:
             found.append(
                 Confound(

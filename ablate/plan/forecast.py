@@ -40,7 +40,7 @@ class Forecast:
     def total(self, plan: Plan) -> float:
         """Return the seconds of all distinct runs of a plan."""
         planned = (*plan.runs, *plan.later)
-        cells = {run.config.key: run.cell for run in planned}.values()
+        cells = {one.run.key: one.cell for one in planned}.values()
         each = {cell.label: self.seconds(cell, plan.study.evaluation) for cell in plan.cells}
         return sum(each[cell] for cell in cells) / self.side_by_side
 

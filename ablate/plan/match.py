@@ -28,15 +28,15 @@ def mismatch(config: RunConfig, baseline: RunConfig, quantity: str) -> float:
     return measure(config, quantity) / measure(baseline, quantity) - 1
 
 
-def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> RunConfig:
-    """Return `config` with the d_mlp that gives it the baseline's parameters or FLOPs.
+def matched_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> int:
+    """Return the d_mlp that gives `config` the baseline's parameters or FLOPs.
 
     Raises:
         AblateError: No d_mlp does.
     """
     target = measure(baseline, quantity)
     if abs(measure(config, quantity) / target - 1) <= CLOSE:
-        return config
+        return config.d_mlp
     fitted = fit_d_mlp(config, target, quantity)
     if fitted is None:
         least = measure(with_d_mlp(config, 1), quantity)
@@ -44,16 +44,16 @@ def matched_by_d_mlp(config: RunConfig, baseline: RunConfig, quantity: str) -> R
             f"[match]: even with the narrowest MLP, {quantity} is {least:,}, but {target:,} in the"
             " baseline: d_mlp cannot match them"
         )
-    return fitted
+    return fitted.d_mlp
 
 
-def matched_by_steps(config: RunConfig, baseline: RunConfig) -> RunConfig:
-    """Return `config` with the steps whose training FLOPs come nearest to the baseline's."""
+def matched_steps(config: RunConfig, baseline: RunConfig) -> int:
+    """Return the steps at which the training FLOPs of `config` come nearest to the baseline's."""
     steps = round(
         sizes.train_flops(baseline)
         / (3 * sizes.count(config).flops_per_token * config.batch_tokens)
     )
-    return config.model_copy(update={"steps": max(1, steps)})
+    return max(1, steps)
 
 
 def fit_d_mlp(config: RunConfig, target: float, quantity: str) -> RunConfig | None:

@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.config import RunConfig
 from ablate.kinds import Cost, Run
-from ablate.kinds.transformer import run_of
-from ablate.sizes import Sizes
 from ablate.study import Study
 
 
@@ -23,8 +20,7 @@ class Cell:
         label: Such as "topology=parallel, n_layer=12"; unique in its study.
         levels: Factor → label of its level, without factors that have no meaning beside the others.
         stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
-        config: The configuration with seed 0.
-        sizes: Of one model.
+        run: Its run with seed 0.
         epochs: Passes over the training text; estimated for most tokenizers.
         held_out: Held-out tokens of the text; estimated as `epochs` is.
         byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
@@ -33,16 +29,15 @@ class Cell:
     label: str
     levels: dict[str, str]
     stratum: str
-    config: RunConfig
-    sizes: Sizes
+    run: Run
     epochs: float
     held_out: float = math.inf
     byte_coverage: float = 1.0
 
-    @functools.cached_property
-    def run(self) -> Run:
-        """The cell's run with seed 0."""
-        return run_of(self.config)
+    @property
+    def config(self) -> Any:
+        """The typed configuration of its run."""
+        return self.run.config
 
     @functools.cached_property
     def cost(self) -> Cost:
@@ -75,22 +70,22 @@ class Contrast:
 class PlannedRun:
     """A run of the plan: a cell with one of its seeds."""
 
-    cell: str
-    config: RunConfig
-    role: str = "compare"  # "compare" | "tune" | "parent"
+    cell: str  # label
+    run: Run
+    role: str = "compare"  # "compare" | "tune"
 
-    @functools.cached_property
-    def run(self) -> Run:
-        """The run, in the form for code that is independent of its kind."""
-        return run_of(self.config)
+    @property
+    def config(self) -> Any:
+        """The typed configuration of the run."""
+        return self.run.config
 
 
 @dataclass(frozen=True)
 class Confound:
     """A confound: something besides the factor that a comparison cannot separate from it."""
 
-    # "parameters" | "tokens" | "corpus" | "held-out text" | "passages" | "learning rate" | "same
-    # configuration"
+    # "parameters" | "tokens" | "FLOPs" | "corpus" | "held-out text" | "passages" |
+    # "learning rate" | "same configuration"
     kind: str
     cell: str  # label; "" for all
     text: str

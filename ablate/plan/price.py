@@ -44,7 +44,7 @@ class Price:
 def price(plan: Plan) -> Price:
     """Return the price of `plan`, by what the runs of its cells say that they cost."""
     planned = (*plan.runs, *plan.later)
-    keys = [run.config.key for run in planned]
+    keys = [planned_run.run.key for planned_run in planned]
     distinct = dict(zip(keys, planned, strict=True))
     by_cell = {cell.label: cell.cost for cell in plan.cells}  # seed and learning rate change none
     costs = [by_cell[run.cell] for run in distinct.values()]

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate import config as configuration
 from ablate import sizes, text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError
+from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
-from ablate.plan.match import matched_by_d_mlp, matched_by_steps
+from ablate.plan.match import matched_d_mlp, matched_steps
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, tokenizers
 
+KIND = "transformer"  # of all runs that a study file describes
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
 _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried on all of it
@@ -25,10 +26,12 @@ _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried o
 def meaningful(name: str, fields: Fields) -> bool:
     """Return whether a field has an effect with the other fields (`Factor.needs`)."""
     row = CATALOGUE.get(name)
-    if row is None or row.needs is None:
+    if row is None or not row.needs:
         return True
-    other, levels = row.needs
-    return fields.get(other, field_info(other).default) in levels
+    return any(
+        fields.get(other, field_info(other).default) in levels
+        for other, levels in row.needs.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Resolver:
             fields |= self.study.factors[factor][level]
         return fields
 
-    def config(self, chosen: dict[str, str], baseline: RunConfig | None) -> tuple[RunConfig, float]:
+    def run(self, chosen: dict[str, str], baseline: Run | None) -> tuple[Run, float]:
         """Resolve a combination.
 
         Args:
@@ -85,7 +88,7 @@ class Resolver:
             baseline: What [match] matches it to; None for a baseline itself.
 
         Returns:
-            The configuration with seed 0, and its passes over the training text.
+            The run with seed 0, and its passes over the training text.
 
         Raises:
             AblateError: Fields contradict each other, or the text is too short.
@@ -112,16 +115,17 @@ class Resolver:
         }
         if "params" in fields:
             fields |= self._geometry(fields)
-        config = configuration.resolve(fields)
+        run = Run(KIND, kind(KIND).check(fields))
         match = self.study.match if baseline else None
         if match and baseline and match.by == "d_mlp":
-            config = matched_by_d_mlp(config, baseline, match.quantity)
-        config = config.model_copy(update={"steps": _steps(config, *budgets.popitem())})
+            run = run.with_(d_mlp=matched_d_mlp(run.config, baseline.config, match.quantity))
+        run = run.with_(steps=_steps(run.config, *budgets.popitem()))
         if match and baseline and match.by == "steps":
-            config = matched_by_steps(config, baseline)
+            run = run.with_(steps=matched_steps(run.config, baseline.config))
+        config = run.config
         longest = max(self.study.evaluation.lengths) * config.n_ctx
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
-        return config, config.tokens / read.train_tokens
+        return run, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """Return the text that two fields name; its tokens are counted where max_epochs is set."""

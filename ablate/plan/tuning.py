@@ -86,10 +86,7 @@ class Tuning:
             for group in self.groups
             for label in group.cells
         }
-        return tuple(
-            replace(cell, config=cell.config.model_copy(update={"lr": by_cell[cell.label]}))
-            for cell in cells
-        )
+        return tuple(replace(cell, run=cell.run.with_(lr=by_cell[cell.label])) for cell in cells)
 
     def runs(self, cells: Sequence[Cell]) -> tuple[PlannedRun, ...]:
         """Return the tuning runs of every group's representative."""
@@ -122,9 +119,9 @@ class Tuning:
     def _runs(
         self, cells: Sequence[Cell], rates: Callable[[Group], Sequence[float]]
     ) -> tuple[PlannedRun, ...]:
-        configs = {cell.label: cell.config for cell in cells}
+        of_cell = {cell.label: cell.run for cell in cells}
         return tuple(
-            PlannedRun(label, configs[label].model_copy(update={"lr": lr, "seed": seed}), "tune")
+            PlannedRun(label, of_cell[label].with_(lr=lr, seed=seed), "tune")
             for group in self.groups
             for label in [group.representative]
             for seed in seeds(self.study)

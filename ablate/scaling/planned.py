@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from ablate import sizes
 from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.scaling.design import (
@@ -61,18 +60,19 @@ def _planned(plan: Plan) -> Losses:
     """Return the runs to be compared, as if they were complete."""
     cells = {cell.label: cell for cell in plan.cells}
     rows = [
-        run.config.model_dump()
+        planned.config.model_dump()
         | {
-            "cell": run.cell,
-            "run": run.config.key,
-            "role": run.role,
+            "cell": planned.cell,
+            "run": planned.run.key,
+            "role": planned.role,
             "status": "complete",
             "metric": 1.0,
         }
-        | {"tokens": run.config.tokens, "flops": sizes.train_flops(run.config)}
-        | {"n_params": cells[run.cell].sizes.params, "n_params_body": cells[run.cell].sizes.body}
-        for run in (*plan.runs, *plan.later)
-        if run.role == "compare"
+        | {"tokens": cost.tokens, "flops": cost.flops}
+        | {"n_params": cost.params, "n_params_body": cost.params_body}
+        for planned in (*plan.runs, *plan.later)
+        if planned.role == "compare"
+        for cost in [cells[planned.cell].cost]
     ]
     chosen = {label: cell.levels for label, cell in cells.items()}
     return of_study(

@@ -24,8 +24,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from ablate.errors import AblateError
-from ablate.study.levels import TAKEN
+from ablate.components.base import check_name
 
 _FINALS = ("loss", "bits_per_byte", "accuracy")
 
@@ -123,7 +122,6 @@ VIEWS = {
     "effects": _EFFECTS,
     "finals_wide": _FINALS_WIDE,
 }
-RESERVED = frozenset((*TAKEN, "tokens", "flops"))  # columns that no field may have the name of
 
 _NEW = "run.id NOT IN (SELECT run_id FROM run_field)"  # runs whose fields are not copied yet
 
@@ -159,11 +157,7 @@ def refresh(connection: Connection, fields: Iterable[str] = ()) -> None:
     known = _fields(connection)
     new = [name for name in dict.fromkeys([*fields, *in_use.scalars()]) if name not in known]
     for name in new:
-        if name in RESERVED or not name.isidentifier():
-            raise AblateError(
-                f"field {name!r} of a run: use letters, digits and underscores, and none of the"
-                f" column names {', '.join(sorted(RESERVED))}"
-            )
+        check_name(name, [*known, *new])
         connection.exec_driver_sql(f'ALTER TABLE run_field ADD COLUMN "{name}"')
     columns = [*known, *new]
     connection.exec_driver_sql(

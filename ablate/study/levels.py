@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablate.components import CATALOGUE
+from ablate.components.base import TAKEN
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
@@ -16,33 +17,6 @@ Factors = dict[str, dict[str, Fields]]
 LADDER = ("params", "aspect", "d_head")
 # what solving a step of the ladder fills in
 LADDER_SETS = ("n_layer", "d_model", "n_head", "d_head", "d_mlp")
-
-TAKEN = (  # columns that every table of results has: no names for factors
-    "study",
-    "cell",
-    "stratum",
-    "role",
-    "run",
-    "key",
-    "status",
-    "diverged_at",
-    "seed",
-    "n_params",
-    "n_params_body",
-    "metric",
-    "loss",
-    "bits_per_byte",
-    "accuracy",
-    "device_seconds",
-    "attempts",
-    "family",
-    "factor",
-    "level",
-    "baseline",
-    "value",
-    "series",
-    "step",
-)
 
 
 def parse_factors(source: Source, raw: Mapping[str, Any]) -> Factors:

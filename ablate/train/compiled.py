@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ablate import sizes
-from ablate.config import RunConfig
+from ablate.config import LOADED_FIELDS, RunConfig
 from ablate.data.objectives import Example
 from ablate.errors import unknown
 from ablate.model.transformer import Pieces
 from ablate.text import Tokens
-from ablate.train.step import LOADED, Functions, Step
+from ablate.train.step import Functions, Step
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def cached_step(
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Whether blocks are recomputed in the backward pass.
     """
-    shape = configs[0].model_dump(mode="json", exclude=set(LOADED))
+    shape = configs[0].model_dump(mode="json", exclude=set(LOADED_FIELDS))
     key = json.dumps([shape, len(configs), device, micro_batch, recompute])
     if key in step_cache:
         step_cache.move_to_end(key)

@@ -68,6 +68,7 @@ class Training:
     ):
         self.compiled, self.step = compiled, compiled.step
         self.configs, self.evaluator, self.emit = configs, evaluator, context.emit
+        self.keys = [run.key for run in job.runs]
         self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
         self.begun = time.perf_counter()
         self.steps = configs[0].steps
@@ -179,7 +180,7 @@ class Training:
 
     def _save(self, path: Path) -> None:
         state = {
-            "keys": [config.key for config in self.configs],
+            "keys": self.keys,
             "seconds": self.seconds,
             "sums": torch.from_numpy(self.meter.sums),
             "count": self.meter.count,
@@ -192,10 +193,9 @@ class Training:
     def _resume(self) -> None:
         """Continue from the checkpoint if it has every member of this job, else from step 0."""
         state = checkpoints.load(self.path) if self.path else None
-        keys = [config.key for config in self.configs]
-        if state is None or not set(keys) <= set(state["keys"]):
+        if state is None or not set(self.keys) <= set(state["keys"]):
             return
-        rows = torch.tensor([state["keys"].index(key) for key in keys])
+        rows = torch.tensor([state["keys"].index(key) for key in self.keys])
         self.step.load_state(state["step"], rows)
         self.meter.sums[:] = state["sums"][:, rows].numpy()
         self.meter.count = state["count"]

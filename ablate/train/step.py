@@ -27,18 +27,6 @@ RING = 256  # most steps whose windows and metrics are on the device at once
 RING_BYTES = 1 << 26  # for their windows
 TEXT_BYTES = 1 << 32  # most of a text on the device; windows of a larger one are read on the host
 
-LOADED = (
-    "seed",
-    "lr",
-    "weight_decay",
-    "mask_ratio",
-    "steps",
-    "warmup",
-    "grad_clip",
-    "corpus",
-    "corpus_hash",
-)
-
 
 class Functions(NamedTuple):
     """What a step calls, one after the other: methods of `Step`, or what was compiled of them."""
@@ -51,8 +39,8 @@ class Functions(NamedTuple):
 class Step:
     """A model, its optimiser and all that a step reads and writes, at fixed addresses.
 
-    The fields named in `LOADED` are tensors, or decide only the text, so that after `load` the same
-    step, with its compiled code and captured graph, serves other runs.
+    The fields of `ablate.config.LOADED_FIELDS` are tensors, or decide only the text, so that after
+    `load` the same step, with its compiled code and captured graph, serves other runs.
 
     Attributes:
         functions: What a step calls; compiled functions may replace its own.

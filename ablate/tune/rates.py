@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ablate.config import RunConfig
+from ablate.kinds import Run
 from ablate.plan import Decision, Plan
 from ablate.plan.tuning import WIDEST, ladder, rate, seeds
 from ablate.store import Database, decisions
@@ -44,11 +44,11 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
     """
     study, tune = plan.study, plan.study.tune
     found = Rates([], [], {})
-    configs = {cell.label: cell.config for cell in plan.cells}
+    of_cell = {cell.label: cell.run for cell in plan.cells}
     for group in plan.groups:
         assert tune
-        cell, config = group.representative, configs[group.representative]
-        key = config.model_copy(update={"lr": 1.0}).key
+        cell, run = group.representative, of_cell[group.representative]
+        key = run.with_(lr=1.0).key
         question = question_hash(study, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
         shared = {"group": group.label, "cells": list(group.cells)}
@@ -59,7 +59,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 found.new.append(decision)  # other cells share the rate now
             found.tried[cell] = old.evidence["rates"]
             continue
-        if not (values := _by_rate(study, tune, config, db)):
+        if not (values := _by_rate(study, tune, run, db)):
             continue  # the ladder is next
         result = search(tune, {lr: _cost(value, study.goal) for lr, value in values.items()}.get)
         found.tried[cell] = result.rates
@@ -81,14 +81,14 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
     return found
 
 
-def _by_rate(study: Study, tune: Tune, config: RunConfig, db: Database) -> dict[float, float]:
+def _by_rate(study: Study, tune: Tune, run: Run, db: Database) -> dict[float, float]:
     """Rate → metric, the mean over the tuning seeds, of the rates whose runs all have a result.
 
     NaN for a rate at which a run diverged.
     """
     halves = range(-2 * WIDEST, 2 * (tune.points + WIDEST) - 1)
     keys = {
-        lr: [config.model_copy(update={"lr": lr, "seed": seed}).key for seed in seeds(study)]
+        lr: [run.with_(lr=lr, seed=seed).key for seed in seeds(study)]
         for lr in (rate(tune, half / 2) for half in halves)
     }
     values = decisions.values(db, [key for each in keys.values() for key in each], study.metric)

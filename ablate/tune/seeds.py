@@ -27,7 +27,7 @@ def decide_seeds(
     assert two_stage
     undecided = {label for group in tuning.undecided for label in group.cells}
     keys = {
-        (cell.label, seed): cell.config.model_copy(update={"seed": seed}).key
+        (cell.label, seed): cell.run.with_(seed=seed).key
         for cell in tuning.cells(plan.cells)
         if cell.label not in undecided
         for seed in study.seeds
