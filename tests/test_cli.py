@@ -242,10 +242,10 @@ def test_plan_shows_cells_costs_detectability_and_confounds(ablate: Run, tmp_pat
         "4 contrasts in 1 family on loss (lower is better)",
         "5 cells × 5 seeds = 25 runs",
         # power of the paired t-test: G*Power gives 1.68 for 5 pairs
-        "resolve 1.7 standard deviations",
+        "detect an effect of 1.7 standard deviations",
         "after correction for 4 contrasts",
         "at 1e+10 FLOP/s",
-        "lr = 0.003 is shared by all cells",
+        "all cells share lr = 0.003",
         f"Next: ablate run {QUICKSTART}",
     ):
         assert words in out, words
@@ -268,8 +268,8 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
     # 4 is 2.5/100 · √2.5
     _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
     assert (
-        "resolve 1.7 standard deviations of the paired difference (0.066 nats per token) at 80%"
-        " power" in out
+        "detect an effect of 1.7 standard deviations of the paired difference (0.066 nats per"
+        " token) at 80% power" in out
     )
     assert "this study's own 20 pairs in the database" in out
     # what is no noise: a run that ran away
@@ -761,9 +761,7 @@ def test_db_check_of_a_cut_off_file_says_what_to_do(
     code, out, err = ablate("db", "check", *repair, "--db", "cut.db")
     assert (code, err) == (1, "")
     assert out.startswith("database cut.db is damaged: ") and "says what to do" not in out
-    assert (
-        "a backup of yours" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
-    )
+    assert "restore a backup" in out and "sqlite3 cut.db .recover | sqlite3 cut.recovered.db" in out
     assert "repairs what can be" not in out
     assert "The journals in cut.journals hold" in out
     Path("cut.db.before-0002-from-0001").write_bytes(whole)

@@ -74,8 +74,8 @@ def test_a_lost_device_is_given_up_and_the_others_go_on(tmp_path, monkeypatch, r
     outcome, output = launch(plan, path, found=gpus(2))
     assert outcome == Outcome({"complete": 8}, 0)
     assert (
-        "cuda:1 is given up, as its worker ended 3 times before it was ready: AssertionError: fell"
-        " off the bus" in output
+        "cuda:1 is no longer used, because its worker ended 3 times before it was ready:"
+        " AssertionError: fell off the bus" in output
     )
 
 
@@ -89,7 +89,7 @@ def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, 
     )
     outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", found=gpus(1))
     assert outcome == Outcome({"complete": 12}, 0)
-    assert "given up" not in output
+    assert "no longer used" not in output
     message = "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready"
     assert f"{message}: AssertionError: no room for a third" in output
 
@@ -156,9 +156,11 @@ def test_a_device_lock_ends_with_its_worker(tmp_path, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.03")
     plan = several_shapes(tmp_path)
     dying = tuple(
-        dataclasses.replace(planned, run=planned.run.with_(lr=stub_worker.DIES_ONCE))
-        if planned.config.lr == 1e-3
-        else planned
+        (
+            dataclasses.replace(planned, run=planned.run.with_(lr=stub_worker.DIES_ONCE))
+            if planned.config.lr == 1e-3
+            else planned
+        )
         for planned in plan.runs
     )
     outcome, _ = launch(dataclasses.replace(plan, runs=dying), tmp_path / "a.db", found=gpus(1))

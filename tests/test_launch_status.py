@@ -56,7 +56,7 @@ def test_status_of_a_running_and_then_ended_run(tmp_path, ablate: Run):
         ] and study.seconds_left is None
         assert status.studies(db, "another") == []
         _, shown, _ = ablate("status", "--db", str(path))
-    assert "gone: its launcher and worker have died" in shown and "cuda:1" not in shown
+    assert "dead: its launcher and worker no longer run" in shown and "cuda:1" not in shown
     assert rows(path, "SELECT status FROM run ORDER BY id") == [
         ("running",),
         ("planned",),

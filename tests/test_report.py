@@ -732,7 +732,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
         )
     )
     found = {
-        (row["role"], row["attempts that ended"]): (row["attempts"], float(row["device time"]))
+        (row["role"], row["ended attempts"]): (row["attempts"], float(row["device time"]))
         for row in rows
     }
     assert found == {
@@ -913,9 +913,7 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
         wide, narrow = sizes[-1], sizes[0]
         off = (wide[0] / narrow[0] if quantity == "total" else wide[1] / narrow[1]) - 1
         said = (
-            "all parameters"
-            if quantity == "total"
-            else "the parameters without embeddings and head"
+            "all parameters" if quantity == "total" else "all parameters except embeddings and head"
         )
         assert (
             f"the largest difference from a baseline is {labels.percent(off)} of {said}"

@@ -304,7 +304,7 @@ def test_a_poor_grid_is_refused_with_one_that_would_do(
     columns = {name: np.asarray(values, float) for name, values in points.items()}
     with pytest.raises(AblateError, match=reason) as error:
         scaling.fit(np.linspace(4, 3, len(next(iter(columns.values())))), rng=rng(), **columns)
-    assert "this would do: " in str(error.value)
+    assert "this grid would suffice: " in str(error.value)
 
 
 @pytest.mark.parametrize(

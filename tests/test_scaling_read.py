@@ -95,7 +95,7 @@ def test_numbers_as_people_write_them(write: Write, text: str, n: list[float]) -
         ("params,loss\n1,2\n", {"n": "parms"}, "--n 'parms'; did you mean 'params'"),
         ("n,loss\n1,2\n", {"group": ["x"]}, "unknown column 'x'"),
         ("n,loss\n1,2\n", {"n": ""}, "one or more of --n, --d and --flops"),
-        ("n,loss\n1,2\n", {"loss": "n"}, "one column cannot be two things"),
+        ("n,loss\n1,2\n", {"loss": "n"}, "one column cannot be used twice"),
         ("n,loss\n1,2\n3,two\n", {}, "line 3: loss = 'two'"),
         ("n,loss\n1,2K\n", {}, "line 2: loss = '2K'"),
         ("n,loss\n1,2,3\n", {}, "line 2: 3 values for 2 columns"),
@@ -389,13 +389,13 @@ def test_a_fit_that_describes_nothing_leads_with_that(write: Write) -> None:
     said = read(write(text), n="N", d="D", loss="ppl").fit(bootstraps=50).lines()
     assert (
         "% off the curve" in said[0]
-        and said[1].startswith("  Runs lie ")
-        and "its constants mean nothing" in said[1]
+        and said[1].startswith("  The runs deviate ")
+        and "its constants are meaningless" in said[1]
     )
     # no advice on how to sharpen nonsense
     assert not any("noise would have to be" in line for line in said)
     good = read(write(text), n="N", d="D", loss="log(ppl)").fit(bootstraps=50)
-    assert "mean nothing" not in "\n".join(good.lines())
+    assert "are meaningless" not in "\n".join(good.lines())
 
 
 def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) -> None:
@@ -411,7 +411,7 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
     refused = fit("--csv", str(write(few)), "--n", "N", "--loss", "loss")
     assert (
         "\nablate: L(N) needs at least 4 sizes and 5 runs; there are 3 sizes" in refused
-        and "this would do: " in refused
+        and "this grid would suffice: " in refused
     )
 
 

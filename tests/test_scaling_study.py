@@ -183,11 +183,12 @@ def test_a_plan_predicts_its_curves_without_runs_of_too_many_epochs() -> None:
     assert not made.too_long
     (said,) = predict(made)
     assert said.startswith(
-        "Scaling curves of serial and parallel: L(N, D) from 45 runs; an interval of alpha 0."
+        "Scaling curves of serial and parallel: L(N, D) from 45 runs; the expected interval of"
+        " alpha is 0."
     )
     (fewer,) = predict(plan(parse(STUDY.format(seeds=1, epochs=100), Path("t.toml"))))
-    width = [float(text.split("an interval of alpha ")[1].split()[0]) for text in (said, fewer)]
-    assert 1.5 * width[0] < width[1] and "this would do: " in fewer
+    width = [float(text.split("interval of alpha is ")[1].split()[0]) for text in (said, fewer)]
+    assert 1.5 * width[0] < width[1] and "this grid would suffice: " in fewer
     short = plan(parse(STUDY.format(seeds=3, epochs=1), Path("t.toml")))
     assert {cell.stratum for cell in short.too_long} >= {
         "size=0.1M, flops=1e14",
@@ -230,7 +231,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     for part in (
         "59 runs that completed the schedule, on 2 curves",
         "1 of 60 runs are left out",
-        "parameters without embeddings and head",
+        "all parameters except embeddings and head",
         "Fitted without the largest size",
         "Differences of its exponents from serial's: α ",
         "at the points that both have",
@@ -276,7 +277,7 @@ def test_a_study_too_small_for_its_fit_gets_the_reason(tmp_path: Path) -> None:
     assert (
         "No curve is fitted: " in text
         and "needs at least 4 sizes" in text
-        and "this would do" in text
+        and "this grid would suffice" in text
     )
     # the losses are drawn, without a curve
     assert (tmp_path / "out" / "figures" / "scaling-n.svg").is_file()

@@ -171,6 +171,6 @@ def test_the_command_names_what_would_go_and_asks(ablate: Run, db: Database) -> 
         and "--yes" in out
     )
     code, out, _ = ablate("db", "forget", "toy", "--yes", "--db", str(db.path))
-    assert code == 0 and "3 runs" in out and "are gone" in out and "--yes" not in out
+    assert code == 0 and "3 runs" in out and "deleted" in out and "--yes" not in out
     code, _, err = ablate("db", "forget", "raal", "--yes", "--db", str(db.path))
     assert code == 2 and "'raal'; did you mean 'real'" in err

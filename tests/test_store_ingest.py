@@ -408,7 +408,7 @@ def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
         db.path, "SELECT status, error FROM attempt WHERE id = ?", dead.attempt_id
     )
     gone, _, why = error.partition("; ")
-    assert (status, gone) == ("dead", "its launcher and its worker were gone") and re.match(
+    assert (status, gone) == ("dead", "its launcher and its worker no longer ran") and re.match(
         damaged, why
     )
     with owners.Owner.here(db) as last:

@@ -174,7 +174,7 @@ def test_merge_is_idempotent_and_commutative_and_loses_nothing(
             assert not [
                 finding
                 for finding in check(db)
-                if "is not there" in finding.text or "attempt" in finding.text
+                if "does not exist" in finding.text or "attempt" in finding.text
             ]
         for side in (a, b):
             there = _content(side)
@@ -356,7 +356,7 @@ def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
                 owner,
             )
     before = _content(a.path)
-    with pytest.raises(AblateError, match="measures them otherwise"):
+    with pytest.raises(AblateError, match="measures them differently"):
         merge(a, b)
     assert _content(a.path) == before
 
@@ -448,7 +448,7 @@ def test_ended_owners_and_their_locks(db: Database) -> None:
     assert check(db) == []
     assert owner._lock
     owner._lock.close()  # as a killed process does: the file stays
-    _repaired(db, f"run {claim.run_id} is running, but its launcher", "lock file")
+    _repaired(db, f"run {claim.run_id} is marked running, but its launcher", "lock file")
     assert rows(db.path, "SELECT count(*) FROM metric WHERE run_id = ?", claim.run_id) == [(6,)]
 
 

@@ -207,7 +207,7 @@ def test_creation_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_version_of_another_tool_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     execute(path, "CREATE TABLE alembic_version (version_num TEXT)")
-    with pytest.raises(AblateError, match="something else"):
+    with pytest.raises(AblateError, match="another program"):
         store.open(str(path), create=True)
 
 

@@ -97,7 +97,7 @@ def test_one_clear_line_for_what_is_no_database_of_ours(path: Path, create: bool
     path.unlink()
     execute(path, "CREATE TABLE photos (id)")
     before = _state(path)
-    with pytest.raises(AblateError, match="something else"):
+    with pytest.raises(AblateError, match="another program"):
         store.open(str(path), create=create)
     assert _state(path) == before
 

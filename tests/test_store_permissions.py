@@ -186,7 +186,7 @@ def test_another_user_learns_of_a_commit_that_only_the_owner_can_roll_back(
     give(path.parent, owner)
     _expect_one_line(
         as_user(other_user, place, "status --db a/ablate.db", f"{COUNT} --db a/ablate.db"),
-        "amid a commit",
+        "mid-commit",
     )
     assert as_user(owner, place, "db check --db a/ablate.db")[0][0] == 0
     assert as_user(other_user, place, f"{COUNT} --db a/ablate.db") == [(0, COUNTED, "")]
@@ -263,13 +263,13 @@ def test_a_closed_journal_is_not_taken_for_a_dead_run(
             owner, place, status, f"run {QUICKSTART} --device cpu --db a/ablate.db", repair
         )
         closed.chmod(usual)
-        assert code == 0 and "worker have died" not in out
+        assert code == 0 and "worker no longer run" not in out
         _expect_one_line(refused, "Permission denied")
         assert rows(path, "SELECT status, journal_offset FROM attempt WHERE run_id = 1") == [
             ("running", 0)
         ]
     (code, out, _), (repaired, _, _) = as_user(owner, place, status, repair)
-    assert code == repaired == 0 and "worker have died" in out
+    assert code == repaired == 0 and "worker no longer run" in out
     assert rows(path, "SELECT status FROM attempt WHERE run_id = 1") == [("dead",)]
     assert rows(path, "SELECT step, value FROM metric") == [(1, 2.5)]
 
@@ -282,7 +282,7 @@ def test_what_the_check_could_not_look_at_is_no_good_news(
     journals.chmod(0o000)
     ((code, out, _),) = as_user(owner, place, "db check --db a/ablate.db")
     journals.chmod(0o755)
-    assert code == 1 and "closed to this user" in out
+    assert code == 1 and "no permission to read folder" in out
 
 
 def test_a_lock_of_somebody_else_in_a_shared_folder_stays(

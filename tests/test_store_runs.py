@@ -380,7 +380,7 @@ def test_losses_at_lengths_are_measured_alike(db: Database, owner: owners.Owner)
         owner,
         finals=[("loss", 0, 2.0), *(("loss_at_length", at, 2.0) for at in (1, 2, 4))],
     )
-    with pytest.raises(AblateError, match="measures them otherwise"):
+    with pytest.raises(AblateError, match="measures them differently"):
         register.register(db, plan_of(name="short", evaluation=short))
     register.register(
         db, plan_of(name="none", seeds=(0,), evaluation=none)

@@ -173,7 +173,7 @@ def test_an_open_database_is_thinned_and_reported_as_open(db: Database) -> None:
         connection.exec_driver_sql("SELECT 1 FROM run").all()
         done = CliRunner().invoke(app, ["db", "thin", "--db", str(db.path)])
         assert done.exit_code == 0, done.output
-        assert "another process has it open" in done.output
+        assert "another process has the database open" in done.output
 
 
 def test_a_merge_prefers_the_whole_curves(db: Database, tmp_path: Path) -> None:

@@ -326,7 +326,7 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
         ("# depth", f"\n[tune]\n{keys}", line, words)
         for keys, line, words in [
             ("lr = [1e-4, 1e-2]\nper = 'cell'", 16, ["tune.points is missing", "log scale"]),
-            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "first cell"]),
+            ("lr = [1e-4, 1e-2]\npoints = 5", 16, ["tune.per is missing", "share a rate"]),
             (
                 "lr = [1e-4, 1e-2]\npoint = 5\nper = 'cell'",
                 18,

@@ -137,10 +137,7 @@ EXPLOSIONS = {
         "2 cells × 20,000 seeds",
     ),
     "a list of levels": (PLAIN + f"lr = {[*range(1, 20_000)]}", "more than 4,096 cells"),
-    "a file of 10^7 levels": (
-        PLAIN + "lr = [" + "1," * 10**7 + "]",
-        "larger than a study file ever is",
-    ),
+    "a file of 10^7 levels": (PLAIN + "lr = [" + "1," * 10**7 + "]", "too large for a study file"),
     "points = 10^9": (PLAIN + "[eval]\npoints = 1000000000", "line 10: eval.points = 1000000000"),
     "tokens = 10^29": (PLAIN + "[eval]\ntokens = 1e29", "line 10: eval.tokens = "),
     "lengths": (PLAIN + f"[eval]\nlengths = {[k / 64 for k in MANY]}", "line 10: eval.lengths"),
@@ -159,7 +156,7 @@ EXPLOSIONS = {
     ),
     "a long run": (
         PLAIN.replace('"1M"', "1e15").replace("64", "64\nbatch_tokens = 256"),
-        "no run takes so many",
+        "too many for a run",
     ),
 }
 
@@ -173,16 +170,16 @@ def test_what_would_explode_is_refused(place: Path, name: str) -> None:
 # -- what a study file names -----------------------------------------------------------------------
 
 PATHS = {
-    "fifo": "it is no file",
-    "socket": "it is no file",
-    "/dev/zero": "it is no file",
-    "loop": "is no path",
+    "fifo": "it is not a regular file",
+    "socket": "it is not a regular file",
+    "/dev/zero": "it is not a regular file",
+    "loop": "path",
     "dangling": "no such file",
     "loops/**/*.doc": "no such file",
     "a**b": "can only be an entire path component",
-    "~nobody-has-this-home/x": "is no path",
+    "~nobody-has-this-home/x": "path",
     "a" * 5000: "cannot be read: file name too long",
-    "a\\u0000b": "is no path: it holds a NUL character",
+    "a\\u0000b": "path: it holds a NUL character",
 }
 
 

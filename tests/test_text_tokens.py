@@ -328,7 +328,7 @@ def test_a_corpus_shorter_than_a_window_is_refused(
         ("bpe:256", "from 257 to 262144"),
         ("bpe:99999999999999999999", "from 257 to 262144"),
         ("my/tokenizer.json", "there is no file .*my/tokenizer.json"),
-        ("story.txt", "story.txt is no tokenizer.json of the tokenizers library"),
+        ("story.txt", "story.txt is not a tokenizer.json of the tokenizers library"),
         ("tokens", "corpus 'story' holds text, not tokens"),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_wrong_tokenizer_is_one_line(folder: Path, spec: str, complaint: str) 
         # a panic
         (
             {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]},
-            "is no tokenizer.json of the tokenizers library",
+            "is not a tokenizer.json of the tokenizers library",
         ),
     ],
 )

@@ -380,7 +380,7 @@ def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
     assert outcome == Outcome({"complete": complete, "failed": failed}, 1)
     assert decided(path) == {(OTHER, "lr"): 1e-3}
     sentence = (
-        f"he learning rate tuned on {SERIAL} is not chosen, and what is to be trained with it is"
+        f"he learning rate tuned on {SERIAL} is not chosen yet, and the runs that will use it are"
         f" not planned: {said}"
     )
     assert f"bowl: t{sentence}" in output

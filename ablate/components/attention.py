@@ -74,7 +74,7 @@ class Projection(Component):
 
     Attributes:
         one_tensor: Whether queries, keys and values are views of one tensor, which is then kept for
-            the backward pass beside what is made of them.
+            the backward pass in addition to what is made from them.
     """
 
     factors = ("qkv",)
@@ -121,7 +121,7 @@ class Sqrt(AttentionScale):
         return float(d_head) ** -0.5
 
 
-@level("attention_scale", "none", source=f"{VASWANI}, §3.2.1 says what it would do")
+@level("attention_scale", "none", source=f"{VASWANI}, §3.2.1 describes its effect")
 class Unscaled(AttentionScale):
     """1."""
 

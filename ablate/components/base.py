@@ -48,7 +48,7 @@ class Field:
     Attributes:
         name: Key in a study file and in a run's fields.
         type: int, float, str, bool, or a tuple of these.
-        default: Value where a study says nothing.
+        default: Value if a study does not set it.
         meaning: One sentence.
         source: Paper or code base.
     """
@@ -88,7 +88,7 @@ def check_name(field: str, existing: Iterable[str] = ()) -> None:
 
 @dataclass(frozen=True)
 class Counts:
-    """Sizes of a part of a model, for one member of a pack. They add up, and n of one are n times.
+    """Sizes of a part of a model, for one member of a pack. They can be added and multiplied by n.
 
     What eager PyTorch keeps for the backward pass is counted per token, in two precisions and in
     bytes; it is an estimate, and a compiled step keeps less.
@@ -99,7 +99,7 @@ class Counts:
             multiplication with its addition is two.
         products: Numbers kept in the precision of matrix products.
         streams: Numbers kept in the precision of the residual stream.
-        bytes: Bytes kept beside them.
+        bytes: Further bytes kept.
     """
 
     params: int = 0
@@ -152,11 +152,11 @@ class Component:
     factors: ClassVar[tuple[str, ...]] = ()  # whose levels a subclass can be
     module: ClassVar[str] = ""  # "package.module:Class" of the torch module, "" for none
     fields: ClassVar[tuple[Field, ...]] = ()  # hyper-parameters of its own
-    implies: ClassVar[Mapping[str, str]] = {}  # factor → level, whatever a study says of it
-    defaults: ClassVar[Mapping[str, str]] = {}  # factor → level, where a study says nothing
+    implies: ClassVar[Mapping[str, str]] = {}  # factor → level, which a study cannot change
+    defaults: ClassVar[Mapping[str, str]] = {}  # factor → level, if a study does not set it
 
     def check(self, config: Config) -> None:
-        """Refuse what this level does not go with.
+        """Raise an error for anything that this level cannot be combined with.
 
         Raises:
             AblateError: What contradicts what, and what to do instead.

@@ -236,8 +236,8 @@ class Init(Component):
         """Return what embeddings are multiplied by on entry (Vaswani et al. 2017, §3.4).
 
         √d_model, for embeddings that start at std 1/√d_model: the stream starts at an RMS of 1, and
-        a tied head is as an untied one, but that it first favours the token it reads, which
-        training takes back within some tens of steps.
+        a tied head starts like an untied one, except that it first favours the input token, which
+        training removes within some tens of steps.
         """
         return float(config.d_model) ** 0.5
 

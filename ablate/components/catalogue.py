@@ -44,7 +44,7 @@ class Factor:
 
     @property
     def levels(self) -> tuple[Any, ...]:
-        """The components that are levels of this factor; empty where it is no choice."""
+        """The components that are levels of this factor; empty if it has no levels."""
         return tuple(_LEVELS[self.name].values())
 
     @property
@@ -165,7 +165,7 @@ _ROWS = (
     Factor(
         "mask_mix",
         "objective",
-        "Of the predicted tokens: shares shown as [MASK], as a random token, as they are.",
+        "Shares of the predicted tokens that are shown as [MASK], as a random token, unchanged.",
         source="Devlin et al. 2019, arXiv:1810.04805",
         needs={"objective": ("masked",)},
     ),
@@ -195,7 +195,7 @@ _ROWS = (
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
-    Factor("batch_tokens", "training", "Tokens an optimiser step."),
+    Factor("batch_tokens", "training", "Tokens per optimiser step."),
     Factor(
         "lr",
         "training",
@@ -265,7 +265,7 @@ def level(
         aliases: Other values of a study file that mean this level.
 
     Raises:
-        AblateError: The factor is unknown or no choice, the class is not made for it, the name is
+        AblateError: The factor is unknown or has no levels, the class is not for it, the name is
             taken, one of the class's own fields has a name that is taken, or there is no meaning.
     """
 
@@ -288,7 +288,7 @@ def level(
         for own in new:
             if own.name in CATALOGUE:
                 raise AblateError(
-                    f"{who} has a field {own.name!r}, which is a field already:"
+                    f"{who} has a field {own.name!r}, but there is already a field of that name:"
                     f" {CATALOGUE[own.name].meaning} Rename it"
                 )
             try:

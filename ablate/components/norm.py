@@ -75,7 +75,7 @@ class NoNorm(Identity):
 
 
 def _also(made: Any, factor: str, name: str, meaning: str, source: str) -> None:
-    """Register a norm of the stream for queries and keys, or for embeddings, too."""
+    """Register a norm of the stream also for queries and keys, or for embeddings."""
     level(factor, name, meaning=meaning, source=source)(made)
 
 

@@ -14,7 +14,7 @@ class Objective(Component):
 
     Attributes:
         masks: Whether tokens are hidden from the input and predicted from both sides.
-        special_tokens: Tokens of the vocabulary beside those of the tokenizer, such as [MASK].
+        special_tokens: Tokens of the vocabulary in addition to the tokenizer's, such as [MASK].
     """
 
     factors = ("objective",)

@@ -26,11 +26,11 @@ class Position(Component):
     learned_bias: ClassVar[bool] = False
 
     def block_sizes(self, config: Config) -> Counts:
-        """Return what it takes in each block, beside `sizes`, which is once a model."""
+        """Return its sizes in each block, in addition to `sizes`, which counts once per model."""
         return Counts()
 
     def longest_context(self, config: Config) -> int | None:
-        """Return the tokens beyond which it is not defined; None where there is no limit."""
+        """Return the number of tokens beyond which it is not defined; None without a limit."""
         return None
 
 
@@ -101,9 +101,9 @@ class Alibi(_WithoutWeights):
 def t5_buckets(config: Config) -> tuple[int, int]:
     """Return the number of buckets and the maximum distance.
 
-    T5's 32 and 128 at its context of 512; the distance follows a quarter of longer contexts and
-    stays within shorter ones, which get fewer buckets where some would hold no distance. Full
-    attention shares them between two directions.
+    T5 has 32 and 128 at its context of 512. Longer contexts use a quarter of the context as the
+    distance; shorter ones use at most the context, with fewer buckets if some would be empty. Full
+    attention divides them between two directions.
     """
     directions = 1 if config.part("attention").causal else 2
     distance = min(config.n_ctx, max(128, config.n_ctx // 4))

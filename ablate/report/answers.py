@@ -136,8 +136,8 @@ def _winners(data: ReportData) -> Iterator[str]:
             else ""
         )
         yield (
-            f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is that of"
-            f" {listed(named)}{doubt}."
+            f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is reached"
+            f" by {listed(named)}{doubt}."
         )
         yield from _lost(data, data.compared)
 
@@ -213,9 +213,7 @@ def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
         for name, part in lost.groupby("arm", observed=True)
     ]
     if named:
-        yield (
-            f"Means are over completed runs, which favours arms that lost some: {listed(named)}."
-        )
+        yield f"Means are over completed runs, which favours arms that lost some: {listed(named)}."
 
 
 def families(data: ReportData) -> list[Family]:
