@@ -145,6 +145,19 @@ def test_a_registered_level_is_found_by_name_and_alias() -> None:
     assert isinstance(small(norm_kind="quiet").part("norm_kind"), Silent)
 
 
+def test_a_level_without_a_meaning_has_that_of_its_docstring() -> None:
+    for doc, meaning in (
+        ("A norm.", "a norm"),
+        ("Divide by the\n    largest value.\n\n    Slow.", "divide by the largest value"),
+        ("RMSNorm with a gain.", "RMSNorm with a gain"),
+        ("y = x / |x|.", "y = x / |x|"),
+    ):
+        ablate.level("norm_kind", meaning, source="x")(type("Own", (Norm,), {"__doc__": doc}))
+        assert CATALOGUE["norm_kind"][meaning].meaning == meaning
+    with pytest.raises(AblateError, match="docstring"):
+        ablate.level("norm_kind", "mute")(type("Mute", (Norm,), {}))
+
+
 # -- fields of a component -------------------------------------------------------------------------
 
 

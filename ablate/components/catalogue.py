@@ -266,7 +266,7 @@ def level(
 
     Raises:
         AblateError: The factor is unknown or has no levels, the class is not for it, the name is
-            taken, or one of the class's own fields has a name that is taken.
+            taken, one of the class's own fields has a name that is taken, or there is no meaning.
     """
 
     def register(made: C) -> C:
@@ -276,6 +276,8 @@ def level(
             choices = ", ".join(made.factors) or "none"
             raise AblateError(f"{who} cannot be a level of {factor_name}; its class: {choices}")
         component = made(factor_name, name, meaning or _meaning(made), source, aliases)
+        if not component.meaning:
+            raise AblateError(f"{who} says nothing of what it does; give its class a docstring")
         for other in row.levels:
             if {name, *aliases} & {other.name, *other.aliases}:
                 raise AblateError(
