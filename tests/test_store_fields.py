@@ -189,3 +189,13 @@ def test_runs_of_unknown_memory_get_one_worker_a_device(sorting: Plan) -> None:
     device = Device("cpu", 64 << 30, 8)
     assert packs.worker_slots(sorting, [device]) == [device]
     assert len(packs.worker_slots(plan_of(), [device])) > 1
+
+
+def test_sizes_that_were_stated_wrong_are_corrected(tmp_path: Path) -> None:
+    with fresh(tmp_path / "x.db") as db:
+        register.register(db, plan_of())
+        right = rows(db.path, "SELECT key, n_params, n_params_body, flops FROM run ORDER BY key")
+        execute(db.path, "UPDATE run SET n_params = 7, n_params_body = 5, flops = 1e3")
+        register.register(db, plan_of())
+        sizes = "SELECT key, n_params, n_params_body, flops FROM run ORDER BY key"
+        assert rows(db.path, sizes) == right

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.database import require
+from ablate.cli.database import require, to_write
 from ablate.cli.render import Db, console, table, writing
 
 
@@ -56,10 +56,10 @@ def analyse(
     db: Db = None,
 ) -> None:
     """Recompute a study's effects from the results in the database, and store them."""
-    from ablate import analysis, store
+    from ablate import analysis
 
     require(db)
-    with store.open(db, create=True) as database:
+    with to_write(db) as database:
         rows = analysis.analyse(database, study)
     headings = ["family", "factor", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]
     lines = [

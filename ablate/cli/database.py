@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +45,17 @@ def existing_noise(plan: Plan, db: str | None) -> Noise | None:
         return noise_for(plan, database)
 
 
+@contextlib.contextmanager
+def to_write(db: str | None) -> Iterator[Database]:
+    """Open a database to be written, and print whether it was upgraded."""
+    from ablate import store
+
+    with store.open(db, create=True) as database:
+        for note in database.notes:
+            print(note)
+        yield database
+
+
 @app.command(cls=Command)
 def path(db: Db = None) -> None:
     """Print the path of the database, whether it exists or not."""
@@ -54,12 +67,9 @@ def path(db: Db = None) -> None:
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
     """Upgrade an older database to this version; a backup is kept next to it."""
-    from ablate import store
 
     require(db)
-    with store.open(db, create=True) as database:
-        for note in database.notes:
-            print(note)
+    with to_write(db) as database:
         print(f"{database.path} is up to date")
 
 
@@ -82,7 +92,7 @@ def check(
     require(db)
     path = store.locate(db)
     try:
-        with store.open(db, create=repair) as database:
+        with to_write(db) if repair else store.open(db) as database:
             findings = find(database, repair=repair)
     except Damaged as damage:
         print(f"database {path} is damaged: {damage.how}", cure(path), sep="\n")
@@ -109,7 +119,7 @@ def merge(
     from ablate.store.merge import merge as join
     from ablate.store.names import studies
 
-    with store.open(other) as theirs, store.open(db, create=True) as ours:
+    with store.open(other) as theirs, to_write(db) as ours:
         brought = join(ours, theirs)
         for study in studies(ours):
             analyse(ours, study)
@@ -139,7 +149,7 @@ def thin(
     before = sum(
         part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists()
     )
-    with store.open(db, create=True) as database:
+    with to_write(db) as database:
         done = reduce(database, keep)
     print(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
@@ -174,7 +184,7 @@ def forget(
     from ablate.store import forget as forgetting
 
     require(db)
-    with store.open(db, create=yes) as database:
+    with to_write(db) if yes else store.open(db) as database:
         gone = forgetting.forget(database, study) if yes else forgetting.part(database, study)
     what = listed(
         [f"{number:,} {kind}" for kind, number in gone.rows.items() if number]

@@ -172,10 +172,19 @@ class Component:
         return None if self.module else Counts()
 
     def load(self) -> Any:
-        """Return the class named by `module`. Imports torch."""
+        """Return the class named by `module`. Imports torch.
+
+        Raises:
+            AblateError: There is no such module or class.
+        """
         assert self.module, f"{self.factor} level {self.name!r} names no class"
-        module, name = self.module.split(":")
-        return getattr(importlib.import_module(module), name)
+        module, _, name = self.module.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise AblateError(
+                f"{self.factor} level {self.name!r}: module = {self.module!r}: {error}"
+            ) from error
 
     def build(self, config: Config, pack: int, width: int) -> Any:
         """Return the torch module for a pack of runs.

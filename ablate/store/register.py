@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Any
 
@@ -41,6 +41,7 @@ def register(db: Database, plan: Plan) -> int:
             text("SELECT id, plan_hash, toml, revision FROM study WHERE name = :name"),
             {"name": plan.study.name},
         ).first()
+        _correct_sizes(connection, runs)
         if existing and existing.plan_hash == plan_hash and existing.toml == plan.study.toml:
             return existing.id
         study_id = _study(connection, plan, plan_hash, existing)
@@ -163,16 +164,17 @@ def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
     new = {run.key: run for run in runs if run.key not in ids}
     if not new:
         return ids
-    costs: dict[tuple[str, str], dict[str, Any]] = {}
-    rows = []
-    for key, run in new.items():
-        fields = json.dumps(run.fields)
-        if (run.kind, fields) not in costs:  # many runs differ in nothing but their seed
-            costs[run.kind, fields] = _cost(run)
-        rows.append(
-            {"key": key, "kind": run.kind, "fields": fields, "seed": run.seed, "status": "planned"}
-            | costs[run.kind, fields]
-        )
+    rows = [
+        {
+            "key": key,
+            "kind": run.kind,
+            "fields": json.dumps(run.fields),
+            "seed": run.seed,
+            "status": "planned",
+            **cost,
+        }
+        for (key, run), cost in zip(new.items(), _costs(new.values()), strict=True)
+    ]
     connection.execute(schema.run.insert(), rows)
     ids = _ids(connection)
     if parents := [(ids[run.parent], ids[key]) for key, run in new.items() if run.parent]:
@@ -181,21 +183,45 @@ def _runs(connection: Connection, runs: Sequence[Run]) -> dict[str, int]:
     return ids
 
 
+def _correct_sizes(connection: Connection, runs: Sequence[Run]) -> None:
+    """Store the sizes of runs anew where they differ.
+
+    Sizes are no part of a run's key: a component that stated wrong ones may have been corrected.
+    """
+    names = ", ".join(COST)
+    stored = {
+        row[0]: dict(zip(COST, row[1:], strict=True))
+        for row in connection.exec_driver_sql(f"SELECT key, {names} FROM run")
+    }
+    known = [run for run in runs if run.key in stored]
+    wrong = [
+        (*cost.values(), run.key)
+        for run, cost in zip(known, _costs(known), strict=True)
+        if cost != stored[run.key]
+    ]
+    if wrong:
+        values = ", ".join(f"{name} = ?" for name in COST)
+        connection.exec_driver_sql(f"UPDATE run SET {values} WHERE key = ?", wrong)
+
+
 def _ids(connection: Connection) -> dict[str, int]:
     """Return key → id of every run."""
     return {key: run_id for run_id, key in connection.exec_driver_sql("SELECT id, key FROM run")}
 
 
-def _cost(run: Run) -> dict[str, Any]:
-    """The columns of `run` that say what training takes; None for what is unknown."""
-    cost = run.cost
-    return {
-        "steps": cost.steps,
-        "tokens": cost.tokens,
-        "n_params": cost.params,
-        "n_params_body": cost.params_body,
-        "flops": cost.flops,
-    }
+COST = ("steps", "tokens", "n_params", "n_params_body", "flops")  # columns of `run`
+
+
+def _costs(runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
+    """What training each run takes, as `COST`; None for what is unknown."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in runs:
+        shape = run.kind, json.dumps(run.fields)
+        if shape not in known:  # many runs differ in nothing but their seed
+            cost = run.cost
+            values = (cost.steps, cost.tokens, cost.params, cost.params_body, cost.flops)
+            known[shape] = dict(zip(COST, values, strict=True))
+        yield known[shape]
 
 
 def _members(

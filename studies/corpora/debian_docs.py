@@ -358,7 +358,12 @@ def _assemble(patterns: tuple[str, ...], into: Path) -> None:
             flush=True,
         )
     if not any(record["package"] for record in manifest):
-        raise AblateError("apt knows none of the packages: run `apt-get update` first (as root)")
+        raise AblateError(
+            "apt knows no package of these names: "
+            + ", ".join(patterns)
+            + "; if the names are right, run"
+            " `apt-get update` first (as root)"
+        )
     (into / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
