@@ -551,10 +551,10 @@ def test_a_ranking_names_the_arms_that_lost_seeds(tmp_path: Path) -> None:
 
     text = write(tmp_path, outcome)
     assert (
-        "The lowest mean held-out loss is that of no-skip (1.60 nats per token, over 3 of 5 seeds),"
-        " followed by serial (2.20); the difference is not significant. Means are over completed"
-        " runs, which favours arms that lost some: concat lost 1 of 5 runs and no-skip lost"
-        " 2 of 5 runs." in text
+        "The lowest mean held-out loss is reached by no-skip (1.60 nats per token, over 3 of 5"
+        " seeds), followed by serial (2.20); the difference is not significant. Means are over"
+        " completed runs, which favours arms that lost some: concat lost 1 of 5 runs and no-skip"
+        " lost 2 of 5 runs." in text
     )
 
 
@@ -665,7 +665,8 @@ def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -
     first, below = page(path).text.split("All runs", 1)
     for text in (report.answer(report.gather(db, "topology")), first):
         assert re.search(
-            r"held-out loss is that of parallel in 4 of 4 strata \(n_layer=1; n_layer=2; n_layer=3;"
+            r"held-out loss is reached by parallel in 4 of 4 strata \(n_layer=1; n_layer=2;"
+            r" n_layer=3;"
             r" 1 more\), but in \d of "
             r"these no contrast",
             text,
@@ -806,7 +807,7 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     assert all((tmp_path / "reports" / link).is_file() for link in links)
     assert "Why <not>?" in found.text
     first = (
-        "The lowest mean held-out loss is that of serial (1.50 nats per token), followed by"
+        "The lowest mean held-out loss is reached by serial (1.50 nats per token), followed by"
         " parallel (1.50), equal to the digits "
     )
     assert first + "shown; the difference is not significant." in found.text
