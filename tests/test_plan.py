@@ -492,14 +492,14 @@ def test_what_d_mlp_cannot_match_is_refused(study) -> None:
         ),
         (
             '[base]\ntokens = "1M"\nmask_ratio = 0.3\n[factors]\nlr = [1e-3, 1e-2]\n',
-            "line 6: mask_ratio has no meaning.*objective = 'masked'",
+            "line 6: mask_ratio .*objective = 'masked'",
         ),
         (
             (
                 '[base]\nnorm = "none"\nnorm_kind = "rmsnorm"\ntokens = "1M"\n[factors]\nlr ='
                 " [1e-3, 1e-2]\n"
             ),
-            "line 6: norm_kind has no meaning",
+            "line 6: norm_kind .*norm = 'pre'",
         ),
         (
             '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\nmask_ratio = [0.1, 0.2]\n',
@@ -510,11 +510,11 @@ def test_what_d_mlp_cannot_match_is_refused(study) -> None:
                 '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nprobe = { ratio ='
                 " [0.4] }\n"
             ),
-            "line 9: probe has no meaning",
+            "line 9: probe .*objective = 'masked'",
         ),
         (
             '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nlengths = [1, 0.3]\n',
-            r"line 9: 0\.3 × n_ctx = 256",
+            r"line 9: .*0\.3 × n_ctx",
         ),
         (
             (
