@@ -250,9 +250,9 @@ def test_interactions_are_combined_minus_single_differences_by_seed(tmp_path: Pa
         multipletests([test.pvalue for test in tests], method="holm")[1]
     )
     answer = report.answer(report.gather(db, "topology"))
-    assert "topology × norm: do they do more than each by itself?" in answer
+    assert "topology × norm: is the joint effect the sum of the separate effects?" in answer
     assert (
-        "parallel × post is not the sum of its parts: together they change held-out loss by +0.5"
+        "parallel × post differs from the sum of its parts: held-out loss changes by a further +0.5"
         in answer
     )
     assert "Not significantly different from the sum of the parts: concat × post; only" in answer

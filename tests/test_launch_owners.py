@@ -85,7 +85,7 @@ def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
     assert not Path(f"/proc/{worker}").exists()
     tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
     assert tries == [
-        ("dead", 1, f"its worker on elsewhere gave no sign of life for {LEASE:g} s"),
+        ("dead", 1, f"its worker on elsewhere sent no heartbeat for {LEASE:g} s"),
         ("complete", 0, None),
     ]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 1000,)]

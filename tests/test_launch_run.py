@@ -151,7 +151,7 @@ def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
     )
     tries = attempts(path, stub_worker.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
-    again = re.findall(r"stub: lr=0.51, seed 0 is tried again with (.*)", output)
+    again = re.findall(r"stub: lr=0.51, seed 0 is retried with (.*)", output)
     last = "1 of 8 sequences in memory at once, and blocks computed again in the backward pass"
     assert again == ["2 of 8 sequences in memory at once", last]
     assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [
@@ -164,7 +164,7 @@ def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 5)
     outcome, output = launch(plan, path)
     assert outcome == Outcome({"complete": 5}, 0)
-    assert output.count("is tried again with 2 runs at a time") == 2
+    assert output.count("is retried with 2 runs at a time") == 2
     sizes = rows(
         path,
         "SELECT pack_size, status, count(*) FROM attempt GROUP BY pack_size, status ORDER BY"
@@ -198,7 +198,7 @@ def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repea
     monkeypatch.setattr(pool, "INGEST", 1000.0)
     with (
         monkeypatch.context() as patch,
-        pytest.raises(AblateError, match=r"damaged behind byte .* 'surprise' is unknown"),
+        pytest.raises(AblateError, match=r"damaged after byte .* 'surprise' is unknown"),
     ):
         patch.setenv("ABLATE_WORKER", "spoils")
         patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
@@ -414,7 +414,7 @@ def test_no_worker_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
     with pytest.raises(
-        AblateError, match="no worker gets ready on cpu: OSError: libcuda is not what it was"
+        AblateError, match="no worker can start on cpu: OSError: libcuda is not what it was"
     ):
         launch(plan, path)
     assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {

@@ -90,7 +90,7 @@ def test_a_worker_that_does_not_start_leaves_its_device_to_the_others(tmp_path, 
     outcome, output = launch(several_shapes(tmp_path), tmp_path / "a.db", found=gpus(1))
     assert outcome == Outcome({"complete": 12}, 0)
     assert "no longer used" not in output
-    message = "cuda:0 goes on with 2 workers, as another ended 3 times before it was ready"
+    message = "cuda:0 continues with 2 workers, because another ended 3 times before it was ready"
     assert f"{message}: AssertionError: no room for a third" in output
 
 
@@ -106,7 +106,7 @@ def test_one_worker_that_is_left_is_no_plural(tmp_path, refusing):
         several_shapes(tmp_path), tmp_path / "a.db", found=[devices.Device("cpu", 8 << 30, 1)] * 2
     )
     assert outcome == Outcome({"complete": 12}, 0)
-    message = "cpu goes on with 1 worker, as another ended 3 times before it was ready"
+    message = "cpu continues with 1 worker, because another ended 3 times before it was ready"
     assert f"{message}: the worker died (killed by SIGKILL)" in output
 
 

@@ -89,7 +89,7 @@ def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
         ("complete",),
     ]
     assert "stub 0/1: lr=0.01, seed 0 oom: RuntimeError: " in output
-    assert "stub: lr=0.01, seed 0 is tried again with 2 of 8 sequences in memory at once" in output
+    assert "stub: lr=0.01, seed 0 is retried with 2 of 8 sequences in memory at once" in output
     losses = (
         "SELECT step, value FROM metric JOIN series ON id = series_id WHERE name = 'train_loss'"
     )

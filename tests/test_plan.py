@@ -326,8 +326,7 @@ def test_epochs_are_limited(study) -> None:
     made = plan(study(text.format("3M")))
     assert 0.8 < made.cells[0].epochs < 0.9  # nine tenths of 4.02 MB are trained on
     with pytest.raises(
-        AblateError,
-        match=r"line 7: cell 'lr=0.001' reads its text 1\.11 times, more than max_epochs = 1",
+        AblateError, match=r"line 7: .* more than max_epochs = 1 times, 'lr=0.001' 1\.11 times"
     ):
         plan(study(text.format("4M")))
 

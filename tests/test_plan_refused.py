@@ -64,19 +64,15 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     (
         {},
         {"evaluation": "lengths = [0.125, 1]"},
-        r"line \d+: 0.125 × n_ctx = 32 holds fewer than the 8 tokens",
+        r"line \d+: 0.125 × n_ctx .32. is shorter than the 8 tokens",
     ),
-    (
-        {},
-        {"evaluation": "lengths = [0.3]"},
-        r"line \d+: 0.3 × n_ctx = 32 is 9.6, no context length",
-    ),
+    ({}, {"evaluation": "lengths = [0.3]"}, r"line \d+: 0.3 × n_ctx .32. is 9.6"),
     (
         {"corpus": "short.txt"},
         {"evaluation": "lengths = [1, 8]"},
         (
-            r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, a"
-            r" context of 8 × n_ctx takes 257"
+            r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, but a"
+            r" context of 8 × n_ctx needs 257"
         ),
     ),
     (
@@ -101,14 +97,14 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         TOKENS | MASKED,
         {"factors": 'mask_kind = ["token", "whole-word"]', "metric": "probe_loss"},
         (
-            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': nobody knows where words begin"
+            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': it is unknown where words begin"
             r" in corpus 'bins'"
         ),
     ),
     (
         TOKENS | MASKED,
         {"evaluation": 'probe = { kind = "whole-word" }'},
-        r"cell 'z_loss=0': probe.kind = 'whole-word': nobody knows",
+        r"cell 'z_loss=0': probe.kind = 'whole-word': it is unknown",
     ),
     (
         {"corpus": "latin.txt", "tokenizer": "bpe:300"},
@@ -177,7 +173,7 @@ def test_contexts_beyond_a_table_are_left_out_and_the_plan_notes_it(made) -> Non
 def test_the_plan_warns_of_too_few_steps(made) -> None:
     (note,) = made({"tokens": None}, factors="tokens = [2560, 5120, 25600]").notes
     few = "steps = 10 in 'tokens=2560', and below 50 in 1 more"
-    assert note == f"{few}: too few to say much; give more tokens, or a smaller batch_tokens"
+    assert note.startswith(few) and "batch_tokens" in note
     assert made({}).notes == ()  # 100 steps
 
 
@@ -196,13 +192,12 @@ def test_the_plan_notes_fewer_held_out_tokens_than_requested(made) -> None:
     short = {"corpus": "short.txt"}
     (note,) = made(short, evaluation='tokens = "2G"').notes
     assert note.startswith(
-        "[eval] tokens = 2B is more than corpus = 'short' holds out, 132 tokens of tokenizer ="
-        " 'byte': "
+        "[eval] tokens = 2B exceeds the held-out part of corpus = 'short', which has 132 tokens"
     )
     # the default asks for nothing
     assert made(short, evaluation="tokens = 132").notes == made(short).notes == ()
     (of_ids,) = made(TOKENS, evaluation="tokens = 4001").notes
-    assert "4k tokens of tokenizer = 'tokens'" in of_ids
+    assert "4k tokens with tokenizer = 'tokens'" in of_ids
     assert not made(TOKENS, evaluation="tokens = 4000").notes
 
 
@@ -213,7 +208,7 @@ def test_the_cache_is_no_fault_of_a_line(
     monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(
         AblateError,
-        match=rf"^cannot use the cache {tmp_path}/cache: .*; let ABLATE_CACHE name another folder$",
+        match=rf"^cannot use the cache {tmp_path}/cache: .*; set ABLATE_CACHE to another folder$",
     ):
         made({"corpus": "austen"})
 
@@ -242,5 +237,10 @@ def test_passages_of_two_lengths_are_a_confound(made) -> None:
     ]
     assert notes == [
         [],
-        [("n_ctx=32", "its linear probe reads passages of 32 tokens, that of 'n_ctx=256' of 128")],
+        [
+            (
+                "n_ctx=32",
+                "its linear probe reads passages of 32 tokens, instead of 128 as in 'n_ctx=256'",
+            )
+        ],
     ]

@@ -499,15 +499,14 @@ def test_an_unfinished_study_reports_what_is_there(tmp_path: Path) -> None:
         ),
     )
     assert "12 of 20 runs are complete and 8 are still to run." in text
-    assert "2 pairs are still to run." in text
+    assert re.search(r"2 pairs (are|have) ", text), text
 
 
 @pytest.mark.usefixtures("svg_only")
 def test_one_seed(tmp_path: Path) -> None:
     text = write(tmp_path, lambda levels, seed: Outcome(1.0), seeds=1)
     assert (
-        "parallel has one pair with serial: held-out loss differs by 0.0000 nats per token; one"
-        " pair" in text
+        "parallel has one pair with serial: held-out loss differs by 0.0000 nats per token" in text
     )
 
 
@@ -668,7 +667,7 @@ def test_many_contrasts_are_summarised_with_each_further_below(tmp_path: Path) -
             r"held-out loss is reached by parallel in 4 of 4 strata \(n_layer=1; n_layer=2;"
             r" n_layer=3;"
             r" 1 more\), but in \d of "
-            r"these no contrast",
+            r"these the lead",
             text,
         ), text
         assert "In brackets: the difference in held-out loss (nats per token)" in text
@@ -721,9 +720,7 @@ def test_tuning_has_its_curve_and_its_cost_and_is_not_compared(tmp_path: Path) -
         toml='[tune]\nlr = [3e-4, 1e-2]\nper = "topology"\n',
     )
     assert "8 of 8 runs are complete." in text
-    assert (
-        "Tuned: the learning rate for each topology, on seeds of its own (chosen: 0.001)." in text
-    )
+    assert "Tuned: the learning rate for each topology, on separate seeds (chosen: 0.001)." in text
     assert "Held-out loss over the learning rate." in text
     curve = report.gather(store.open(str(tmp_path / "ablate.db")), "topology").data.curves
     assert curve["value"].max() < 2  # what was tried is in no learning curve
@@ -780,10 +777,7 @@ def test_losses_that_do_not_compare_share_no_scale(tmp_path: Path) -> None:
         within=["objective"],
         seeds=3,
     )
-    assert (
-        "What each factor explains is not given: held-out loss does not compare across objective"
-        in text
-    )
+    assert "held-out loss is not comparable across objective" in text
     assert "Held-out loss over norm and objective." not in text
     assert not (tmp_path / "out" / "figures" / "heat.svg").exists()
     assert not (tmp_path / "out" / "tables" / "factors.csv").exists()
@@ -832,7 +826,7 @@ def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Pa
     )
     text = report.answer(report.gather(db, "topology"))
     assert "In brackets" not in text
-    assert "but in 4 of these no contrast" in re.sub(r"in \d of 4 strata", "", text), text
+    assert "but in 4 of these the lead" in re.sub(r"in \d of 4 strata", "", text), text
     assert re.search(
         r"none of 3 \(parallel, concat and no-skip\) differs significantly from serial: no possible"
         r" effect .* it would have to be \d\.\d+, and shares differ by at most 1\.",
@@ -914,7 +908,9 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
         wide, narrow = sizes[-1], sizes[0]
         off = (wide[0] / narrow[0] if quantity == "total" else wide[1] / narrow[1]) - 1
         said = (
-            "all parameters" if quantity == "total" else "all parameters except embeddings and head"
+            "all parameters"
+            if quantity == "total"
+            else "the parameters without embeddings and head"
         )
         assert (
             f"the largest difference from a baseline is {labels.percent(off)} of {said}"

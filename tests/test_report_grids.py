@@ -84,8 +84,7 @@ def test_a_grid_with_an_empty_cell_assumes_additive_effects(tmp_path: Path) -> N
     table = grids.factors(report_data(tmp_path, hole))
     assert list(frame(table)["term"]) == ["seed", "topology", "norm", "residual"]
     assert table.caption.endswith(
-        "As combinations of levels have no run, the effects of factors are taken to add up. "
-        "5 runs that diverged or failed are left out."
+        "so effects of factors are assumed additive. 5 runs that diverged or failed are left out."
     )
 
 
@@ -95,8 +94,8 @@ def test_a_grid_that_cannot_be_fitted_gives_the_reason(tmp_path: Path) -> None:
     (text,) = grids.notes(data)
     assert (
         text
-        == "What each factor explains is not given: 6 runs for 6 effects leave nothing to estimate"
-        " noise from."
+        == "The variance that factors explain is not shown: 6 runs for 6 effects leave nothing to"
+        " estimate noise from."
     )
     assert (
         grids.notes(

@@ -104,7 +104,7 @@ def test_numbers_as_people_write_them(write: Write, text: str, n: list[float]) -
         ("n,loss\n", {}, "a line of column names and a line for each run"),
         ("n,loss\n1,3\n2,2\n", {"where": ["n"]}, "COLUMN=VALUE"),
         ("n,loss\n1,3\n2,2\n", {"where": ["m=1"]}, "unknown column 'm'"),
-        ("n,loss\n1,3\n2,2\n", {"where": ["n<x"]}, "'x' is no number"),
+        ("n,loss\n1,3\n2,2\n", {"where": ["n<x"]}, "'x' is not a number"),
         ("n,loss\n1,3\n2,2\n", {"where": ["n>7"]}, "no row has n > '7'; its values are '1', '2'"),
         ("n,t,loss\n1,a,2\n", {"where": ["t=b"]}, "no row has t = 'b'; its values are 'a'"),
     ],
@@ -420,7 +420,7 @@ def test_a_table_says_what_would_suffice(fit: Callable[..., str], write: Write) 
     [
         ([], "give a study, or a table with --csv FILE"),
         (["scale", "--csv", "t.csv"], "give a study, or a table"),
-        (["scale", "--n", "x"], "--n is for a table"),
+        (["scale", "--n", "x"], "--n is for tables"),
         (["--csv", "t.csv", "--n", "x"], "--loss COLUMN"),
         (["--csv", "no-such.csv", "--n", "x", "--loss", "y"], "no-such.csv: cannot be read"),
     ],

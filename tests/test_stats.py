@@ -194,7 +194,7 @@ def test_two_stage_by_hand() -> None:
     assert stats.two_stage(pilot, 0.02, most=10) == 10
     assert stats.two_stage(pilot, 1.0) == 3
     assert stats.two_stage([NAN, 0.1], 0.02, most=12) == 12
-    with pytest.raises(AblateError, match="pilot of 1 whole pairs"):
+    with pytest.raises(AblateError, match="pilot of 1 complete pairs"):
         stats.two_stage([0.1], 0.02)
     d = [*pilot, *np.full(16, 0.05)]
     effect = stats.after_pilot(stats.paired(d), d, pilot, 0.02)

@@ -121,7 +121,7 @@ def test_a_study_whose_run_is_running_stays(db: Database) -> None:
     with owners.Owner.here(db) as owner:
         (claim,) = claim_next(db, study_id, owner, 1)
         with pytest.raises(
-            AblateError, match=rf"'toy' cannot be forgotten while its run {claim.run_id} is running"
+            AblateError, match=rf"'toy' cannot be deleted while its run {claim.run_id} is running"
         ):
             forget(db, "toy")
         assert (
@@ -167,7 +167,7 @@ def test_the_command_names_what_would_go_and_asks(ablate: Run, db: Database) -> 
     assert (
         "2 cells" in out
         and "3 runs" in out
-        and "5 files would go; 3 runs that other studies share stay" in out
+        and "5 files would be deleted; 3 runs shared with other studies" in out
         and "--yes" in out
     )
     code, out, _ = ablate("db", "forget", "toy", "--yes", "--db", str(db.path))

@@ -300,12 +300,12 @@ def test_a_pack_is_one_transaction(
     }
 
 
-SPOILT = {  # a line, and how its error goes on behind "is damaged behind byte 0: "
+SPOILT = {  # a line, and how its error goes on behind "is damaged after byte 0: "
     "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', "EOF while parsing"),
     "a line that is no object": (b"[]\n", "list indices must be"),
     "points without steps": (
         b'{"event": "metrics", "steps": [], "series": {"x": [1]}}\n',
-        "series 'x' has not one value a step",
+        "series 'x' does not have one value per step",
     ),
     "an object for a step": (
         b'{"event": "metrics", "steps": [{}], "series": {"x": [1]}}\n',
@@ -333,7 +333,7 @@ def _damage(claim: records.Claim, how: str) -> str:
     line, why = SPOILT[how]
     with claim.journal.open("ab") as file:
         file.write(line)
-    return f"^journal {re.escape(str(claim.journal))} is damaged behind byte 0: {why}"
+    return f"^journal {re.escape(str(claim.journal))} is damaged after byte 0: {why}"
 
 
 @pytest.mark.parametrize("how", SPOILT)
@@ -401,8 +401,8 @@ def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
         code, out, err = answer
         assert (code, err) == (0, "")
         assert (
-            f"run {dead.run_id} is running, but its launcher and worker are gone: planned again"
-            in out
+            f"run {dead.run_id} is marked running, but its launcher and worker no longer run:"
+            " planned again" in out
         )
     ((status, error),) = rows(
         db.path, "SELECT status, error FROM attempt WHERE id = ?", dead.attempt_id

@@ -47,9 +47,7 @@ CONTENT = {
         f"SELECT {_CELL.format('contrast.cell_id')}, effect.metric, method, n, mean, input_hash"
         " FROM effect JOIN contrast ON contrast.id = contrast_id"
     ),
-    "run": (
-        "SELECT key, kind, fields, status, diverged_at, seed, tokens, n_params, flops FROM run"
-    ),
+    "run": "SELECT key, kind, fields, status, diverged_at, seed, tokens, n_params, flops FROM run",
     "attempt": (
         f"SELECT {_RUN.format('attempt')}, n, status, owner, heartbeat, device, started, ended,"
         " resumed_step, journal, journal_offset, evaluation, error FROM attempt"
@@ -431,7 +429,11 @@ def test_doubled_attempts(db: Database) -> None:
 def test_states_that_contradict(db: Database) -> None:
     execute(db.path, "UPDATE run SET status = 'running' WHERE id = 1")
     execute(db.path, "UPDATE attempt SET status = 'superseded' WHERE run_id = 2")
-    _repaired(db, "run 1 is running, but no attempt", "run 2 is complete, but no attempt")
+    _repaired(
+        db,
+        "run 1 is running, but none of its attempts",
+        "run 2 is complete, but none of its attempts",
+    )
     assert rows(db.path, "SELECT status FROM run") == [
         ("planned",),
         ("planned",),

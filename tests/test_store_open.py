@@ -121,7 +121,7 @@ def test_absent_file_or_folder(path: Path) -> None:
         store.open(str(path))
     store.open(str(path.parent / "absent" / "deep" / "x.db"), create=True).close()
     (path.parent / "file").touch()
-    with pytest.raises(AblateError, match=r"cannot be made: folder .*file"):
+    with pytest.raises(AblateError, match=r"cannot be created: folder .*file"):
         store.open(str(path.parent / "file" / "x.db"), create=True)
     path.touch()
     with pytest.raises(AblateError, match="empty"):

@@ -248,9 +248,9 @@ def test_the_page_shows_the_catalogue() -> None:
     [
         ("meens", (), r"unknown named query 'meens'; did you mean 'means'\? Choices: means, "),
         ("means", (), "means needs study, a study's name: ablate query means STUDY"),
-        ("means", ("a", "b"), "means takes STUDY; 'b' is too much"),
+        ("means", ("a", "b"), "means takes STUDY; 'b' is one value too many"),
         ("learning-curve", ("series=lr",), "needs study"),
-        ("shared-runs", ("a",), "takes no parameter; 'a' is too much"),
+        ("shared-runs", ("a",), "takes no parameter; 'a' is one value too many"),
     ],
 )
 def test_what_is_asked_wrongly_is_explained(

@@ -84,7 +84,7 @@ def foreign(path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     return store.open(str(path))
 
 
-WRITTEN = r"ablate\.db was written while it was read; do this again"
+WRITTEN = r"ablate\.db was written while it was read; try again"
 ADD = "INSERT INTO series (name, unit, goal) VALUES ('a', '', '')"
 
 

@@ -151,7 +151,7 @@ def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_writt
     )
     assert done.exit_code == 0, done.output
     assert "3,360 training points of 3 runs deleted, 1,440 kept" in done.output
-    assert "runs without a result, left as they are: 1" in done.output
+    assert "runs without a result, not changed: 1" in done.output
     assert names(committed) == ["reference.db"]
     assert (committed / "reference.db").read_bytes()[18:20] == b"\x01\x01"  # no write-ahead log
     assert (committed / "reference.db").stat().st_size < 0.8 * db.path.stat().st_size

@@ -397,8 +397,7 @@ def test_a_budget_that_match_would_undo_is_refused(tmp_path: Path, by: str) -> N
         "[2, 4]  # depth", f'[2, 4]\ntokens = ["1M", "2M"]\n[match]\nflops = true\nby = "{by}"'
     )
     with pytest.raises(
-        AblateError,
-        match=r"line 15: tokens varies tokens, which \[match\] of FLOPs makes equal again",
+        AblateError, match=r"line 15: tokens varies tokens, which \[match\] flops makes equal again"
     ):
         read(tmp_path, text)
     assert read(tmp_path, 'within = ["tokens"]\n' + text).match

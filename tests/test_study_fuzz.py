@@ -144,7 +144,7 @@ EXPLOSIONS = {
     "tune.points": (PLAIN + TUNED + "points = 1000000000", "line 12: tune.points = 1000000000"),
     "tune.seeds": (
         PLAIN + TUNED + "points = 100\nseeds = 1000",
-        "2 groups × 100 rates × 1,000 seeds tune; more than",
+        "2 groups × 100 rates × 1,000 seeds to tune; more than",
     ),
     "nested tables": (PLAIN + "[eval]\npoints" + ".a" * 2000 + " = 1", "line 9: points = "),
     "many numbers": (PLAIN + "lr = [\n" + "1.5e-3, " * 200 + "2]", "is listed twice"),

@@ -810,7 +810,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory):
 def test_the_report_gives_what_was_tuned_and_its_cost(reported) -> None:
     folder, answer, text = reported
     assert (
-        "Tuned: the learning rate for each topology, on seeds of its own (chosen: 1e-06, 0.001,"
+        "Tuned: the learning rate for each topology, on separate seeds (chosen: 1e-06, 0.001,"
         " 0.00178 and 0.0178)." in answer
     )
     tuning = 7 + 7 + 8 + 10
