@@ -97,7 +97,8 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         TOKENS | MASKED,
         {"factors": 'mask_kind = ["token", "whole-word"]', "metric": "probe_loss"},
         (
-            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': it is unknown where words begin"
+            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': it is unknown where words"
+            r" begin"
             r" in corpus 'bins'"
         ),
     ),
