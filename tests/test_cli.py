@@ -320,7 +320,7 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
             made = next(tune.stages(plan(given), db)).plan
             measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
-    assert "Next stage: nothing to train, then those at the rates found" in out, (
+    assert "Next stage: nothing to train, then runs at the chosen rates" in out, (
         "what is found is not stored by looking"
     )
     with store.open("a.db", create=True) as db:
@@ -342,7 +342,7 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
     assert "Next stage: 8 runs to compare\n" in out
-    assert "In all: 2 cells × 7 seeds = 14 runs and 10 that tune" in out
+    assert "In all: 2 cells × 7 seeds = 14 runs and 10 tuning runs" in out
 
 
 def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -> None:

@@ -152,7 +152,7 @@ def test_out_of_memory_is_tried_smaller_and_then_recorded(tmp_path):
     tries = attempts(path, stub_worker.RUNS_OUT_OF_MEMORY)
     assert [how for how, _ in tries] == ["oom"] * 3 and "no memory left" in tries[0][1]
     again = re.findall(r"stub: lr=0.51, seed 0 is retried with (.*)", output)
-    last = "1 of 8 sequences in memory at once, and blocks computed again in the backward pass"
+    last = "1 of 8 sequences in memory at once, and blocks recomputed in the backward pass"
     assert again == ["2 of 8 sequences in memory at once", last]
     assert rows(path, "SELECT DISTINCT peak_bytes FROM attempt WHERE status = 'oom'") == [
         (1 << 20,)

@@ -365,8 +365,8 @@ def test_a_metric_that_is_to_be_high_is_tuned_to_be_high(tmp_path: Path) -> None
     ("word", "complete", "failed", "said"),
     [
         # in the refinement of serial alone
-        ("0.00562", 13 + 6, 1, "1 of its 7 tuning runs failed; `ablate run` tries it again"),
-        ("serial", 7 + 6, 5, "5 of its 5 tuning runs failed; `ablate run` tries them again"),
+        ("0.00562", 13 + 6, 1, "1 of its 7 tuning runs failed; `ablate run` retries it"),
+        ("serial", 7 + 6, 5, "5 of its 5 tuning runs failed; `ablate run` retries them"),
     ],
 )
 def test_failed_tuning_runs_leave_their_group_undecided_and_the_others_go_on(
@@ -406,7 +406,7 @@ def test_a_study_that_was_stopped_between_two_stages_is_not_taken_for_complete(
     said = plain(ablate("status", "--db", str(path)))
     for place in (SERIAL, OTHER):
         assert (
-            f"learning rate tuned on {place} is not chosen, and what is to be trained with it is"
+            f"learning rate tuned on {place} is not chosen yet, and the runs that will use it are"
             " not planned: `ablate run`" in said
         )
     monkeypatch.setattr(
@@ -704,13 +704,13 @@ def test_a_failed_pilot_run_leaves_the_seeds_of_its_stratum_undecided_and_is_rep
     assert outcome == Outcome({"complete": 15, "failed": 1}, 1)
     assert decided(path) == {("topology=serial, n_layer=2", "seeds"): 4}
     sentence = (
-        "ow many seeds n_layer=1 gets is not decided: 1 of its 8 pilot runs failed; `ablate run`"
-        " tries it again"
+        "he number of seeds of n_layer=1 is not decided yet: 1 of its 8 pilot runs failed;"
+        " `ablate run` retries it"
     )
-    assert f"bowl: h{sentence}" in output
-    assert f"bowl: h{sentence}" in plain(ablate("status", "--db", str(path)))
+    assert f"bowl: t{sentence}" in output
+    assert f"bowl: t{sentence}" in plain(ablate("status", "--db", str(path)))
     with store.open(str(path)) as db:
-        assert f"15 of 16 runs are complete and 1 failed. H{sentence}." in report.answer(
+        assert f"15 of 16 runs are complete and 1 failed. T{sentence}." in report.answer(
             report.gather(db, "bowl")
         )
 
