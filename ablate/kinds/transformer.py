@@ -36,12 +36,12 @@ class Transformer:
 
     def identity(self, fields: Fields) -> Mapping[str, Any]:
         """Return the fields that differ from their default; a text is known by its hash alone."""
-        config = _parse(json.dumps(fields))
+        config = _config(fields)
         return {name: value for name, value in config.identity.items() if name != "seed"}
 
     def cost(self, fields: Fields) -> Cost:
         """Return the cost by `ablate.sizes`, which is exact but for the memory."""
-        config = _parse(json.dumps(fields))
+        config = _config(fields)
         size = sizes.count(config)
         flops = float(sizes.train_flops(config))
         memory = sizes.memory_bytes(config)
@@ -49,7 +49,7 @@ class Transformer:
 
     def typed(self, run: Run) -> RunConfig:
         """Return the `RunConfig` of a run, its seed included."""
-        return _parse(json.dumps(run.fields)).model_copy(update={"seed": run.seed})
+        return _config(run.fields).model_copy(update={"seed": run.seed})
 
     def pack_key(self, run: Run) -> str:
         """Return all fields in which members of a pack have to agree."""
@@ -57,7 +57,7 @@ class Transformer:
 
     def finals(self, fields: Fields, evaluation: Evaluation) -> list[tuple[str, float]]:
         """Return the finals of a run, which depend on its objective and context lengths."""
-        return evaluation.finals(_parse(json.dumps(fields)))
+        return evaluation.finals(_config(fields))
 
     def train(self, job: Job, context: Context) -> None:
         """Load the text of a job and train it. Imports torch."""
@@ -77,6 +77,11 @@ def run_of(config: RunConfig, parent: str = "") -> Run:
     """Return the run that a configuration describes."""
     fields = config.model_dump(mode="json", exclude={"seed"})
     return Run("transformer", fields, config.seed, parent)
+
+
+def _config(fields: Fields) -> RunConfig:
+    """Return the typed fields, with seed 0; equal fields are validated once."""
+    return _parse(json.dumps(fields))
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -191,7 +191,10 @@ def _correct_sizes(connection: Connection, runs: Sequence[Run]) -> None:
     names = ", ".join(COST)
     stored = {
         row[0]: dict(zip(COST, row[1:], strict=True))
-        for row in connection.exec_driver_sql(f"SELECT key, {names} FROM run")
+        for row in connection.exec_driver_sql(
+            f"SELECT key, {names} FROM run WHERE key IN (SELECT value FROM json_each(?))",
+            (json.dumps([run.key for run in runs]),),
+        )
     }
     known = [run for run in runs if run.key in stored]
     wrong = [

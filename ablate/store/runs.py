@@ -6,7 +6,7 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -66,25 +66,22 @@ def candidates(db: Database, study_id: int, owner: Owner) -> list[Candidate]:
         with db.begin() as connection:
             for attempt_id, beat, reason in stale:
                 mark_dead(connection, attempt_id, reason, beat)
-    found = []
     with db.read() as connection:
         values = {"study": study_id, "owner": str(owner)}
-        for row in connection.execute(text(_CANDIDATES), values):
-            run = _parse(row.kind, row.fields, row.seed, row.parent or "")
-            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
-                candidate = Candidate(
-                    row.id,
-                    run,
-                    row.flops,
-                    row.cell,
-                    row.role,
-                    row.failures,
-                    row.losses,
-                    bool(row.checkpoint),
-                    bool(row.parent_complete),
-                )
-                found.append(candidate)
-    return found
+        return [
+            Candidate(
+                row.id,
+                run,
+                row.flops,
+                row.cell,
+                row.role,
+                row.failures,
+                row.losses,
+                bool(row.checkpoint),
+                bool(row.parent_complete),
+            )
+            for row, run in _without_result(connection, _CANDIDATES, values)
+        ]
 
 
 def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> list[Claim]:
@@ -103,12 +100,20 @@ def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> 
     """
     with db.begin() as connection:
         values = {"study": study_id, "ids": json.dumps(list(run_ids))}
-        claims = []
-        for row in connection.execute(text(_CHOSEN), values).all():
-            run = _parse(row.kind, row.fields, row.seed, row.parent or "")
-            if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
-                claims.append(_attempt(connection, db, owner, row, run))
-        return claims
+        return [
+            _attempt(connection, db, owner, row, run)
+            for row, run in _without_result(connection, _CHOSEN, values)
+        ]
+
+
+def _without_result(
+    connection: Connection, sql: str, values: dict[str, Any]
+) -> Iterator[tuple[Row[Any], Run]]:
+    """Yield the runs that a query finds, but for complete ones that lack no final."""
+    for row in connection.execute(text(sql), values).all():
+        run = _parse(row.kind, row.fields, row.seed, row.parent or "")
+        if row.status != "complete" or _lacks_finals(connection, row.id, run, row.evaluation):
+            yield row, run
 
 
 @functools.lru_cache(maxsize=1 << 14)
