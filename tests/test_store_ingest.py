@@ -300,7 +300,7 @@ def test_a_pack_is_one_transaction(
     }
 
 
-SPOILT = {  # a line, and how its error goes on behind "is damaged after byte 0: "
+DAMAGE = {  # a line, and how its error goes on behind "is damaged after byte 0: "
     "a line that is no JSON": (b'{"event": "metrics", "steps": [1\n', "EOF while parsing"),
     "a line that is no object": (b"[]\n", "list indices must be"),
     "points without steps": (
@@ -330,13 +330,13 @@ SPOILT = {  # a line, and how its error goes on behind "is damaged after byte 0:
 
 def _damage(claim: records.Claim, how: str) -> str:
     """Append a line to the journal; how the error has to read, as a regular expression."""
-    line, why = SPOILT[how]
+    line, why = DAMAGE[how]
     with claim.journal.open("ab") as file:
         file.write(line)
     return f"^journal {re.escape(str(claim.journal))} is damaged after byte 0: {why}"
 
 
-@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_journal_blocks_no_other(
     db: Database, pack: list[records.Claim], how: str
 ) -> None:
@@ -387,7 +387,7 @@ MARKED_DEAD = {  # ways in which a dead attempt is taken back
 
 
 @pytest.mark.parametrize("way", MARKED_DEAD)
-@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_journal_of_an_ended_owner_stops_nothing(
     db: Database, ablate: Run, how: str, way: str
 ) -> None:

@@ -430,7 +430,7 @@ def test_run_that_fails_when_done_again_keeps_its_result(
     ]
 
 
-# -- the living and the dead -----------------------------------------------------------------------
+# -- owners and stale attempts ---------------------------------------------------------------------
 
 
 def test_runs_of_an_ended_owner_are_taken_over_with_what_they_wrote(
