@@ -1,7 +1,8 @@
 """ablate: find out whether a part of a transformer matters, and by how much.
 
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
-which the functions of `ablate.figures` draw. `ablate.level` registers a level of a factor, and
+which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
+as typed records. `ablate.level` registers a level of a factor, and
 `ablate.factor` looks one up.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ablate.analysis import effects as effects
+    from ablate.analysis import findings as findings
     from ablate.components import factor as factor
     from ablate.components import level as level
     from ablate.results import curves as curves
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 # where each is, imported on first use: pandas takes half a second
 _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") | {
     "effects": "ablate.analysis",
+    "findings": "ablate.analysis",
     "level": "ablate.components",
     "factor": "ablate.components",
 }

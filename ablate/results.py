@@ -74,7 +74,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
     Raises:
         AblateError: There is no such study.
     """
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     runs = _frame(rows.runs(opened, row.name))
     for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
@@ -89,7 +89,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
 
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
     """Return cell → factor → level's label, without factors that have no meaning in a cell."""
-    opened = _open(db)
+    opened = database(db)
     frame = _levels(opened, _study(opened, study).id)
     return {
         str(cell): dict(zip(part["factor"], part["level"], strict=True))
@@ -99,7 +99,7 @@ def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:
 
 def orders(study: str, db: Source = None) -> dict[str, list[str]]:
     """Return factor → labels of its levels, baseline first, factors in the order of the labels."""
-    opened = _open(db)
+    opened = database(db)
     frame = _levels(opened, _study(opened, study).id)
     ordered = frame.sort_values("ordinal", kind="stable").groupby("factor")["level"].unique()
     label = str(frame["cell"].iloc[0]) if len(frame) else ""
@@ -115,7 +115,7 @@ def arms(study: str, db: Source = None) -> pd.DataFrame:
     `arm` is a short name that is unique in its stratum: the level if a single factor varies
     ("parallel"), else "factor=level", and "baseline" for the common baseline.
     """
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     contrasts = _contrasts(opened, row.id)
     by_cell = levels(study, opened)
@@ -171,7 +171,7 @@ def curves(
     Raises:
         AblateError: There is no such study, or no run can have such a series.
     """
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     names = None if series is None else [series] if isinstance(series, str) else list(series)
     known.require_series(opened, names or [])
@@ -186,7 +186,7 @@ def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFra
     Raises:
         AblateError: There is no such study, or no run can have a final of that name.
     """
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     if name is not None:
         known.require_final(opened, name)
@@ -206,7 +206,7 @@ def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
 
 def pairs(study: str, db: Source = None) -> pd.DataFrame:
     """Return each run of a contrast with its baseline's run of the same seed: view `pairs`."""
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     return _frame(rows.pairs(opened, row.name))
 
@@ -217,7 +217,7 @@ def decisions(study: str, db: Source = None) -> pd.DataFrame:
     Returns:
         Columns cell, name ("lr" or "seeds"), value, and evidence, a dictionary (see `ablate.tune`).
     """
-    opened = _open(db)
+    opened = database(db)
     decided = stored.read(opened, _study(opened, study).name)
     return pd.DataFrame(
         [vars(decision) for decision in decided], columns=["cell", "name", "value", "evidence"]
@@ -231,7 +231,7 @@ def attempts(study: str, db: Source = None) -> pd.DataFrame:
         cell, run, seed, role, and the columns of the table `attempt`. `drop_duplicates("id")` keeps
         the role "compare" of an attempt that has both roles.
     """
-    opened = _open(db)
+    opened = database(db)
     row = _study(opened, study)
     return _frame(rows.attempts(opened, row.name))
 
@@ -242,12 +242,12 @@ def study(name: str, db: Source = None) -> StudyRow:
     Raises:
         AblateError: There is no such study; the nearest name is in the message.
     """
-    return _study(_open(db), name)
+    return _study(database(db), name)
 
 
 def studies(db: Source = None) -> list[str]:
     """Return the names of the studies in the database."""
-    return list(known.studies(_open(db)))
+    return list(known.studies(database(db)))
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -266,7 +266,8 @@ def _frame(answer: rows.Rows) -> pd.DataFrame:
     return frame
 
 
-def _open(db: Source) -> Database:
+def database(db: Source) -> Database:
+    """Return an open database: `db` itself, the one at its path or URL, or the default one."""
     return db if isinstance(db, store.Database) else store.open(None if db is None else str(db))
 
 

@@ -8,10 +8,10 @@ import pytest
 from report_study import Outcome, study
 
 from ablate import report
-from ablate.report import probes
 from ablate.report.data import gather
 from ablate.report.document import exported
 from ablate.report.figure_set import FigureSet
+from ablate.report.masked import grid
 from ablate.store import Database
 from ablate.store import query as queries
 
@@ -41,7 +41,7 @@ def masked(folder: Path, metric: str) -> Database:
 
 def test_the_probe_grid_has_the_databases_means(tmp_path: Path) -> None:
     db = masked(tmp_path / "a", "era_accuracy")
-    table = probes.grid(gather(db, "topology"))
+    table = grid(gather(db, "topology"))
     assert table.columns == ("arm", "seeds", "ratio 0.15", "ratio 0.4", "ratio 0.8")
     rows = {str(row[0]): [exported(cell) for cell in row[2:]] for row in table.rows}
     assert rows["0.15"] == pytest.approx([2.01, 2.26, 2.66])

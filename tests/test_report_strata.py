@@ -10,7 +10,7 @@ from report_study import Outcome, study, svg_only  # noqa: F401
 from scipy import stats
 
 from ablate import report
-from ablate.report import lengths
+from ablate.report import answers
 from ablate.report.labels import decimals, ends, signed
 
 WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
@@ -85,4 +85,4 @@ def test_without_the_training_context_no_change_is_reported(tmp_path: Path) -> N
     db = study(
         tmp_path, {"topology": WIRINGS}, lambda levels, seed: Outcome(2.0, finals=finals), seeds=2
     )
-    assert lengths.sentences(report.gather(db, "topology").data) == []
+    assert answers.lengths(report.gather(db, "topology")) == []

@@ -222,7 +222,7 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     gathered = report.gather(db, "scale")
     report.write(gathered, tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    first = gathered.lead[0]  # the answer to the study's question comes before any other
+    first = report.lead(gathered)[0]  # the answer to the study's question comes before any other
     assert first.startswith(
         "parallel differs in loss, but not significantly in its exponents. Differences from"
         " serial: α "
@@ -287,7 +287,7 @@ def test_a_study_without_sizes_has_no_scaling_section(tmp_path: Path) -> None:
     db = study(
         tmp_path, {"topology": TOPOLOGY}, lambda levels, seed: Outcome(1.0 + 0.1 * seed), seeds=3
     )
-    assert report.gather(db, "topology").scaled is None
+    assert report.gather(db, "topology").curves_fitted is None
 
 
 # -- figures ---------------------------------------------------------------------------------------

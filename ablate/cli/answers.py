@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ablate.cli import complete
 from ablate.cli.database import require, to_write
 from ablate.cli.render import Db, console, table, writing
+
+if TYPE_CHECKING:
+    from ablate.store import Database
 
 
 def report(
@@ -25,6 +29,12 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Folder to write reports to.")
     ] = Path("results"),
+    as_: Annotated[
+        Literal["text", "json"],
+        typer.Option(
+            "--format", help="text: answer and page; json: the study's findings, without a page."
+        ),
+    ] = "text",
     db: Db = None,
 ) -> None:
     """Print the answer to a study's question; write a page with tables and figures."""
@@ -35,15 +45,28 @@ def report(
 
     show = console()
     with store.open(db) as database:
+        if as_ == "json":
+            typer.echo(_json(database, study))
+            return
         if study is None:
             with writing(out):
                 page = reports.index(database, list(studies(database)), out)
         else:
-            gathered = reports.gather(database, study)
-            show.print(reports.answer(gathered), markup=False, soft_wrap=True)
+            data = reports.gather(database, study)
+            show.print(reports.answer(data), markup=False, soft_wrap=True)
             with writing(out):
-                page = reports.write(gathered, out / slug(study))
+                page = reports.write(data, out / slug(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
+
+
+def _json(database: Database, study: str | None) -> str:
+    """Return the findings of a study, or study → findings of all studies, as JSON."""
+    from ablate.analysis import findings
+    from ablate.store.names import studies
+
+    names = list(studies(database)) if study is None else [study]
+    found = {name: findings(name, database).rows() for name in names}
+    return json.dumps(found if study is None else found[study], indent=1, ensure_ascii=False)
 
 
 def analyse(

@@ -1,7 +1,8 @@
 """Write a study's answer as HTML, Markdown, LaTeX and CSV, with figures as SVG, PDF and PNG.
 
-`gather` reads and fits all that a report says, once; `write` makes its files, `answer` the lines
-that the command line prints. `index` is a page over several reports.
+`gather` reads a study and derives its findings, once; `write` makes the files of a report, `answer`
+the lines that the command line prints. `index` is a page over several reports. The sentences are
+in templates/sentences.j2.
 """
 
 from __future__ import annotations
@@ -20,16 +21,13 @@ from ablate.report import (
     fairness,
     fitted,
     grids,
-    interactions,
-    lengths,
+    masked,
     plots,
-    probes,
     scaled,
     tables,
     tuned,
 )
-from ablate.report import data as reads
-from ablate.report.data import ReportData
+from ablate.report.data import ReportData, gather
 from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
@@ -38,23 +36,9 @@ from ablate.report.method import paragraphs
 if TYPE_CHECKING:
     from ablate.store import Database
 
-__all__ = ["Gathered", "answer", "gather", "index", "write"]
+__all__ = ["ReportData", "answer", "gather", "index", "lead", "write"]
 
 PAGE = "report.html"
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """A study's frames, and its scaling curves if it varies a size or a budget."""
-
-    data: ReportData
-    scaled: scaled.Scaled | None
-
-    @property
-    def lead(self) -> list[str]:
-        """The first sentences of the answer."""
-        curves = scaled.lead(self.scaled) if self.scaled else []
-        return [*curves, *answers.lead(self.data), *lengths.sentences(self.data)]
 
 
 @dataclass(frozen=True)
@@ -69,26 +53,21 @@ class Written:
     page: Path
 
 
-def gather(db: Database, study: str) -> Gathered:
-    """Read a study, complete or not, and fit its curves.
-
-    Raises:
-        AblateError: the database does not know the study.
-    """
-    data = reads.gather(db, study)
-    return Gathered(data, scaled.gather(data))
+def lead(data: ReportData) -> list[str]:
+    """Return the first sentences of the answer."""
+    curves = scaled.lead(data.curves_fitted) if data.curves_fitted else []
+    return [*curves, *answers.lead(data), *answers.untrained(data), *answers.lengths(data)]
 
 
-def write(gathered: Gathered, out: Path) -> Path:
+def write(data: ReportData, out: Path) -> Path:
     """Write a report and return the path of its page.
 
     Args:
-        gathered: from `gather`.
+        data: from `gather`.
         out: gets report.html, report.md, tables/*.csv and *.tex, figures/*.svg, *.pdf and *.png.
     """
-    data = gathered.data
     out.mkdir(parents=True, exist_ok=True)
-    effects, *sections = _sections(gathered, out / "figures")
+    effects, *sections = _sections(data, out / "figures")
     for table in [table for section in (effects, *sections) for table in section.tables]:
         _save(out / "tables" / f"{table.name}.csv", to_csv(table))
         _save(out / "tables" / f"{table.name}.tex", to_latex(table))
@@ -96,10 +75,10 @@ def write(gathered: Gathered, out: Path) -> Path:
         "study": data.study,
         "effects": effects,
         "state": fairness.state(data),
-        "lead": gathered.lead,
+        "lead": lead(data),
         "brief": answers.brief(data),
         "legend": answers.legend(data),
-        "families": (answers.families(data) + interactions.families(data) + answers.changes(data)),
+        "families": answers.families(data) + answers.interactions(data) + answers.changes(data),
         "fairness": fairness.fairness(data),
         "sections": sections,
     }
@@ -108,18 +87,17 @@ def write(gathered: Gathered, out: Path) -> Path:
     return out / PAGE
 
 
-def answer(gathered: Gathered) -> str:
+def answer(data: ReportData) -> str:
     """Return the answer as plain text: question, state, a sentence a contrast, and fairness.
 
     A study with many contrasts gets a sentence a family.
     """
-    data = gathered.data
-    lines = [data.study.question, fairness.state(data), *gathered.lead]
+    lines = [data.study.question, fairness.state(data), *lead(data)]
     short = answers.brief(data)
     lines += [answers.legend(data)] if short else []
     for family in answers.families(data):
         lines += ["", f"{family.heading}:", *_lines(family, short)]
-    for family in interactions.families(data) + answers.changes(data):
+    for family in answers.interactions(data) + answers.changes(data):
         lines += [
             "",
             family.heading,
@@ -139,25 +117,24 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     """Write a report for each study into a folder of `out`, and index.html; return its path."""
     written = []
     for name in studies:
-        gathered = gather(db, name)
-        page = write(gathered, out / plots.slug(name))
-        texts = fairness.state(gathered.data), gathered.lead, answers.verdict(gathered.data)
-        written.append(Written(name, gathered.data.study.question, *texts, page.relative_to(out)))
+        data = gather(db, name)
+        page = write(data, out / plots.slug(name))
+        texts = fairness.state(data), lead(data), answers.verdict(data)
+        written.append(Written(name, data.study.question, *texts, page.relative_to(out)))
     _save(
         out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written)
     )
     return out / "index.html"
 
 
-def _sections(gathered: Gathered, folder: Path) -> list[Section]:
+def _sections(data: ReportData, folder: Path) -> list[Section]:
     """Return the section of effects, shown with the answer, and all others with content."""
-    data = gathered.data
     figure_set = FigureSet(folder)
     effects = Section(
         "effects",
         "Effects",
         figures=plots.effects(figure_set, data),
-        tables=_full(tables.effects(data), interactions.interactions(data), tables.changes(data)),
+        tables=_full(tables.effects(data), tables.interactions(data), tables.changes(data)),
     )
     sections = [
         Section(
@@ -172,7 +149,7 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
                 grids.main_effects(data),
             ),
         ),
-        _scaling(figure_set, data, gathered.scaled),
+        _scaling(figure_set, data),
         Section("curves", "Learning curves", figures=plots.curves(figure_set, data)),
         Section("over", "Over an ordered factor", figures=plots.ordered(figure_set, data)),
         _grids(figure_set, data),
@@ -207,7 +184,8 @@ def _sections(gathered: Gathered, folder: Path) -> list[Section]:
     ]
 
 
-def _scaling(figure_set: FigureSet, data: ReportData, curves: scaled.Scaled | None) -> Section:
+def _scaling(figure_set: FigureSet, data: ReportData) -> Section:
+    curves = data.curves_fitted
     if curves is None:
         return Section("scaling", "Scaling")
     return Section(
@@ -221,11 +199,15 @@ def _scaling(figure_set: FigureSet, data: ReportData, curves: scaled.Scaled | No
 
 def _grids(figure_set: FigureSet, data: ReportData) -> Section:
     """Return the section on values along the context and, of masked models, at the probe ratios."""
-    shown, masked = plots.grids(figure_set, data), probes.sentences(data)
+    shown, about_masks = plots.grids(figure_set, data), masked.sentences(data)
     context = [figure for figure in shown if not figure.name.startswith("probe-")]
-    title = " and ".join(["context"] * bool(context) + ["masking"] * bool(masked))
+    title = " and ".join(["context"] * bool(context) + ["masking"] * bool(about_masks))
     return Section(
-        "grids", sentence(title), paragraphs=masked, figures=shown, tables=_full(probes.grid(data))
+        "grids",
+        sentence(title),
+        paragraphs=about_masks,
+        figures=shown,
+        tables=_full(masked.grid(data)),
     )
 
 

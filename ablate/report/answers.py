@@ -1,36 +1,42 @@
-"""The answer in sentences for a paper: the best arms, one sentence a contrast, one a family."""
+"""The answer in sentences: the best arms, one sentence a contrast, one a family."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from ablate import analysis
-from ablate.report.caveats import caveats, nothing
-from ablate.report.data import ReportData
-from ablate.report.labels import (
-    MetricLabels,
-    decimals,
-    detectable,
-    ends,
-    number,
-    p_value,
-    plural,
-    sentence,
-    signed,
+from ablate.analysis.records import (
+    Change,
+    Contrast,
+    Equivalence,
+    Failures,
+    Interaction,
+    LengthChange,
+    Mismatch,
+    OfContrast,
+    SameRuns,
+    Spread,
+    Untrained,
+    Verdict,
 )
+from ablate.plan.compare import MISMATCH
+from ablate.report.data import ReportData
+from ablate.report.labels import MetricLabels, decimals, detectable, number, plural, sentence
+from ablate.report.sentences import numbers, say
 from ablate.units import listed
 
-VERDICTS = {  # of a contrast → words
+VERDICTS: dict[Verdict, str] = {  # of a contrast → words
     "better": "better",
     "worse": "worse",
-    "unresolved": "not significantly different",
+    "inconclusive": "not significantly different",
+    "partial": "compared on some of the seeds only",
+    "untrained": "not comparable, as an arm did not learn beyond token frequencies",
     "unknown": "without an answer",
 }
 FEW = 3  # strata that each have a line of their own
@@ -44,9 +50,12 @@ class Answer:
 
     level: str
     text: str  # what follows the level's name
-    verdict: str  # "better" | "worse" | "unresolved" | "unknown" | "changed"
-    numbers: str = ""  # "+0.178, +0.122 to +0.233": the difference and its 95% interval
-    detectable: float = math.nan  # the smallest effect detected with 80% power
+    finding: Contrast | Change | Interaction
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of a contrast; "changed" for a change or an interaction."""
+        return self.finding.verdict if isinstance(self.finding, Contrast) else "changed"
 
 
 @dataclass(frozen=True)
@@ -67,27 +76,33 @@ def lead(data: ReportData) -> list[str]:
     return [text for stratum in data.strata for text in _best(data, stratum)]
 
 
+def untrained(data: ReportData) -> list[str]:
+    """Return a sentence on each cell with runs that learnt no more than token frequencies."""
+    return [say("untrained", one) for one in data.findings.of(Untrained)]
+
+
+def lengths(data: ReportData) -> list[str]:
+    """Return a sentence a stratum on the change of loss at the longest context."""
+    sentences = []
+    for part in grouped(data.findings.of(LengthChange), lambda one: one.stratum):
+        found = sorted((one for one in part if one.n), key=lambda one: one.mean)
+        undefined = [one.arm for one in part if not one.defined]
+        if found:
+            sentences.append(say("lengths", part[0].stratum, found, undefined))
+    return sentences
+
+
 def brief(data: ReportData) -> bool:
     """Return whether the study has so many contrasts that each family gets one sentence."""
-    return len(data.effects) >= MANY
+    return len(data.findings.of(Contrast)) >= MANY
 
 
 def legend(data: ReportData) -> str:
     """Return what a brief answer is based on and what its numbers are."""
-    any_significant = (
-        data.effects["significant"].any()
-        or data.changes["significant"].any()
-        or data.interactions["significant"].any()
+    significant = any(
+        one.significant for one in data.findings if isinstance(one, Contrast | Change | Interaction)
     )
-    return (
-        (
-            f"In brackets: the difference in {data.labels.axis} with its 95% interval. "
-            if any_significant
-            else ""
-        )
-        + "Significance is after Holm's correction over a family. The report's section Effects"
-        " has a sentence on each contrast."
-    )
+    return say("legend", data.labels, significant)
 
 
 def verdict(data: ReportData) -> list[str]:
@@ -95,18 +110,18 @@ def verdict(data: ReportData) -> list[str]:
     all_families = families(data)
     if len(all_families) <= FEW:
         return [f"{sentence(family.heading)}: {family.brief}" for family in all_families]
-    all_answers = [answer for family in all_families for answer in family.answers]
-    counts = Counter(answer.verdict for answer in all_answers)
+    found = data.findings.of(Contrast)
+    counts = Counter(one.verdict for one in found)
     counted = [
         f"{counts[name]} {'is' if counts[name] == 1 else 'are'} {text}"
         for name, text in VERDICTS.items()
         if counts[name]
     ]
     see = detectable(
-        data.labels, [answer.detectable for answer in all_answers if answer.verdict == "unresolved"]
+        data.labels, [one.detectable for one in found if one.verdict == "inconclusive"]
     )
     return [
-        f"Of {plural(len(all_answers), 'contrast')} with a baseline"
+        f"Of {plural(len(found), 'contrast')} with a baseline"
         f" {listed(counted)}{f': {see}' if see else ''}."
     ]
 
@@ -221,188 +236,151 @@ def families(data: ReportData) -> list[Family]:
 
     Where each family has one level only, they are one.
     """
-    parts = [part.to_dict("records") for _, part in data.effects.groupby("family", sort=False)]
-    if len(parts) > 1 and all(len(rows) == 1 for rows in parts):
-        answers = tuple(_answer(data, rows[0], "", _full_name(data, rows[0])) for rows in parts)
-        factors = data.effects["factor"].unique()
+    contrasts = data.findings.of(Contrast)
+    factors = list(dict.fromkeys(one.factor for one in contrasts))
+    parts = grouped(contrasts, lambda one: one.family)
+    if len(parts) > 1 and all(len(part) == 1 for part in parts):
+        answers = tuple(
+            _answer(
+                data,
+                one,
+                "",
+                (f"{one.factor}={one.level}" if len(factors) > 1 else one.level)
+                + (f" at {one.stratum}" if one.stratum else ""),
+            )
+            for one in contrasts
+        )
         heading = (
             f"{factors[0]}, at each of {len(parts)} strata"
             if len(factors) == 1
             else "each factor by itself, against the baseline"
         )
         return [Family(heading, *_summaries(data.labels, "the baseline", answers))]
-    answered = []
-    for rows in parts:
-        first, several = rows[0], len({row["factor"] for row in rows}) > 1
-        over = _over(len(rows), "part" if several else "level")
+    answered: list[Family] = []
+    for part in parts:
+        first, several = part[0], len({one.factor for one in part}) > 1
+        over = _over(len(part), "part" if several else "level")
         answers = tuple(
-            _answer(data, row, over, f"{row['factor']}={row['level']}" if several else row["level"])
-            for row in rows
+            _answer(data, one, over, f"{one.factor}={one.level}" if several else one.level)
+            for one in part
         )
-        where = f" at {first['stratum']}" if first["stratum"] else ""
+        where = f" at {first.stratum}" if first.stratum else ""
         what, baseline = (
             ("each part by itself", "the baseline")
             if several
-            else (first["factor"], first["baseline_level"])
+            else (first.factor, first.baseline_level)
         )
-        answered.append(
-            Family(
-                f"{what}{where}, against {baseline}", *_summaries(data.labels, baseline, answers)
-            )
-        )
+        heading = f"{what}{where}, against {baseline}"
+        answered.append(Family(heading, *_summaries(data.labels, baseline, answers)))
     return answered
 
 
-def _full_name(data: ReportData, row: Mapping[Any, Any]) -> str:
-    """Return the level with what distinguishes it, where each family has one level."""
-    several = data.effects["factor"].nunique() > 1
-    return (f"{row['factor']}={row['level']}" if several else row["level"]) + (
-        f" at {row['stratum']}" if row["stratum"] else ""
-    )
+def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
+    """Return the claim of a contrast, followed by the findings that qualify it."""
+    said = [say("contrast", one, data.labels, over), say("losses", one)]
+    said += [
+        _qualified(data, one, other)
+        for cls in (SameRuns, Equivalence, Failures, Spread, Mismatch)
+        for other in data.findings.of(cls)
+        if (other.family, other.cell) == (one.family, one.cell)
+    ]
+    return Answer(name, " ".join(filter(None, said)), one)
+
+
+def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
+    match other:
+        case SameRuns():
+            return say("same_runs", other)
+        case Equivalence():
+            return say("equivalence", other, data.labels, one.verdict == "inconclusive")
+        case Failures():
+            return say("failures", other) if one.n else ""
+        case Spread():
+            return say("spread", other)
+        case Mismatch():
+            return say("mismatch", other, MISMATCH)
+    raise AssertionError(other)
+
+
+def interactions(data: ReportData) -> list[Family]:
+    """Return a sentence on each significant interaction, and one on all others."""
+    answered: list[Family] = []
+    found = data.findings.of(Interaction)
+    for rows in grouped(found, lambda one: (one.factor, one.stratum)):
+        factor, stratum = rows[0].factor, rows[0].stratum
+        answers = tuple(
+            Answer(one.level, say("interaction", one, data.labels, len(rows)), one)
+            for one in rows
+            if one.significant
+        )
+        rest = {one.level: one.detectable for one in rows if not one.significant and one.n}
+        where = f" at {stratum}" if stratum else ""
+        heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
+        answered += _found(data.labels, heading, answers, rest, "Beyond the sum of its parts:")
+    return answered
 
 
 def changes(data: ReportData) -> list[Family]:
     """Return how effects change from the first stratum to the others."""
-    labels, answered = data.labels, []
-    single = bool(len(data.changes)) and data.changes.groupby("family").size().max() == 1
-    for _, part in data.changes.groupby("factor" if single else "family", sort=False):
-        rows, several = part.to_dict("records"), part["factor"].nunique() > 1
+    found = data.findings.of(Change)
+    single = all(len(part) == 1 for part in grouped(found, lambda one: one.family))
+    answered: list[Family] = []
+    for rows in grouped(found, lambda one: one.factor if single else one.family):
+        several = len({one.factor for one in rows}) > 1
         names = [
-            (f"{row['factor']}={row['level']}" if several else row["level"])
-            + (f" at {row['stratum']}" if single else "")
-            for row in rows
+            (f"{one.factor}={one.level}" if several else one.level)
+            + (f" at {one.stratum}" if single else "")
+            for one in rows
         ]
         over = _over(1 if single else len(rows), "part" if several else "level")
         answers = tuple(
-            _change(labels, row, over, name)
-            for row, name in zip(rows, names, strict=True)
-            if row["significant"]
+            Answer(name, say("change", one, data.labels, over), one)
+            for one, name in zip(rows, names, strict=True)
+            if one.significant
         )
         rest = {
-            name: row["resolvable"]
-            for row, name in zip(rows, names, strict=True)
-            if not row["significant"] and row["n"]
+            name: one.detectable
+            for one, name in zip(rows, names, strict=True)
+            if not one.significant and one.n
         }
-        to = "" if single else f" to {rows[0]['stratum']}"
+        to = "" if single else f" to {rows[0].stratum}"
         heading = (
-            f"{'each part' if several else rows[0]['factor']}: does its effect change from"
-            f" {rows[0]['first']}{to}?"
+            f"{'each part' if several else rows[0].factor}: does its effect change from"
+            f" {rows[0].first}{to}?"
         )
-        if answers or rest:
-            moved = [f"{one.level} ({one.numbers})" for one in answers]
-            unchanged = _unchanged(labels, rest)
-            changed = f"The effect changes for {listed(moved)}. " if moved else ""
-            answered.append(Family(heading, unchanged, answers, changed + unchanged))
+        answered += _found(data.labels, heading, answers, rest, "The effect changes for")
     return answered
 
 
-def _unchanged(labels: MetricLabels, resolvable: Mapping[str, float]) -> str:
-    """Return a sentence on the arms, name → detectable effect, that do not change significantly."""
-    see = detectable(labels, resolvable.values())
-    return (
-        f"The effect of {listed(resolvable, 'or')} does not change significantly"
-        f"{f'; {see}' if see else ''}."
-        if resolvable
-        else ""
-    )
+def _found(
+    labels: MetricLabels,
+    heading: str,
+    answers: tuple[Answer, ...],
+    rest: dict[str, float],
+    begin: str,
+) -> Iterator[Family]:
+    """Yield a family of significant changes or interactions and the names of all others."""
+    macro = "unchanged" if begin.startswith("The effect") else "additive"
+    summary = say(macro, list(rest), detectable(labels, rest.values())) if rest else ""
+    moved = listed(f"{one.level} ({numbers(one.finding)})" for one in answers)
+    if answers or rest:
+        yield Family(heading, summary, answers, (f"{begin} {moved}. " if moved else "") + summary)
 
 
-def _change(labels: MetricLabels, row: Mapping[Any, Any], over: str, name: str) -> Answer:
-    digits = decimals((row["hi"] - row["lo"]) / 2)
-    text = (
-        f"has a different effect: its difference in {labels.phrase} changes by"
-        f" {signed(row['mean'], digits)}{labels.after} (95% interval"
-        f" {ends(row['lo'], row['hi'], digits)}; {_evidence(row, over)})."
-    )
-    return Answer(name, text, "changed", numbers(row))
+T = TypeVar("T")
 
 
-def _answer(data: ReportData, row: Mapping[Any, Any], over: str, name: str) -> Answer:
-    pairs = data.pairs[
-        (data.pairs["family"] == row["family"]) & (data.pairs["cell"] == row["cell"])
-    ]
-    verdict, claim = _claim(data.labels, row, pairs, over)
-    return Answer(
-        name,
-        " ".join([claim, *caveats(data, row, pairs, verdict)]),
-        verdict,
-        numbers(row),
-        row["resolvable"],
-    )
-
-
-def numbers(row: Mapping[Any, Any]) -> str:
-    """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
-    digits = decimals((row["hi"] - row["lo"]) / 2)
-    return f"{signed(row['mean'], digits)}, {ends(row['lo'], row['hi'], digits)}"
-
-
-def _claim(
-    labels: MetricLabels, row: Mapping[Any, Any], pairs: pd.DataFrame, over: str
-) -> tuple[str, str]:
-    """Return the verdict, and a sentence with effect, interval, pairs and correction."""
-    base, n, mean = row["baseline_level"], row["n"], row["mean"]
-    if n == 0:
-        return "unknown", f"cannot be compared with {base}: {nothing(row, pairs)}."
-    digits = decimals((row["hi"] - row["lo"]) / 2)
-    unit = labels.after
-    if n == 1:
-        return (
-            "unknown",
-            (
-                f"has one pair with {base}: {labels.phrase} differs by {signed(mean, 4)}{unit}; the"
-                " noise cannot be estimated from one pair."
-            ),
-        )
-    if math.isnan(row["lo"]):
-        return (
-            "unknown",
-            (
-                f"differs from {base} by exactly {signed(mean, 4)}{unit} in all"
-                f" {plural(n, 'pair')}: without any noise there is no interval and no test."
-            ),
-        )
-    if row["significant"]:
-        verdict, verb = (
-            "better" if labels.better(mean) else "worse",
-            "raises" if mean > 0 else "lowers",
-        )
-        low, high = sorted((abs(row["lo"]), abs(row["hi"])))
-        return (
-            verdict,
-            (
-                f"is {verdict} than {base}: it {verb} {labels.phrase} by"
-                f" {number(abs(mean), digits)}{unit} (95% interval"
-                f" {ends(low, high, digits, number)}; {_evidence(row, over)})."
-            ),
-        )
-    if row["sd"] == 0:
-        return (
-            "unresolved",
-            f"equals {base} exactly in all {plural(n, 'pair')}: {labels.phrase} does not differ.",
-        )
-    almost = ""
-    if row["lo"] > 0 or row["hi"] < 0:
-        almost = f" The interval excludes zero only without correction over {over}."
-    return (
-        "unresolved",
-        (
-            f"does not differ significantly from {base}: {labels.phrase} differs by"
-            f" {signed(mean, digits)}{unit} (95% interval {ends(row['lo'], row['hi'], digits)};"
-            f" {_evidence(row, over)}). Inconclusive: {detectable(labels, [row['resolvable']])}."
-            f"{almost}"
-        ),
-    )
+def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """Return items with equal keys together, in the order of their first."""
+    groups: dict[Any, list[T]] = {}
+    for one in items:
+        groups.setdefault(key(one), []).append(one)
+    return list(groups.values())
 
 
 def _over(size: int, noun: str) -> str:
     """Return what Holm's correction covers; "" if it has one contrast."""
     return plural(size, noun) if size > 1 else ""
-
-
-def _evidence(row: Mapping[Any, Any], over: str) -> str:
-    p = p_value(row["p_holm"])
-    return f"{plural(row['n'], 'pair')}; {f'Holm {p} over {over}' if over else p}"
 
 
 def _summaries(
@@ -412,28 +390,34 @@ def _summaries(
     against = {
         "better": f" than {baseline}",
         "worse": f" than {baseline}",
-        "unresolved": f" from {baseline}",
-        "unknown": "",
+        "inconclusive": f" from {baseline}",
     }
     plain, full = [], []
-    for verdict, text in VERDICTS.items():
-        alike = [answer for answer in answers if answer.verdict == verdict]
-        if alike:
-            is_so = f"{'is' if len(alike) == 1 else 'are'} {text}{against[verdict]}"
-            names = listed(answer.level for answer in alike)
-            plain.append(f"{names} {is_so}")
-            if verdict == "unresolved":
-                none = len(alike) == len(answers) > 1
-                sentence_part = (
-                    f"none of {len(alike)} ({names}) differs significantly{against[verdict]}"
-                    if none
-                    else f"{names} {is_so}"
-                )
-                see = detectable(labels, [one.detectable for one in alike])
-                full.append(sentence_part + (f": {see}" if see else ""))
-            else:
-                numbers = [
-                    one.level + f" ({one.numbers})" * (verdict != "unknown") for one in alike
-                ]
-                full.append(f"{listed(numbers)} {is_so}")
+    for name, text in VERDICTS.items():
+        alike = [one for one in answers if one.verdict == name]
+        if not alike:
+            continue
+        levels = listed(one.level for one in alike)
+        is_so = f"{'is' if len(alike) == 1 else 'are'} {text}{against.get(name, '')}"
+        plain.append(f"{levels} {is_so}")
+        if name == "inconclusive":
+            part = (
+                f"none of {len(alike)} ({levels}) differs significantly from {baseline}"
+                if len(alike) == len(answers) > 1
+                else f"{levels} {is_so}"
+            )
+            see = detectable(labels, [_contrast(one).detectable for one in alike])
+            full.append(part + (f": {see}" if see else ""))
+        elif name in ("unknown", "untrained"):
+            full.append(f"{levels} {is_so}")
+        elif name == "partial":
+            full += [f"{one.level} {say('partial_brief', one.finding)}" for one in alike]
+        else:
+            each = listed(f"{one.level} ({numbers(one.finding)})" for one in alike)
+            full.append(f"{each} {is_so}")
     return "; ".join(plain) + "." if len(answers) > 1 else "", answers, "; ".join(full) + "."
+
+
+def _contrast(answer: Answer) -> Contrast:
+    assert isinstance(answer.finding, Contrast)
+    return answer.finding

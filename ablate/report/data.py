@@ -1,126 +1,44 @@
-"""Everything a report is made of, read from the database once."""
+"""A study's frames with its findings and the texts for its metric."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from ablate import analysis, results
-from ablate.metrics import parse
-from ablate.plan.check import COMPARABLE
+from ablate import analysis
+from ablate.analysis import Findings, StudyData
+from ablate.analysis.curves import Scaled, scaled
 from ablate.report.labels import MetricLabels, metric_labels
-from ablate.store import status
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
 
-POINTS = 200  # of a curve in a figure
-
-
 @dataclass(frozen=True)
-class ReportData:
-    """The frames of a study, from `ablate.results` and `ablate.analysis`, and its file."""
-
-    study: results.StudyRow
-    runs: pd.DataFrame  # every member, all roles
-    arms: pd.DataFrame
-    pairs: pd.DataFrame
-    effects: pd.DataFrame
-    changes: pd.DataFrame  # of the effects, from the first stratum to each other
-    interactions: pd.DataFrame  # of factors that are varied together
-    pilots: dict[str, analysis.Pilot]  # stratum → what decided on its seeds
-    decisions: pd.DataFrame
-    finals: pd.DataFrame  # of compared runs
-    attempts: pd.DataFrame
-    waiting: list[str]  # decisions that wait for runs that failed
-    levels: dict[str, dict[str, str]]  # cell → factor → level
-    orders: dict[str, list[str]]  # factor → its levels, baseline first
-    db: Database
+class ReportData(StudyData):
+    """What a report shows: frames for figures and tables, findings for sentences and tables."""
 
     @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Losses of compared runs over training; read on first use, as the answer needs none."""
-        curves = results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
-        return curves[curves["role"] == "compare"]
+    def curves_fitted(self) -> Scaled | None:
+        """The study's scaling curves, if it varies a size or a budget."""
+        return scaled(self)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """All findings of the study."""
+        return analysis.find(self, self.curves_fitted)
 
     @cached_property
     def labels(self) -> MetricLabels:
         """Texts for the study's metric."""
         return metric_labels(self.study.metric, self.study.goal)
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The study file's tables; empty if the database holds no readable one."""
-        try:
-            return tomllib.loads(self.study.toml)
-        except tomllib.TOMLDecodeError:
-            return {}
-
-    @cached_property
-    def compared(self) -> pd.DataFrame:
-        """The runs that are compared, not those that tuned something."""
-        return self.runs[self.runs["role"] == "compare"].reset_index(drop=True)
-
-    @cached_property
-    def good(self) -> pd.DataFrame:
-        """Compared runs with a metric that counts."""
-        whole = (self.compared["status"] == "complete") & self.compared["metric"].notna()
-        return self.compared[whole].reset_index(drop=True)
-
-    @cached_property
-    def incomparable(self) -> list[str]:
-        """Fields across which the metric does not compare, but which differ between cells."""
-        fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
-        return [
-            name
-            for name in fields
-            if name in self.compared and self.compared[name].nunique(dropna=False) > 1
-        ]
-
-    @property
-    def factors(self) -> list[str]:
-        """Factors of the study, in the order of its labels."""
-        return list(self.orders)
-
-    @property
-    def strata(self) -> list[str]:
-        """Strata of the study; [""] without any."""
-        return list(dict.fromkeys(self.arms["stratum"]))
-
 
 def gather(db: Database, study: str) -> ReportData:
-    """Read all that the report on a study needs."""
-    runs = results.load(study, db)
-    seconds = (
-        results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
-    )
-    runs["seconds"] = runs["run"].map(seconds).astype(float)
-    arms = results.arms(study, db)
-    strata = list(dict.fromkeys(arms["stratum"]))
-    arms = arms.sort_values(
-        "stratum", key=lambda column: column.map(strata.index), kind="stable"
-    ).reset_index(drop=True)
-    finals = results.finals(study, db=db)
-    pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
-    return ReportData(
-        study=results.study(study, db),
-        runs=runs,
-        arms=arms,
-        pairs=pairs,
-        effects=analysis.effects(study, db),
-        changes=analysis.changes(pairs, pilots),
-        interactions=analysis.interactions(pairs, pilots),
-        pilots=pilots,
-        decisions=results.decisions(study, db),
-        finals=finals[finals["role"] == "compare"],
-        attempts=results.attempts(study, db),
-        waiting=status.waiting(db, study),
-        levels=results.levels(study, db),
-        orders=results.orders(study, db),
-        db=db,
-    )
+    """Read all that the report on a study needs.
+
+    Raises:
+        AblateError: The database does not know the study.
+    """
+    return ReportData(**vars(analysis.read(db, study)))

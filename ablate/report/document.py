@@ -25,6 +25,14 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Span(Value):
+    """An interval: `value` is its lower end. A CSV file has a column for either end."""
+
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Table:
     """A table with what it says, and the SQL on the views that gives its numbers."""
 
@@ -42,7 +50,7 @@ class Table:
         return tuple(
             bool(column)
             and all(isinstance(cell, Value) and not isinstance(cell.value, str) for cell in column)
-            for column in (zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns))
+            for column in _columns(self)
         )
 
 
@@ -96,11 +104,25 @@ def to_csv(table: Table) -> str:
         return table.data.to_csv(index=False, lineterminator="\n")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
+    spans = [any(isinstance(cell, Span) for cell in column) for column in _columns(table)]
+    writer.writerow(
+        heading
+        for name, span in zip(table.columns, spans, strict=True)
+        for heading in ((f"{name}, low", f"{name}, high") if span else (name,))
+    )
     writer.writerows(
-        [["" if missing(exported(cell)) else exported(cell) for cell in row] for row in table.rows]
+        ["" if missing(value) else value for cell in row for value in _values(cell)]
+        for row in table.rows
     )
     return text.getvalue()
+
+
+def _columns(table: Table) -> list[tuple[str | Value, ...]]:
+    return list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
+
+
+def _values(cell: str | Value) -> tuple[object, ...]:
+    return (cell.value, cell.high) if isinstance(cell, Span) else (exported(cell),)
 
 
 _TEX = {

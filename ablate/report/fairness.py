@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from ablate.report import probes, tuned
+from ablate.analysis.records import Mismatch, SeedCount, Tuning
+from ablate.report import masked
 from ablate.report.data import ReportData
 from ablate.report.labels import number, percent, plural, sentence
+from ablate.report.sentences import say
 from ablate.store.status import UNFINISHED
 from ablate.units import listed
 
@@ -21,27 +21,27 @@ def fairness(data: ReportData) -> list[str]:
         _matched(data),
         _tuned(data),
         _paired(data),
-        *probes.chance(data),
-        *probes.sentences(data),
-        *tuned.seeds(data),
+        *masked.chance(data),
+        *masked.sentences(data),
+        *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
     ]
 
 
 def _matched(data: ReportData) -> str:
     match = data.settings.get("match") or {}
     body, every = (
-        {"n_params_body": "the parameters without embeddings and head"},
-        {"n_params": "all parameters"},
+        {"params_body": "the parameters without embeddings and head"},
+        {"params": "all parameters"},
     )
     counted = (every if match.get("params") == "total" else {**body, **every}) | {
         "flops": "the training FLOPs"
     }
-    sizes = data.compared.groupby("cell")[list(counted)].first().astype(float)
-    base = data.effects.drop_duplicates("cell").set_index("cell")["baseline"]
-    known = [cell for cell in base.index if cell in sizes.index and base[cell] in sizes.index]
-    ratios = np.abs(sizes.loc[known].to_numpy() / sizes.loc[list(base[known])].to_numpy() - 1)
-    largest = dict(zip(counted.values(), ratios.max(axis=0), strict=True)) if known else {}
-    if not all(map(math.isfinite, largest.values())) or not known:
+    found = data.findings.of(Mismatch)
+    largest = {
+        text: max((abs(getattr(one, name)) for one in found), default=math.nan)
+        for name, text in counted.items()
+    }
+    if not all(map(math.isfinite, largest.values())):
         left = "sizes are not known"
     elif apart := [f"{percent(off)} of {name}" for name, off in largest.items() if off >= SAME]:
         left = f"the largest difference from a baseline is {listed(apart)}"
@@ -69,7 +69,7 @@ def _tuned(data: ReportData) -> str:
         chosen = (
             f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
         )
-        shares = any(len(row["cells"]) > 1 for row in tuned.learning_rates(data))
+        shares = any(len(one.cells) > 1 for one in data.findings.of(Tuning))
         first = ", on the first cell of each group" if shares else ""
         return f"Tuned: the learning rate {each}{first}, on separate seeds ({chosen})."
     if "lr" in (data.settings.get("factors") or {}):

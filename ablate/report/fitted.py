@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ablate.analysis.curves import Scaled, losses
 from ablate.errors import AblateError
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
 from ablate.report.labels import p_digits
-from ablate.report.scaled import SYMBOLS, Scaled, change, gap, losses, minus, three_digits
+from ablate.report.scaled import SYMBOLS, change, gap, minus, three_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
 from ablate.scaling.study import COUNTS
 from ablate.units import count, power

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablate.report import tuned
+from ablate.analysis.records import Tuning
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
@@ -51,7 +51,7 @@ def _training(data: ReportData) -> str:
 
 
 def _tuning(data: ReportData) -> list[str]:
-    if not tuned.learning_rates(data):
+    if not data.findings.of(Tuning):
         return []
     return [
         "Learning rates were tuned on seeds that are not compared: first rates evenly spaced on a"

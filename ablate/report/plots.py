@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from ablate import figures
+from ablate.analysis.records import Tuning
+from ablate.analysis.tuning import group_names
 from ablate.figures.cost import front
-from ablate.report import tuned
 from ablate.report.data import ReportData
 from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
@@ -310,14 +311,14 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     frame = data.runs[
         (data.runs["role"] == "tune") & data.runs["status"].isin(["complete", "diverged"])
     ]
-    called = tuned.names(data)
+    called = group_names(data, data.findings.of(Tuning))
     named = [
         called.get(cell, str(arm)) for cell, arm in zip(frame["cell"], frame["arm"], strict=True)
     ]
     arms = list(frame["arm"].cat.categories)
     order = arms if set(named) <= set(arms) else list(dict.fromkeys(named))
     frame = frame.assign(group=pd.Categorical(named, categories=order, ordered=True))
-    chosen = {row["cell"]: row["value"] for row in tuned.learning_rates(data)}
+    chosen = {one.cells[0]: one.lr for one in data.findings.of(Tuning)}
     caption = (
         "Runs made to tune, on seeds that are not compared; mark: mean over them. Ring: the chosen"
         " rate. A cross at the edge is a rate at which a run diverged."

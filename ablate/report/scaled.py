@@ -2,100 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ablate import figures
-from ablate.errors import AblateError
-from ablate.report.data import ReportData
+from ablate.analysis.curves import Scaled
 from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import MINUS, MetricLabels, ends, number, p_value, plural, sentence
-from ablate.scaling import Comparison, Difference, Fit, Interval, Losses, TableFit
+from ablate.scaling import Comparison, Difference, Fit, Interval
 from ablate.scaling.forms import levels
-from ablate.scaling.study import of_study, resources
 from ablate.scaling.summary import claim, enough
-from ablate.scaling.table import ONE, complete
+from ablate.scaling.table import ONE
 from ablate.units import count, listed, power
 
-# from this many levels of size or budget on, a study without [fit] has a scaling section
-LEAST_LEVELS = 3
 SYMBOLS = {"alpha": "α", "beta": "β"}
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Runs and the curves fitted to them."""
-
-    losses: Losses
-    fitted: TableFit | None
-    refused: str  # why nothing was fitted
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """One row a run: n, d, c, loss, curve, held_out, residual."""
-        names = self.losses.curves if any(self.losses.curves) else (ONE,) * len(self.losses.loss)
-        columns, _ = complete(*(self.losses.columns.get(name) for name in ("n", "d", "c")))
-        frame = pd.DataFrame(
-            {**columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan}
-        )
-        frame["curve"] = pd.Categorical(names, categories=list(dict.fromkeys(names)), ordered=True)
-        for name, one in self.fits.items():
-            of_curve = frame["curve"] == name
-            at = {column: frame.loc[of_curve, column].to_numpy() for column in one.form.columns}
-            frame.loc[of_curve, "residual"] = (
-                frame.loc[of_curve, "loss"] / one.form.loss(one.values, at) - 1
-            )
-            if one.held_out is not None:
-                frame.loc[of_curve, "held_out"] = (
-                    frame.loc[of_curve, one.held_out.column] >= one.held_out.from_
-                )
-        return frame
-
-    @property
-    def fits(self) -> dict[str, Fit]:
-        """Curve → its fit; empty if nothing was fitted."""
-        return self.fitted.fits if self.fitted else {}
-
-    @property
-    def order(self) -> list[str]:
-        """Names of the curves, in order."""
-        return list(self.frame["curve"].cat.categories)
-
-
-def gather(data: ReportData) -> Scaled | None:
-    """Return the scaling of a study with [fit], or with three sizes or budgets; else None."""
-    settings = data.settings.get("fit", {})
-    grown = (
-        []
-        if settings
-        else [
-            f for f in resources(data.compared, data.levels) if len(data.orders[f]) >= LEAST_LEVELS
-        ]
-    )
-    if (not settings and not grown) or data.good.empty:
-        return None
-    table = losses(data)
-    if data.study.goal != "min":
-        return Scaled(
-            table, None, "No curve is fitted: the forms are of a loss, but higher is better here."
-        )
-    try:
-        return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
-    except AblateError as error:
-        return Scaled(table, None, f"No curve is fitted: {error}")
-
-
-def losses(data: ReportData, count: str = "body") -> Losses:
-    """Return the study's losses, by the group of its [fit] and a count of N and C."""
-    group = str(data.settings.get("fit", {}).get("group", ""))
-    return of_study(data.runs, data.levels, group=group, count=count)
 
 
 # -- sentences -------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from ablate.analysis.records import Change, Contrast, Interaction, Tested
 from ablate.components import CATALOGUE
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, ends, number, p_digits, signed
 from ablate.store.questions import quoted
 from ablate.units import count, power
@@ -25,33 +26,27 @@ def measured(value: float, places: int) -> Value:
 
 def effects(data: ReportData) -> Table:
     """Return a table of all contrasts: effect with both intervals, test, pairs."""
+    found = data.findings.of(Contrast)
     several = {
         "stratum": any(data.strata),
-        "factor": data.effects["factor"].nunique() > 1,
-        "baseline": data.effects["baseline_level"].nunique() > 1,
+        "factor": len({one.factor for one in found}) > 1,
+        "baseline": len({one.baseline_level for one in found}) > 1,
     }
-    rows = []
-    for row in data.effects.rename(
-        columns={"baseline": "baseline_cell", "baseline_level": "baseline"}
-    ).to_dict("records"):
-        places = decimals((row["hi"] - row["lo"]) / 2)
-        rows.append(
-            (
-                *(row[name] for name, needed in several.items() if needed and name != "baseline"),
-                row["level"],
-                *((row["baseline"],) if several["baseline"] else ()),
-                Value(f"{row['n']}" + (f" ({row['lost']} lost)" if row["lost"] else ""), row["n"]),
-                Value(signed(row["mean"], places), row["mean"]),
-                _interval(row["lo"], row["hi"], places),
-                _interval(row["family_lo"], row["family_hi"], places),
-                *(Value(p_digits(row[name]), row[name]) for name in ("p", "p_holm", "p_sign_flip")),
-                measured(row["correlation"], 2),
-                measured(row["standardised"], 2),
-                measured(row["resolvable"], places),
-            )
+    rows: list[tuple[str | Value, ...]] = [
+        (
+            *(getattr(one, name) for name in ("stratum", "factor") if several[name]),
+            one.level,
+            *((one.baseline_level,) if several["baseline"] else ()),
+            Value(f"{one.n}" + (f" ({one.lost} lost)" if one.lost else ""), one.n),
+            *_tested(one, ("p", "p_holm", "p_sign_flip"), (one.family_lo, one.family_hi)),
+            measured(one.correlation, 2),
+            measured(one.mean / one.sd if one.sd > 0 else math.nan, 2),
+            measured(one.detectable, decimals((one.hi - one.lo) / 2)),
         )
+        for one in found
+    ]
     columns = (
-        *(name for name, needed in several.items() if needed and name != "baseline"),
+        *(name for name in ("stratum", "factor") if several[name]),
         "level",
         *(("baseline",) if several["baseline"] else ()),
         "pairs",
@@ -84,13 +79,25 @@ def effects(data: ReportData) -> Table:
     )
 
 
-def _interval(low: float, high: float, places: int) -> Value:
-    return Value("–" if math.isnan(low) else ends(low, high, places), low)
+def _interval(low: float, high: float, places: int) -> Span:
+    return Span("–" if math.isnan(low) else ends(low, high, places), low, high)
+
+
+def _tested(
+    one: Contrast | Tested, p: Sequence[str], *more: tuple[float, float]
+) -> Iterator[Value]:
+    """Yield the columns of an effect, its 95% interval, further intervals, and p values."""
+    places = decimals((one.hi - one.lo) / 2)
+    yield Value(signed(one.mean, places), one.mean)
+    for low, high in ((one.lo, one.hi), *more):
+        yield _interval(low, high, places)
+    for name in p:
+        yield Value(p_digits(getattr(one, name)), getattr(one, name))
 
 
 def cells(data: ReportData) -> Table:
     """Return a table of all cells: levels, cost, metric, effect."""
-    effect = {row["cell"]: row for row in data.effects.to_dict("records")}
+    effect = {one.cell: one for one in data.findings.of(Contrast)}
     spread = data.good.groupby("cell")["metric"].std().median() if len(data.good) else math.nan
     places = decimals(float(spread) / 2)
     rows = [
@@ -149,7 +156,7 @@ def levels(data: ReportData) -> Table:
 
 
 def _cell(
-    data: ReportData, arm: Mapping[Any, Any], effect: Mapping[Any, Any] | None, places: int
+    data: ReportData, arm: Mapping[Any, Any], effect: Contrast | None, places: int
 ) -> tuple[str | Value, ...]:
     runs = data.compared[data.compared["cell"] == arm["cell"]]
     good = data.good[data.good["cell"] == arm["cell"]]
@@ -158,13 +165,11 @@ def _cell(
         if len(runs)
         else pd.Series({"n_params": math.nan, "n_params_body": math.nan, "flops": math.nan})
     )
-    change, interval = Value("baseline" if arm["is_baseline"] else "–", None), Value("", None)
-    if effect is not None and effect["n"]:
-        digits = decimals((effect["hi"] - effect["lo"]) / 2)
-        change, interval = (
-            Value(signed(effect["mean"], digits), effect["mean"]),
-            _interval(effect["lo"], effect["hi"], digits),
-        )
+    change, interval = (
+        tuple(_tested(effect, ()))
+        if effect and effect.n
+        else (Value("baseline" if arm["is_baseline"] else "–", None), Span("", math.nan, math.nan))
+    )
     return (
         *((arm["stratum"],) if any(data.strata) else ()),
         str(arm["arm"]),
@@ -205,22 +210,14 @@ def plain(value: Any) -> float | int | None:
 
 def changes(data: ReportData) -> Table:
     """Return a table of how effects change from the first stratum to the others."""
-    rows = []
-    for row in data.changes.to_dict("records"):
-        places = decimals((row["hi"] - row["lo"]) / 2)
-        rows.append(
-            (
-                row["factor"],
-                row["level"],
-                row["stratum"],
-                Value(f"{row['n']}", row["n"]),
-                Value(signed(row["mean"], places), row["mean"]),
-                _interval(row["lo"], row["hi"], places),
-                Value(p_digits(row["p"]), row["p"]),
-                Value(p_digits(row["p_holm"]), row["p_holm"]),
-                measured(row["resolvable"], places),
-            )
+    rows: list[tuple[str | Value, ...]] = [
+        (
+            *(one.factor, one.level, one.stratum, Value(f"{one.n}", one.n)),
+            *_tested(one, ("p", "p_holm")),
+            measured(one.detectable, decimals((one.hi - one.lo) / 2)),
         )
+        for one in data.findings.of(Change)
+    ]
     first = data.changes["first"].iloc[0] if rows else ""
     name = quoted(data.study.name)
     return Table(
@@ -247,4 +244,41 @@ def changes(data: ReportData) -> Table:
         " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
         " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
         data=data.changes,
+    )
+
+
+def interactions(data: ReportData) -> Table:
+    """Return a table of all interactions: the effect together minus the sum of effects alone."""
+    several = any(data.strata)
+    rows: list[tuple[str | Value, ...]] = [
+        (
+            *((one.stratum,) if several else ()),
+            *(one.factor, one.level, Value(f"{one.n}", one.n)),
+            *_tested(one, ("p", "p_holm")),
+            measured(one.detectable, decimals((one.hi - one.lo) / 2)),
+        )
+        for one in data.findings.of(Interaction)
+    ]
+    return Table(
+        "interactions",
+        f"Joint effects of factors on {data.labels.axis} minus the sum of their separate effects:"
+        " the mean, over the seeds complete in all of these cells, of the joint difference from"
+        " the baseline minus the single differences. Holm's correction is over the levels"
+        " of the same factors.",
+        (
+            *(("stratum",) if several else ()),
+            "factors",
+            "levels",
+            "seeds",
+            "beyond the sum",
+            "95% interval",
+            "p",
+            "Holm p",
+            "detectable",
+        ),
+        tuple(rows),
+        "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed,"
+        f" difference\nFROM pairs\nWHERE study = {quoted(data.study.name)} AND status ="
+        " 'complete' AND baseline_status = 'complete';",
+        data=data.interactions,
     )

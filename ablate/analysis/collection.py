@@ -1,0 +1,112 @@
+"""Collect the findings of a study.
+
+The report, the terminal, JSON and the table `finding` of the database show these records; nothing is
+computed elsewhere. `ablate.analysis.records` describes each kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar, overload
+
+import pandas as pd
+
+from ablate import results
+from ablate.analysis import cells, contrasts, grid, tuning
+from ablate.analysis import curves as scaling
+from ablate.analysis.curves import Scaled, scaled
+from ablate.analysis.data import StudyData, read
+from ablate.analysis.records import Finding
+
+F = TypeVar("F", bound=Finding)
+
+
+@dataclass(frozen=True)
+class Findings(Sequence[Finding]):
+    """The findings of a study, in the order of the report.
+
+    Attributes:
+        records: All findings.
+    """
+
+    records: tuple[Finding, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Finding, ...]: ...
+    def __getitem__(self, index: int | slice) -> Finding | tuple[Finding, ...]:
+        return self.records[index]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def of(self, cls: type[F], where: Callable[[F], bool] = lambda one: True) -> list[F]:
+        """Return the findings of a class for which `where` holds."""
+        return [one for one in self.records if isinstance(one, cls) and where(one)]
+
+    def frame(self, kind: str) -> pd.DataFrame:
+        """Return the findings of one kind as a table, a row each.
+
+        Args:
+            kind: Such as "contrast"; see `ablate.analysis.records`.
+        """
+        return pd.DataFrame([vars(one) for one in self if one.kind == kind])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return each finding as a dictionary of what JSON can hold; NaN and ±∞ are None."""
+        return [{"kind": one.kind, **_plain(asdict(one))} for one in self]
+
+
+def findings(study: str, db: results.Source = None) -> Findings:
+    """Return what a study found, from what the database holds now.
+
+    Args:
+        study: Name of the study.
+        db: See `ablate.load`.
+
+    Raises:
+        AblateError: There is no such study.
+    """
+    data = read(results.database(db), study)
+    return find(data, scaled(data))
+
+
+def find(data: StudyData, curves: Scaled | None) -> Findings:
+    """Return the findings of a study that was read.
+
+    Args:
+        data: The study's frames.
+        curves: Its scaling curves, if it has any.
+    """
+    return Findings(tuple(_findings(data, curves)))
+
+
+def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
+    untrained = list(cells.untrained(data))
+    tuned = list(tuning.rates(data))
+    yield from contrasts.contrasts(data, frozenset(one.cell for one in untrained if one.whole))
+    yield from contrasts.interactions(data)
+    yield from contrasts.changes(data)
+    yield from untrained
+    yield from tuned
+    yield from tuning.changes(data, tuned)
+    yield from tuning.seed_counts(data)
+    yield from grid.grid(data)
+    yield from cells.lengths(data)
+    yield from cells.probes(data)
+    if curves:
+        yield from scaling.scaling(curves)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which numbers that JSON lacks are None, and NumPy's are Python's."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

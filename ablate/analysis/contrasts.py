@@ -1,0 +1,187 @@
+"""Findings on single contrasts: effects with verdicts, equivalence, spread, failures, sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ablate import stats
+from ablate.analysis import paired, records
+from ablate.analysis.data import StudyData
+from ablate.study import values
+
+# ratio of the two arms' standard deviations over seeds from which on it is a finding
+WIDER = 2.0
+SURE = 0.01  # and the largest p of that ratio
+
+
+def contrasts(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Finding]:
+    """Yield each contrast, followed by the findings that qualify it.
+
+    Args:
+        data: The study.
+        untrained: Cells that did not learn beyond token frequencies.
+    """
+    pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
+    study_p = stats.holm(data.effects["p"].to_numpy(float))
+    for row, p_study in zip(data.effects.to_dict("records"), study_p, strict=True):
+        of_row = pairs[row["family"], row["cell"]].sort_values("seed")
+        which: dict[str, Any] = {
+            name: str(row[name])
+            for name in (
+                *("stratum", "family", "factor", "level"),
+                *("baseline_level", "cell", "baseline"),
+            )
+        }
+        verdict = _verdict(data, row, untrained)
+        yield _contrast(data, row, which, of_row, verdict, float(p_study))
+        if row["n"] and _keys(data, row["cell"]) == _keys(data, row["baseline"]):
+            yield records.SameRuns(**which)
+        if verdict != "untrained":
+            yield from _equivalence(data, which, of_row, row)
+            yield from _spread(which, of_row)
+        yield from _failures(data, which, of_row)
+        yield from _mismatch(data, which)
+
+
+def _verdict(data: StudyData, row: Mapping[Any, Any], untrained: frozenset[str]) -> records.Verdict:
+    if {row["cell"], row["baseline"]} & untrained:
+        return "untrained"
+    if row["n"] < 2 or math.isnan(row["lo"]):
+        return "unknown"
+    if row["lost"]:
+        return "partial"
+    if not row["significant"]:
+        return "inconclusive"
+    better = row["mean"] < 0 if data.study.goal == "min" else row["mean"] > 0
+    return "better" if better else "worse"
+
+
+def _contrast(
+    data: StudyData,
+    row: Mapping[Any, Any],
+    which: Mapping[str, Any],
+    pairs: pd.DataFrame,
+    verdict: records.Verdict,
+    p_study: float,
+) -> records.Contrast:
+    names = ("metric", "n", "lost", "pending", "correlation", "method", "input_hash")
+    sized = (*("mean", "sd", "lo", "hi", "family_lo", "family_hi"), *("p", "p_holm", "p_sign_flip"))
+    numbers: dict[str, Any] = {name: row[name] for name in (*names, *sized)}
+    numbers |= {"p_study": p_study, "detectable": row["resolvable"]}
+    if verdict == "untrained":
+        numbers |= dict.fromkeys((*sized, "p_study", "detectable"), math.nan)
+    columns = ("seed", "value", "baseline_value", "status", "baseline_status")
+    return records.Contrast(
+        **which,
+        **numbers,
+        verdict=verdict,
+        pairs=tuple(
+            records.Pair(int(seed), float(value), float(baseline), *map(str, statuses))
+            for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)
+        ),
+        choice_error=math.nan,
+        median=math.nan,
+        median_lo=math.nan,
+        median_hi=math.nan,
+        outlying=(),
+        text_lo=math.nan,
+        text_hi=math.nan,
+    )
+
+
+def _keys(data: StudyData, cell: str) -> frozenset[str]:
+    return frozenset(data.compared.loc[data.compared["cell"] == cell, "key"])
+
+
+def _equivalence(
+    data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame, row: Mapping[Any, Any]
+) -> Iterator[records.Equivalence]:
+    """Yield whether the difference is negligible, by the margin in the study file."""
+    delta = (data.settings.get("report") or {}).get("delta")
+    if delta is None or row["lost"]:
+        return
+    margin = float(values.number("delta", delta))
+    test = paired.equivalence(pairs, margin, data.pilots)
+    if not math.isnan(test.p):
+        yield records.Equivalence(
+            **which, margin=margin, proposed=False, p=test.p, equivalent=test.equivalent
+        )
+
+
+def _spread(which: Mapping[str, Any], pairs: pd.DataFrame) -> Iterator[records.Spread]:
+    whole = pairs[paired.counted(pairs).notna().to_numpy()]
+    arm, baseline = (whole[name].to_numpy(float) for name in ("value", "baseline_value"))
+    test = stats.unequal_spread(arm, baseline)
+    if test.p <= SURE and max(test.ratio, 1 / test.ratio) >= WIDER:
+        levels = which["level"], which["baseline_level"]
+        wide, narrow = levels if test.ratio > 1 else levels[::-1]
+        yield records.Spread(
+            **which,
+            wide=wide,
+            narrow=narrow,
+            ratio=max(test.ratio, 1 / test.ratio),
+            p=test.p,
+            outlying=(),
+        )
+
+
+def _failures(
+    data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame
+) -> Iterator[records.Failures]:
+    """Yield the failure rates of a contrast with failed runs."""
+    ended = pairs[paired.ended(pairs)]
+    failed = {
+        prefix: (ended[f"{prefix}status"] != "complete")
+        | ~np.isfinite(ended[f"{prefix}value"].astype(float))
+        for prefix in ("", "baseline_")
+    }
+    if not (failed[""].any() or failed["baseline_"].any()):
+        return
+    low, high = stats.wilson(int(failed[""].sum()), len(ended))
+    yield records.Failures(
+        **which,
+        ended=len(ended),
+        failed=tuple(map(int, ended.loc[failed[""], "seed"])),
+        baseline_failed=tuple(map(int, ended.loc[failed["baseline_"], "seed"])),
+        rate_lo=low,
+        rate_hi=high,
+        p=math.nan,
+        p_worst_rank=math.nan,
+        worse=False,
+    )
+
+
+def _mismatch(data: StudyData, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
+    columns = {"params": "n_params", "params_body": "n_params_body", "flops": "flops"}
+    sizes = data.compared.groupby("cell")[list(columns.values())].first().astype(float)
+    if which["cell"] in sizes.index and which["baseline"] in sizes.index:
+        ratio = dict(sizes.loc[which["cell"]] / sizes.loc[which["baseline"]] - 1)
+        relative: dict[str, Any] = {name: float(ratio[columns[name]]) for name in columns}
+        yield records.Mismatch(**which, **relative)
+
+
+def changes(data: StudyData) -> Iterator[records.Change]:
+    """Yield how effects change from the first stratum to each other one."""
+    for row in data.changes.to_dict("records"):
+        yield records.Change(
+            **{name: row[name] for name in ("family", "factor", "level", "stratum", "first")},
+            **_tested(row),
+        )
+
+
+def interactions(data: StudyData) -> Iterator[records.Interaction]:
+    """Yield the effect of factors that were varied together beyond the sum of each alone."""
+    for row in data.interactions.to_dict("records"):
+        yield records.Interaction(
+            **{name: row[name] for name in ("factor", "level", "stratum")}, **_tested(row)
+        )
+
+
+def _tested(row: Mapping[Any, Any]) -> dict[str, Any]:
+    names = ("n", "mean", "lo", "hi", "p", "p_holm", "significant")
+    return {name: row[name] for name in names} | {"detectable": row["resolvable"]}

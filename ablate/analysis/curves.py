@@ -1,0 +1,119 @@
+"""Scaling curves of a study: the runs, the curves fitted to them, and findings on both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from ablate.analysis import records
+from ablate.analysis.data import StudyData
+from ablate.errors import AblateError
+from ablate.scaling import Fit, Interval, Losses, TableFit
+from ablate.scaling.study import of_study, resources
+from ablate.scaling.table import ONE, complete
+
+# from this many levels of size or budget on, a study without [fit] has scaling curves
+LEAST_LEVELS = 3
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Runs and the curves fitted to them."""
+
+    losses: Losses
+    fitted: TableFit | None
+    refused: str  # why nothing was fitted
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row a run: n, d, c, loss, curve, held_out, residual."""
+        names = self.losses.curves if any(self.losses.curves) else (ONE,) * len(self.losses.loss)
+        columns, _ = complete(*(self.losses.columns.get(name) for name in ("n", "d", "c")))
+        frame = pd.DataFrame(
+            {**columns, "loss": self.losses.loss, "held_out": False, "residual": math.nan}
+        )
+        frame["curve"] = pd.Categorical(names, categories=list(dict.fromkeys(names)), ordered=True)
+        for name, one in self.fits.items():
+            of_curve = frame["curve"] == name
+            at = {column: frame.loc[of_curve, column].to_numpy() for column in one.form.columns}
+            frame.loc[of_curve, "residual"] = (
+                frame.loc[of_curve, "loss"] / one.form.loss(one.values, at) - 1
+            )
+            if one.held_out is not None:
+                frame.loc[of_curve, "held_out"] = (
+                    frame.loc[of_curve, one.held_out.column] >= one.held_out.from_
+                )
+        return frame
+
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """Curve → its fit; empty if nothing was fitted."""
+        return self.fitted.fits if self.fitted else {}
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the curves, in order."""
+        return list(self.frame["curve"].cat.categories)
+
+
+def scaled(data: StudyData) -> Scaled | None:
+    """Return the scaling of a study with [fit], or with three sizes or budgets; else None."""
+    settings = data.settings.get("fit", {})
+    grown = (
+        []
+        if settings
+        else [
+            f for f in resources(data.compared, data.levels) if len(data.orders[f]) >= LEAST_LEVELS
+        ]
+    )
+    if (not settings and not grown) or data.good.empty:
+        return None
+    table = losses(data)
+    if data.study.goal != "min":
+        return Scaled(
+            table, None, "No curve is fitted: the forms are of a loss, but higher is better here."
+        )
+    try:
+        return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
+    except AblateError as error:
+        return Scaled(table, None, f"No curve is fitted: {error}")
+
+
+def losses(data: StudyData, count: str = "body") -> Losses:
+    """Return the study's losses, by the group of its [fit] and a count of N and C."""
+    group = str(data.settings.get("fit", {}).get("group", ""))
+    return of_study(data.runs, data.levels, group=group, count=count)
+
+
+def scaling(curves: Scaled) -> Iterator[records.Finding]:
+    """Yield the fitted curves, then their comparisons."""
+    for name, one in curves.fits.items():
+        yield records.ScalingFit(
+            curve="" if name == ONE else name,
+            form=one.form.symbol,
+            runs=one.runs,
+            constants={key: _ends(value) for key, value in one.constants.items()},
+            noise=one.noise,
+            describes=one.describes,
+            miss=one.held_out.miss if one.held_out else math.nan,
+            trusted=bool(one.held_out and one.held_out.trusted),
+        )
+    for two in curves.fitted.comparisons if curves.fitted else ():
+        yield records.ScalingComparison(
+            curve=two.group,
+            baseline=two.baseline,
+            verdict=two.verdict,
+            exponents={
+                key: (*_ends(test.interval), test.p_holm) for key, test in two.exponents.items()
+            },
+            gap=_ends(two.measured or two.gap),
+            crosses=two.crossing.share_inside,
+        )
+
+
+def _ends(one: Interval) -> tuple[float, float, float]:
+    return one.value, one.lo, one.hi

@@ -1,0 +1,668 @@
+"""The findings of a study: one typed record for each result, with its numbers and no prose.
+
+A number that is not known is NaN. Differences are in the unit of the study's metric; a positive
+difference is a larger value than the baseline's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Verdict = Literal["better", "worse", "inconclusive", "partial", "untrained", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One result.
+
+    Attributes:
+        kind: Name of the kind of finding, as in JSON and SQL.
+        stratum: Levels of the factors in `within`; "" without any.
+    """
+
+    kind: ClassVar[str]
+    stratum: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCell(Finding):
+    """A result of one cell.
+
+    Attributes:
+        cell: Label of the cell.
+        arm: Its short name, unique in the stratum.
+    """
+
+    cell: str
+    arm: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfContrast(Finding):
+    """A result of one cell against its baseline.
+
+    Attributes:
+        family: Contrasts that are corrected together.
+        factor: Factor, or factors joined by " × ", that differ from the baseline.
+        level: Level of `factor`.
+        baseline_level: The baseline's level of `factor`.
+        cell: Label of the cell.
+        baseline: Label of the baseline cell.
+    """
+
+    family: str
+    factor: str
+    level: str
+    baseline_level: str
+    cell: str
+    baseline: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs of one seed: a cell's and its baseline's."""
+
+    seed: int
+    value: float
+    baseline_value: float
+    status: str
+    baseline_status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(OfContrast):
+    """The effect of a level, with its verdict.
+
+    Attributes:
+        metric: Name of the metric.
+        verdict: "better" or "worse": significant after Holm's correction, with every pair;
+            "inconclusive"; "partial": pairs were lost, so the effect holds for the others only;
+            "untrained": an arm learnt no more than token frequencies, so there is no effect size;
+            "unknown": too few pairs, or no noise, to test.
+        pairs: Every pair, by seed.
+        n: Pairs that count.
+        lost: Pairs that ended without a finite difference.
+        pending: Pairs still to be run.
+        mean: Mean paired difference.
+        sd: Standard deviation of the paired differences.
+        lo: Lower end of the 95% interval, for new seeds on this held-out text. It includes the
+            choice of the learning rates where they were tuned.
+        hi: Upper end of it.
+        family_lo: Lower end of the simultaneous interval over the family.
+        family_hi: Upper end of it.
+        p: p value of no effect.
+        p_holm: The same after Holm's correction over the family.
+        p_study: The same after Holm's correction over all contrasts of the study.
+        p_sign_flip: p value of the exact sign-flip test.
+        detectable: Smallest true effect that is detected with 80% power, after correction.
+        correlation: Correlation of the two arms over seeds.
+        choice_error: Standard error that the choice of the learning rates adds; 0 for a shared
+            rate, NaN where nothing was tuned.
+        median: Hodges–Lehmann estimate of the difference.
+        median_lo: Lower end of its exact interval; NaN below six pairs.
+        median_hi: Upper end of it.
+        outlying: Seeds whose pair lies far from the others.
+        text_lo: Lower end of the 95% interval for new seeds and new text; NaN where no losses of
+            single windows are stored.
+        text_hi: Upper end of it.
+        method: Name of the test.
+        input_hash: Hash of every input value of the family.
+    """
+
+    kind: ClassVar[str] = "contrast"
+    metric: str
+    verdict: Verdict
+    pairs: tuple[Pair, ...]
+    n: int
+    lost: int
+    pending: int
+    mean: float
+    sd: float
+    lo: float
+    hi: float
+    family_lo: float
+    family_hi: float
+    p: float
+    p_holm: float
+    p_study: float
+    p_sign_flip: float
+    detectable: float
+    correlation: float
+    choice_error: float
+    median: float
+    median_lo: float
+    median_hi: float
+    outlying: tuple[int, ...]
+    text_lo: float
+    text_hi: float
+    method: str
+    input_hash: str
+
+    @property
+    def significant(self) -> bool:
+        """Whether Holm's p is at most 0.05."""
+        return self.p_holm <= 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equivalence(OfContrast):
+    """Two one-sided tests of a contrast.
+
+    Attributes:
+        margin: The largest difference that counts as none, in the metric's unit.
+        proposed: Whether the margin was derived from the noise, as the study file gives none.
+        p: The larger p of the two tests.
+        equivalent: Whether p is below 0.05.
+    """
+
+    kind: ClassVar[str] = "equivalence"
+    margin: float
+    proposed: bool
+    p: float
+    equivalent: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameRuns(OfContrast):
+    """Two cells that are the same configuration: they share their runs."""
+
+    kind: ClassVar[str] = "same-runs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread(OfContrast):
+    """Two arms whose seeds spread unequally (Pitman 1939, Morgan 1939).
+
+    Attributes:
+        wide: Level with the larger standard deviation over seeds.
+        narrow: The other one.
+        ratio: Its standard deviation over the other's; above 1.
+        p: p value of equal spread.
+        outlying: Seeds of the wide arm that lie far from its others.
+    """
+
+    kind: ClassVar[str] = "spread"
+    wide: str
+    narrow: str
+    ratio: float
+    p: float
+    outlying: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures(OfContrast):
+    """How often the runs of two arms failed, paired by seed.
+
+    Attributes:
+        ended: Pairs of which both runs ended.
+        failed: Seeds of the arm's runs without a finite value.
+        baseline_failed: Seeds of such runs of the baseline.
+        rate_lo: Lower end of the arm's 95% interval of the rate (Wilson 1927).
+        rate_hi: Upper end of it.
+        p: p value of equal failure rates (exact McNemar test).
+        p_worst_rank: p value of the signed-rank test in which a failed run is worse than any
+            value.
+        worse: Whether the ranks are to the arm's disadvantage.
+    """
+
+    kind: ClassVar[str] = "failures"
+    ended: int
+    failed: tuple[int, ...]
+    baseline_failed: tuple[int, ...]
+    rate_lo: float
+    rate_hi: float
+    p: float
+    p_worst_rank: float
+    worse: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch(OfContrast):
+    """How much larger, and how much more expensive to train, a cell is than its baseline.
+
+    Attributes:
+        params: Relative difference of all parameters; NaN where a size is not known.
+        params_body: The same without embeddings and head.
+        flops: Relative difference of the training FLOPs.
+    """
+
+    kind: ClassVar[str] = "mismatch"
+    params: float
+    params_body: float
+    flops: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectAtRate(OfContrast):
+    """The effect of a level if both arms are trained at one learning rate, on the tuning seeds.
+
+    Attributes:
+        lr: The learning rate.
+        n: Tuning seeds.
+        mean: Mean paired difference.
+        lo: Lower end of the 95% t-interval; NaN with one seed.
+        hi: Upper end of it.
+    """
+
+    kind: ClassVar[str] = "effect-at-rate"
+    lr: float
+    n: int
+    mean: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested(Finding):
+    """A mean over seeds with its test.
+
+    Attributes:
+        n: Seeds that are complete in all cells involved.
+        mean: Mean over seeds.
+        lo: Lower end of the 95% interval.
+        hi: Upper end of it.
+        p: p value of zero.
+        p_holm: The same after Holm's correction over the family.
+        detectable: Smallest true value that is detected with 80% power, after correction.
+        significant: Whether p_holm is at most 0.05.
+    """
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    p_holm: float
+    detectable: float
+    significant: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Tested):
+    """How the effect of a level changes from the first stratum to this one.
+
+    Attributes:
+        family: Changes that are corrected together.
+        factor: As in `Contrast`.
+        level: As in `Contrast`.
+        first: The first stratum.
+    """
+
+    kind: ClassVar[str] = "change"
+    family: str
+    factor: str
+    level: str
+    first: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction(Tested):
+    """The effect of factors varied together minus the sum of their separate effects.
+
+    A family is the levels of the same factors in one stratum.
+
+    Attributes:
+        factor: Factors, joined by " × ".
+        level: Their levels.
+    """
+
+    kind: ClassVar[str] = "interaction"
+    factor: str
+    level: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridTerm(Finding):
+    """The share of a full grid's variance that a factor or an interaction explains.
+
+    Attributes:
+        term: Factor, interaction ("a × b"), "seed" or "residual".
+        explained: Share of the total sum of squares.
+        df: Degrees of freedom.
+        f: F statistic, type III; NaN for the residual.
+        p: Its p value.
+    """
+
+    kind: ClassVar[str] = "grid-term"
+    term: str
+    explained: float
+    df: int
+    f: float
+    p: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridLevel(Finding):
+    """The effect of a level averaged over all levels of the other factors.
+
+    Attributes:
+        factor: The factor.
+        level: Its level.
+        baseline_level: The factor's first level.
+        mean: The effect.
+        lo: Lower end of the 95% interval.
+        hi: Upper end of it.
+        p: p value of no effect.
+        p_holm: The same after Holm's correction over the factor's levels.
+    """
+
+    kind: ClassVar[str] = "grid-level"
+    factor: str
+    level: str
+    baseline_level: str
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    p_holm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridNote(Finding):
+    """Why a grid has no explained variance, or on what its numbers rest.
+
+    Attributes:
+        reason: Why there are no numbers; "" where there are.
+        additive: Whether combinations have no run, so that effects are assumed additive.
+        left_out: Runs left out because they diverged or failed.
+    """
+
+    kind: ClassVar[str] = "grid"
+    reason: str
+    additive: bool
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best(Finding):
+    """The arms that are the best or not distinguishable from the best (Hsu 1984).
+
+    Attributes:
+        arms: Names of the arms in the set, the lowest (goal min) mean first.
+        means: Their means.
+        excluded: Arms that are significantly worse than the best.
+        failed: Arms that cannot be in the set because runs of theirs failed, or learnt nothing.
+        seeds: Seeds compared.
+    """
+
+    kind: ClassVar[str] = "best"
+    arms: tuple[str, ...]
+    means: tuple[float, ...]
+    excluded: tuple[str, ...]
+    failed: tuple[str, ...]
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untrained(OfCell):
+    """A cell whose runs ended within 1% of the loss that token frequencies alone give.
+
+    Attributes:
+        seeds: Seeds of such runs.
+        of: Completed runs of the cell.
+        loss: Mean final loss of those runs, nats per token.
+        unigram: Loss of the token frequencies of the training text on the same held-out tokens.
+    """
+
+    kind: ClassVar[str] = "untrained"
+    seeds: tuple[int, ...]
+    of: int
+    loss: float
+    unigram: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is true of more than half of the runs, so that effects have no size."""
+        return 2 * len(self.seeds) > self.of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedGroups(OfCell):
+    """A cell whose seeds fall into separated groups.
+
+    Attributes:
+        groups: Seeds of each group, the lowest values first.
+        means: Mean metric of each group.
+        p: p value of one group.
+        copying: Mean copy loss of each group, nats per token; empty where it was not measured.
+        p_copying: p value of no association of the groups with the copy loss (exact).
+        like: Other arms of the stratum whose seeds fall into the same groups.
+    """
+
+    kind: ClassVar[str] = "seed-groups"
+    groups: tuple[tuple[int, ...], ...]
+    means: tuple[float, ...]
+    p: float
+    copying: tuple[float, ...]
+    p_copying: float
+    like: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoFailures(Finding):
+    """No run failed: what failure rate this many seeds are compatible with.
+
+    Attributes:
+        seeds: Completed seeds of the arm with the fewest.
+        upper: 95% upper bound of the failure rate of one arm.
+    """
+
+    kind: ClassVar[str] = "no-failures"
+    seeds: int
+    upper: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing(Finding):
+    """What pairing by seed gains.
+
+    Attributes:
+        seeds: Seeds compared.
+        correlation: Median correlation of two arms over seeds.
+        width: Median width of a paired interval over that of an unpaired one (Welch); below 1
+            where pairing pays.
+    """
+
+    kind: ClassVar[str] = "pairing"
+    seeds: int
+    correlation: float
+    width: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplicity(Finding):
+    """How many questions the study asks at once.
+
+    Attributes:
+        families: Families of contrasts, each corrected by itself.
+        contrasts: Contrasts in all.
+        largest: Contrasts of the largest family.
+        significant: Contrasts significant after Holm's correction over their family.
+        significant_study: Contrasts significant after Holm's correction over the whole study.
+        sign_flip_floor: Smallest Holm p that the sign-flip test can reach in the largest family.
+    """
+
+    kind: ClassVar[str] = "multiplicity"
+    families: int
+    contrasts: int
+    largest: int
+    significant: int
+    significant_study: int
+    sign_flip_floor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthChange(OfCell):
+    """The change of loss on the same targets in a longer context than the one trained with.
+
+    Attributes:
+        factor: Context over the training context.
+        defined: Whether the position encoding is defined there.
+        n: Runs that count.
+        lost: Runs without a finite value.
+        mean: Mean change, nats per token.
+        lo: Lower end of the 95% t-interval.
+        hi: Upper end of it.
+    """
+
+    kind: ClassVar[str] = "length"
+    factor: float
+    defined: bool
+    n: int
+    lost: int
+    mean: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeLoss(OfCell):
+    """The masked loss of a cell at one probe ratio; the same tokens are hidden in every arm.
+
+    Attributes:
+        ratio: Share of tokens hidden.
+        seeds: Runs.
+        mean: Mean loss, nats per token.
+        sd: Standard deviation over seeds.
+    """
+
+    kind: ClassVar[str] = "probe"
+    ratio: float
+    seeds: int
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Finding):
+    """The learning rate of a group of cells.
+
+    Attributes:
+        group: Name of the group.
+        cells: Its cells; the first was tuned.
+        lr: The chosen rate.
+        trains: Whether a rate trained the cell at all.
+        rates: Rates tried, ascending.
+        losses: Mean metric at each, over the tuning seeds; NaN where a run diverged.
+        seeds: Tuning seeds.
+        requested: Lowest and highest rate of the study file.
+        at_edge: Whether the chosen rate is the lowest or highest tried.
+        outside: Whether the chosen rate lies outside the requested range.
+        sensitivity: Mean over the study file's rates of min(loss, ln n_vocab) minus the smallest
+            loss, nats per token (Wortsman et al. 2023).
+    """
+
+    kind: ClassVar[str] = "tuning"
+    group: str
+    cells: tuple[str, ...]
+    lr: float
+    trains: bool
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    seeds: tuple[int, ...]
+    requested: tuple[float, float]
+    at_edge: bool
+    outside: bool
+    sensitivity: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningChange(OfCell):
+    """What an arm reaches at the baseline's best rate and at its own, on the tuning seeds.
+
+    Attributes:
+        baseline: Whether the arm is the baseline.
+        shared_lr: The best rate of the baseline among those that every arm was trained with.
+        lr: The arm's own rate.
+        at_shared: Metric at the shared rate; NaN where a run diverged.
+        at_own: Metric at its own rate.
+    """
+
+    kind: ClassVar[str] = "tuning-change"
+    baseline: bool
+    shared_lr: float
+    lr: float
+    at_shared: float
+    at_own: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedCount(Finding):
+    """The number of seeds that a pilot decided on.
+
+    Attributes:
+        pilot: Seeds of the pilot.
+        seeds: Seeds decided on.
+        resolution: Half width of the interval that was asked for.
+        required: Seeds that it needs.
+        capped: Whether the study file allows fewer.
+        unknown: Cells that lost too many pairs of the pilot to be included.
+    """
+
+    kind: ClassVar[str] = "seed-count"
+    pilot: int
+    seeds: int
+    resolution: float
+    required: int
+    capped: bool
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingFit(Finding):
+    """A fitted scaling curve.
+
+    Attributes:
+        curve: Group of runs; "" for one curve.
+        form: The form, such as "L(N, D)".
+        runs: Runs fitted.
+        constants: Name → value, lower and upper end of its 95% interval.
+        noise: Standard deviation of log loss about the curve.
+        describes: Whether distances from the curve agree with the noise from run to run.
+        miss: Relative error of the held-out prediction; NaN without one.
+        trusted: Whether the held-out runs lie in the prediction interval.
+    """
+
+    kind: ClassVar[str] = "scaling-fit"
+    curve: str
+    form: str
+    runs: int
+    constants: dict[str, tuple[float, float, float]]
+    noise: float
+    describes: bool
+    miss: float
+    trusted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingComparison(Finding):
+    """Two scaling curves compared.
+
+    Attributes:
+        curve: The group.
+        baseline: The group that it is compared with.
+        verdict: "differ", "offset", … as `ablate.scaling.Comparison` says.
+        exponents: Name → difference, lower and upper end of its 95% interval, Holm's p.
+        gap: Relative difference of loss over the measured range, with its interval.
+        crosses: Share of replicates in which the curves cross in the measured range.
+    """
+
+    kind: ClassVar[str] = "scaling-comparison"
+    curve: str
+    baseline: str
+    verdict: str
+    exponents: dict[str, tuple[float, float, float, float]]
+    gap: tuple[float, float, float]
+    crosses: float
+
+
+def kinds() -> dict[str, type[Finding]]:
+    """Return the name of every kind of finding → its class."""
+    found, queue = {}, [Finding]
+    while queue:
+        cls = queue.pop()
+        queue += cls.__subclasses__()
+        if "kind" in vars(cls):
+            found[cls.kind] = cls
+    return dict(sorted(found.items()))

@@ -1,0 +1,121 @@
+"""Findings on what a study decided: learning rates, what tuning them changed, number of seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ablate.analysis import records
+from ablate.analysis.data import StudyData
+from ablate.study import values
+from ablate.tune import sensitivity
+
+
+def rates(data: StudyData) -> Iterator[records.Tuning]:
+    """Yield the learning rate of each group, in the order of the cells."""
+    rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
+    order = {cell: index for index, cell in enumerate(data.arms["cell"])}
+    low, high = _requested(data)
+    for row in sorted(rows, key=lambda row: order[row["cell"]]):
+        evidence = row["evidence"]
+        losses = [math.nan if value is None else float(value) for value in evidence["values"]]
+        yield records.Tuning(
+            group=evidence["group"],
+            cells=(row["cell"], *(cell for cell in evidence["cells"] if cell != row["cell"])),
+            lr=float(row["value"]),
+            trains=bool(np.isfinite(losses).any()),
+            rates=tuple(evidence["rates"]),
+            losses=tuple(losses),
+            seeds=tuple(evidence["seeds"]),
+            requested=(low, high),
+            at_edge=evidence["at_edge"],
+            outside=not low * 0.999 <= row["value"] <= high * 1.001,
+            sensitivity=_sensitivity(data, row["cell"], evidence["ladder"]),
+        )
+
+
+def _requested(data: StudyData) -> tuple[float, float]:
+    ends = (data.settings.get("tune") or {}).get("lr", ())
+    low, high = (values.number("lr", end) for end in ends) if len(ends) == 2 else (0.0, math.inf)
+    return float(low), float(high)
+
+
+def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
+    """Return the sensitivity of the held-out loss to the rates of the ladder.
+
+    ln n_vocab is the loss of a uniform prediction.
+    """
+    runs = data.runs[(data.runs["role"] == "tune") & (data.runs["cell"] == cell)]
+    whole = runs["loss"].astype(float).where(runs["status"] == "complete")
+    by_rate = whole.groupby(runs["lr"]).agg(lambda losses: losses.mean(skipna=False))
+    ended = set(runs[runs["status"].isin(["complete", "diverged"])]["lr"])
+    losses = [float(by_rate[rate]) for rate in ladder if rate in ended]
+    if not losses:
+        return math.nan
+    return sensitivity(losses, math.log(float(runs["n_vocab"].iloc[0])))
+
+
+def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[records.TuningChange]:
+    """Yield what the arms of a stratum reach at the baseline's best rate and at their own."""
+    for stratum in data.strata:
+        cells = data.arms[data.arms["stratum"] == stratum]
+        baselines = set(cells.loc[cells["is_baseline"], "cell"])
+        of_stratum = [one for one in tuned if one.cells[0] in set(cells["cell"])]
+        base = next((one for one in of_stratum if one.cells[0] in baselines), None)
+        if base is None or len(of_stratum) < 2:
+            continue
+        curves = {one.cells[0]: dict(zip(one.rates, one.losses, strict=True)) for one in of_stratum}
+        of_base = curves[base.cells[0]]
+        common = [
+            rate
+            for rate in base.rates
+            if all(rate in curve for curve in curves.values()) and math.isfinite(of_base[rate])
+        ]
+        if not common:
+            continue
+        sign = 1 if data.study.goal == "min" else -1
+        shared = min(common, key=lambda rate: (sign * of_base[rate], rate))
+        names = group_names(data, tuned)
+        for one in [base, *(one for one in of_stratum if one is not base)]:
+            cell = one.cells[0]
+            yield records.TuningChange(
+                stratum=stratum,
+                cell=cell,
+                arm=names[cell],
+                baseline=one is base,
+                shared_lr=shared,
+                lr=one.lr,
+                at_shared=curves[cell][shared],
+                at_own=curves[cell][one.lr],
+            )
+
+
+def group_names(data: StudyData, tuned: Sequence[records.Tuning]) -> dict[str, str]:
+    """Return the tuned cell of each group → the name of the group in tables and figures.
+
+    It is the arm where the group has cells of one arm, else the group's name.
+    """
+    arm = data.arms.set_index("cell")["arm"].astype(str)
+    names = {}
+    for one in tuned:
+        own = {arm[cell] for cell in one.cells if cell in arm.index}
+        names[one.cells[0]] = own.pop() if len(own) == 1 else one.group
+    return names
+
+
+def seed_counts(data: StudyData) -> Iterator[records.SeedCount]:
+    """Yield how many seeds each stratum got after its pilot."""
+    decided = data.decisions[data.decisions["name"] == "seeds"].to_dict("records")
+    for row in decided:
+        evidence = row["evidence"]
+        yield records.SeedCount(
+            stratum=evidence["stratum"],
+            pilot=len(evidence["pilot"]),
+            seeds=int(row["value"]),
+            resolution=evidence["resolution"],
+            required=max((count for count in evidence["wanted"].values() if count), default=0),
+            capped=evidence["capped"],
+            unknown=tuple(cell for cell, count in evidence["wanted"].items() if count is None),
+        )

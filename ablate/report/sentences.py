@@ -1,0 +1,98 @@
+"""Render findings as sentences, by the macros of templates/sentences.j2."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from ablate.analysis import ENDED
+from ablate.analysis.records import Contrast
+from ablate.report import labels
+from ablate.units import count, duration, listed
+
+BROKEN = {
+    "diverged": "diverged",
+    "failed": "failed",
+    "oom": "ran out of memory",
+    "complete": "has no finite value",
+}
+
+
+def say(macro: str, *args: Any, **named: Any) -> str:
+    """Return what a macro of templates/sentences.j2 says, on one line.
+
+    Args:
+        macro: Name of the macro.
+        args: Its arguments: findings, labels.
+        named: Its named arguments.
+    """
+    text = str(getattr(_macros(), macro)(*args, **named))
+    return re.sub(r" ([.,;:)])", r"\1", re.sub(r"[ \n\t]+", " ", text).strip())
+
+
+@cache
+def _macros() -> Any:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("ablate.report"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "signed": labels.signed,
+        "number": labels.number,
+        "ends": labels.ends,
+        "magnitudes": _magnitudes,
+        "decimals": labels.decimals,
+        "places": _places,
+        "detectable": labels.detectable,
+        "p_value": labels.p_value,
+        "percent": labels.percent,
+        "plural": labels.plural,
+        "sentence": labels.sentence,
+        "listed": listed,
+        "count": count,
+        "duration": duration,
+        "reasons": reasons,
+        "known": lambda value: not math.isnan(value),
+    }
+    return environment.get_template("sentences.j2").module
+
+
+def _places(one: Any) -> int:
+    """Decimals that show two digits of the half width of a finding's interval."""
+    return labels.decimals((one.hi - one.lo) / 2)
+
+
+def _magnitudes(one: Any, digits: int) -> str:
+    """Return the interval of a significant effect without its sign."""
+    low, high = sorted((abs(one.lo), abs(one.hi)))
+    return labels.ends(low, high, digits, labels.number)
+
+
+def reasons(one: Contrast) -> str:
+    """Return how runs ended without a value: "parallel diverged with seeds 1 and 3; …"."""
+    ended = [pair for pair in one.pairs if {pair.status, pair.baseline_status} <= set(ENDED)]
+    said = []
+    for name, prefix in ((one.level, ""), (one.baseline_level, "baseline_")):
+        broken: dict[str, list[int]] = {}
+        for pair in ended:
+            status, value = (getattr(pair, f"{prefix}{part}") for part in ("status", "value"))
+            if status != "complete" or not np.isfinite(value):
+                broken.setdefault(status, []).append(pair.seed)
+        said += [
+            f"{name} {BROKEN[why]} with seed{'s' if len(seeds) > 1 else ''} {listed(sorted(seeds))}"
+            for why, seeds in sorted(broken.items())
+        ]
+    return "; ".join(said)
+
+
+def numbers(one: Any) -> str:
+    """Return a difference and its interval: "+0.178, +0.122 to +0.233"."""
+    digits = _places(one)
+    return f"{labels.signed(one.mean, digits)}, {labels.ends(one.lo, one.hi, digits)}"
