@@ -58,12 +58,15 @@ class StudyRow:
     toml: str
 
 
-def load(study: str, db: Source = None) -> pd.DataFrame:
+def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.DataFrame:
     """Return a study's runs, one row for each run, cell and role.
 
     Args:
         study: Name of the study.
         db: A database, its path or URL; None for $ABLATE_DB, else results/ablate.db.
+        role: "compare" for the runs that are compared, "tune" for those that tuned a learning
+            rate, None for both. Tuning runs have other seeds and rates: a mean over both says
+            nothing.
 
     Returns:
         The columns of the view `runs`, a column for each factor, and `arm`. A factor's column is an
@@ -76,7 +79,7 @@ def load(study: str, db: Source = None) -> pd.DataFrame:
     """
     opened = database(db)
     row = _study(opened, study)
-    runs = _frame(rows.runs(opened, row.name))
+    runs = _frame(rows.runs(opened, row.name, role))
     for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
@@ -154,6 +157,7 @@ def curves(
     db: Source = None,
     *,
     points: int | None = None,
+    role: str | None = "compare",
 ) -> pd.DataFrame:
     """Return the stored points of a study's runs.
 
@@ -163,6 +167,7 @@ def curves(
         db: See `load`.
         points: About how many points of each curve to return, evenly spaced in steps, its first and
             last among them; None for all. Runs with points at the same steps keep the same ones.
+        role: As in `load`.
 
     Returns:
         The columns of the view `curves` (study, cell, role, run, seed, series, step, tokens,
@@ -175,13 +180,21 @@ def curves(
     row = _study(opened, study)
     names = None if series is None else [series] if isinstance(series, str) else list(series)
     known.require_series(opened, names or [])
-    return _with_arms(_frame(rows.curves(opened, row.name, names, points)), study, opened)
+    return _with_arms(_frame(rows.curves(opened, row.name, names, role, points)), study, opened)
 
 
-def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFrame:
+def finals(
+    study: str, name: str | None = None, db: Source = None, *, role: str | None = "compare"
+) -> pd.DataFrame:
     """Return final values: cell, run, seed, role, name, at, value, stratum, arm.
 
     `at` is a block, a length factor, a position or a probe ratio, else 0.
+
+    Args:
+        study: Name of the study.
+        name: Name of the final; None for all.
+        db: See `load`.
+        role: As in `load`.
 
     Raises:
         AblateError: There is no such study, or no run can have a final of that name.
@@ -190,7 +203,7 @@ def finals(study: str, name: str | None = None, db: Source = None) -> pd.DataFra
     row = _study(opened, study)
     if name is not None:
         known.require_final(opened, name)
-    return _with_arms(_frame(rows.finals(opened, row.name, name)), study, opened)
+    return _with_arms(_frame(rows.finals(opened, row.name, name, role)), study, opened)
 
 
 def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:

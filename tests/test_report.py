@@ -176,6 +176,9 @@ def test_tables_have_the_databases_numbers(finished: tuple[Database, Path]) -> N
         row["arm"]: row
         for row in csv.DictReader(io.StringIO((folder / "cells.csv").read_text(encoding="utf-8")))
     }
+    interval = stats.ttest_1samp(difference, 0).confidence_interval(0.95)
+    for end, value in zip(("low", "high"), interval, strict=True):
+        assert float(cells["parallel"][f"95% interval, {end}"]) == pytest.approx(value)
     assert float(cells["serial"]["held-out loss"]) == pytest.approx(values["serial"].mean())
     assert float(cells["serial"]["sd"]) == pytest.approx(values["serial"].std(ddof=1))
     assert float(cells["concat"]["seconds"]) == pytest.approx(

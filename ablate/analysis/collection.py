@@ -1,6 +1,6 @@
 """Collect the findings of a study.
 
-The report, the terminal, JSON and the table `finding` of the database show these records; nothing is
+The report, the terminal, JSON and the table `finding` show these records; nothing is
 computed elsewhere. `ablate.analysis.records` describes each kind.
 """
 

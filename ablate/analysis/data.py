@@ -45,8 +45,7 @@ class StudyData:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        curves = results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
-        return curves[curves["role"] == "compare"]
+        return results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -94,9 +93,11 @@ def read(db: Database, study: str) -> StudyData:
     Raises:
         AblateError: The database does not know the study.
     """
-    runs = results.load(study, db)
+    runs = results.load(study, db, role=None)
     seconds = (
-        results.finals(study, "train_seconds", db).drop_duplicates("run").set_index("run")["value"]
+        results.finals(study, "train_seconds", db, role=None)
+        .drop_duplicates("run")
+        .set_index("run")["value"]
     )
     runs["seconds"] = runs["run"].map(seconds).astype(float)
     arms = results.arms(study, db)
@@ -104,7 +105,6 @@ def read(db: Database, study: str) -> StudyData:
     arms = arms.sort_values(
         "stratum", key=lambda column: column.map(strata.index), kind="stable"
     ).reset_index(drop=True)
-    finals = results.finals(study, db=db)
     pairs, pilots = results.pairs(study, db), paired.pilots(study, db)
     return StudyData(
         study=results.study(study, db),
@@ -116,7 +116,7 @@ def read(db: Database, study: str) -> StudyData:
         interactions=paired.interactions(pairs, pilots),
         pilots=pilots,
         decisions=results.decisions(study, db),
-        finals=finals[finals["role"] == "compare"],
+        finals=results.finals(study, db=db),
         attempts=results.attempts(study, db),
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -49,6 +50,12 @@ def export(
             autocompletion=complete.exports,
         ),
     ] = "runs",
+    role: Annotated[
+        Literal["compare", "tune", "all"],
+        typer.Option(
+            "--role", help="Runs, curves and finals of which runs: compared, tuning, or all."
+        ),
+    ] = "compare",
     db: Db = None,
 ) -> None:
     """Write a study's runs, curves, finals, pairs or effects to a file, with full precision."""
@@ -63,19 +70,19 @@ def export(
     if what not in WHAT:
         raise unknown("--what", what, WHAT)
     with store.open(db) as database:
-        frame = _frame(database, study, what)
+        frame = _frame(database, study, what, None if role == "all" else role)
     with writing(out):
         _write(frame, out, suffix)
     print(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
 
 
-def _frame(database: Database, study: str, what: str) -> pd.DataFrame:
+def _frame(database: Database, study: str, what: str, role: str | None) -> pd.DataFrame:
     from ablate import analysis, results
 
     frames: dict[str, Callable[..., pd.DataFrame]] = {
-        "runs": results.load,
-        "curves": results.curves,
-        "finals": results.finals,
+        "runs": partial(results.load, role=role),
+        "curves": partial(results.curves, role=role),
+        "finals": partial(results.finals, role=role),
         "pairs": results.pairs,
         "effects": analysis.effects,
     }

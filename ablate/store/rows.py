@@ -15,9 +15,13 @@ class Rows(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-def runs(db: Database, study: str) -> Rows:
-    """Return the view `runs` of a study, by number of the run."""
-    return _select(db, "SELECT * FROM runs WHERE study = :study ORDER BY run", study=study)
+_OF_ROLE = "(:role IS NULL OR role = :role)"
+
+
+def runs(db: Database, study: str, role: str | None) -> Rows:
+    """Return the view `runs` of a study, by number of the run; None for runs of every role."""
+    sql = f"SELECT * FROM runs WHERE study = :study AND {_OF_ROLE} ORDER BY run"
+    return _select(db, sql, study=study, role=role)
 
 
 def pairs(db: Database, study: str) -> Rows:
@@ -27,15 +31,15 @@ def pairs(db: Database, study: str) -> Rows:
     )
 
 
-def finals(db: Database, study: str, name: str | None) -> Rows:
+def finals(db: Database, study: str, name: str | None, role: str | None) -> Rows:
     """Return cell, run, seed, role, name, at, value of a study's finals, or of one of them."""
-    sql = """
+    sql = f"""
         SELECT r.cell, r.run, r.seed, r.role, f.name, f.at, f.value
         FROM runs r JOIN final f ON f.run_id = r.run
-        WHERE r.study = :study AND (:name IS NULL OR f.name = :name)
+        WHERE r.study = :study AND {_OF_ROLE} AND (:name IS NULL OR f.name = :name)
         ORDER BY f.name, r.run, f.at
     """
-    return _select(db, sql, study=study, name=name)
+    return _select(db, sql, study=study, name=name, role=role)
 
 
 def attempts(db: Database, study: str) -> Rows:
@@ -84,7 +88,11 @@ def contrasts(db: Database, study_id: int) -> Rows:
 
 
 def curves(
-    db: Database, study: str, series: Sequence[str] | None, points: int | None = None
+    db: Database,
+    study: str,
+    series: Sequence[str] | None,
+    role: str | None,
+    points: int | None = None,
 ) -> Rows:
     """Return the view `curves` of a study.
 
@@ -92,16 +100,16 @@ def curves(
         db: The database.
         study: Name of the study.
         series: Names of the series to return, None for all.
+        role: Role of the runs, None for every role.
         points: About how many points of each curve to return, evenly spaced in steps, its first
             and last among them; None for all.
     """
-    values: dict[str, Any] = {f"series{k}": name for k, name in enumerate(series or ())}
-    among = (
-        f"AND {{}} IN ({', '.join(f':{name}' for name in values)})" if series is not None else ""
-    )
+    names: dict[str, Any] = {f"series{k}": name for k, name in enumerate(series or ())}
+    among = f"AND {{}} IN ({', '.join(f':{name}' for name in names)})" if series is not None else ""
+    values = names | {"role": role}
     if points is None:
         sql = (
-            f"SELECT * FROM curves WHERE study = :study {among.format('series')}"
+            f"SELECT * FROM curves WHERE study = :study AND {_OF_ROLE} {among.format('series')}"
             " ORDER BY series, run, step"
         )
         return _select(db, sql, study=study, **values)
@@ -118,7 +126,7 @@ _THINNED = """
                r.tokens / r.steps AS step_tokens
         FROM study t JOIN cell c ON c.study_id = t.id JOIN member m ON m.cell_id = c.id
                JOIN run r ON r.id = m.run_id
-        WHERE t.name = :study AND c.active
+        WHERE t.name = :study AND c.active AND (:role IS NULL OR m.role = :role)
     ),
     span AS (
         SELECT run, s.id AS series_id, s.name AS series,

@@ -1,0 +1,116 @@
+"""Findings are typed records with the numbers of scipy, and failures and ceilings have verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_study import TUNING_SEED, Outcome, study
+from scipy import stats
+from typer.testing import CliRunner
+
+import ablate
+from ablate.analysis import records
+from ablate.analysis.records import Contrast, Failures, Mismatch, Untrained
+from ablate.cli import app
+from ablate.store import Database
+
+LEVELS = ("serial", "parallel", "concat", "no-skip")
+TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
+UNIGRAM = 3.03
+RNG = np.random.default_rng(7)
+NOISE = {name: RNG.normal(0, 0.01, 8) for name in LEVELS}
+SHIFT = {"serial": 1.5, "parallel": 1.4, "concat": 1.45, "no-skip": UNIGRAM}
+
+
+def outcome(levels: dict[str, str], seed: int) -> Outcome:
+    """parallel is better, concat is better but diverges on half of its seeds, no-skip learns
+    nothing.
+    """
+    name = levels["topology"]
+    if name == "concat" and seed % 2:
+        return Outcome(status="diverged", step=9)
+    loss = SHIFT[name] + float(NOISE[name][seed % 8])
+    return Outcome(loss, finals=[("unigram_loss", 0, UNIGRAM)])
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    return study(tmp_path_factory.mktemp("findings"), TOPOLOGY, outcome, seeds=8)
+
+
+def contrast(db: Database, level: str) -> Contrast:
+    (one,) = ablate.findings("topology", db).of(Contrast, lambda one: one.level == level)
+    return one
+
+
+def test_a_contrast_has_scipys_numbers_and_every_pair(db: Database) -> None:
+    one = contrast(db, "parallel")
+    difference = SHIFT["parallel"] - SHIFT["serial"] + NOISE["parallel"] - NOISE["serial"]
+    test = stats.ttest_1samp(difference, 0)
+    assert one.verdict == "better"
+    assert one.mean == pytest.approx(difference.mean())
+    assert (one.lo, one.hi) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert one.p == pytest.approx(test.pvalue)
+    pairs = [pair.value - pair.baseline_value for pair in one.pairs]
+    assert pairs == pytest.approx(list(difference))
+
+
+def test_an_arm_that_lost_runs_is_never_better(db: Database) -> None:
+    one = contrast(db, "concat")
+    assert one.p_holm < 0.05 and one.mean < 0  # lower where it trained
+    assert one.verdict == "partial"
+    (failures,) = ablate.findings("topology", db).of(Failures)
+    assert failures.failed == (1, 3, 5, 7) and failures.baseline_failed == ()
+
+
+def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
+    one = contrast(db, "no-skip")
+    assert one.verdict == "untrained"
+    assert all(math.isnan(value) for value in (one.mean, one.lo, one.hi, one.p_holm))
+    (cell,) = ablate.findings("topology", db).of(Untrained)
+    assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
+    assert cell.unigram == UNIGRAM
+
+
+def test_json_has_every_finding_and_null_for_what_is_unknown(db: Database) -> None:
+    command = ["report", "topology", "--format", "json", "--db", str(db.path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    kinds = [one.kind for one in ablate.findings("topology", db)]
+    assert [row["kind"] for row in found] == kinds
+    (untrained,) = (row for row in found if row["kind"] == "contrast" and row["level"] == "no-skip")
+    assert untrained["mean"] is None
+    assert len(untrained["pairs"]) == 8
+
+
+def test_the_mismatch_of_sizes_is_that_of_the_runs(db: Database) -> None:
+    runs = ablate.load("topology", db).groupby("topology", observed=True)[["n_params", "flops"]]
+    sizes = runs.first()
+    (one,) = ablate.findings("topology", db).of(Mismatch, lambda one: one.level == "concat")
+    ratio = sizes.loc["concat"] / sizes.loc["serial"] - 1
+    assert (one.params, one.flops) == pytest.approx((ratio["n_params"], ratio["flops"]))
+
+
+def test_every_kind_of_finding_becomes_a_table(db: Database) -> None:
+    found = ablate.findings("topology", db)
+    for kind in {one.kind for one in found}:
+        frame = found.frame(kind)
+        assert len(frame) == sum(one.kind == kind for one in found)
+    assert set(found.frame("contrast")["level"]) == set(LEVELS[1:])
+    assert len(set(records.kinds())) == len(records.kinds()) > 20
+
+
+def test_tuning_runs_are_returned_only_if_asked_for(tmp_path: Path) -> None:
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=2, rates=(1e-3, 1e-2))
+    assert set(ablate.load("topology", db)["seed"]) == {0, 1}
+    assert set(ablate.load("topology", db, role="tune")["seed"]) == {TUNING_SEED}
+    assert len(ablate.load("topology", db, role=None)) == 8 + 8
+    assert set(ablate.finals("topology", "loss", db)["seed"]) == {0, 1}
+    assert set(ablate.finals("topology", "loss", db, role=None)["seed"]) == {0, 1, TUNING_SEED}
+    for points in (None, 10):
+        assert set(ablate.curves("topology", "loss", db, points=points)["seed"]) <= {0, 1}
