@@ -21,7 +21,7 @@ def report(
         str | None,
         typer.Argument(
             metavar="STUDY",
-            help="A study; by default all.",
+            help="A study, by name or file; by default all.",
             show_default=False,
             autocompletion=complete.stored,
         ),
@@ -40,11 +40,14 @@ def report(
     """Print the answer to a study's question; write a page with tables and figures."""
     from ablate import report as reports
     from ablate import store
+    from ablate.cli.stored import name_of, notes
     from ablate.report.plots import slug
     from ablate.store.names import studies
 
     show = console()
     with store.open(db) as database:
+        file = study or ""
+        study = study and name_of(study, database)
         if as_ == "json":
             typer.echo(_json(database, study))
             return
@@ -54,6 +57,8 @@ def report(
         else:
             data = reports.gather(database, study)
             show.print(reports.answer(data), markup=False, soft_wrap=True)
+            for note in notes(study, database, file):
+                show.print(note, markup=False, soft_wrap=True)
             with writing(out):
                 page = reports.write(data, out / slug(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ablate.cli import complete
 from ablate.cli.database import existing_noise
-from ablate.cli.render import Db, console, table
+from ablate.cli.render import Db, console, next_command, table
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, known, memory
 
@@ -62,6 +61,7 @@ def open_study(study: str, size: str | None) -> Plan:
 
 
 def plan(
+    context: typer.Context,
     study: StudyName,
     size: Size = None,
     device: Annotated[
@@ -111,15 +111,22 @@ def plan(
         *_curves(planned),
         *_confounds(planned),
         *planned.notes,
+        *_edited(planned, study, db),
     ):
         out.print(line, markup=False)
     finished = not planned.later and done >= {one.run.key for one in planned.runs}
-    following = (
-        f"report {quote(planned.study.name)}"
-        if finished
-        else f"run {quote(study)}" + (f" --size {size}" if size else "")
-    )
-    out.print(f"\nNext: ablate {following}", markup=False)
+    following = ("report", planned.study.name) if finished else ("run", study)
+    out.print(f"\nNext: {next_command(context, *following)}", markup=False)
+
+
+def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
+    """How the study file differs from the study of its name in the database."""
+    from ablate.cli.database import existing
+    from ablate.cli.stored import notes
+
+    if (database := existing(db)) is not None:
+        with database:
+            yield from notes(plan.study.name, database, file)
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -34,6 +35,25 @@ def console(file: IO[str] | None = None) -> Console:
     from rich.console import Console
 
     return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def next_command(context: typer.Context, command: str, study: str) -> str:
+    """Return a command on a study with the options of this one that it has too.
+
+    Args:
+        context: Of the command that is running.
+        command: Name of the next one.
+        study: Its argument.
+    """
+    assert context.parent is not None
+    target = context.parent.command.commands[command]  # type: ignore[attr-defined]  # of a group
+    known = {param.opts[0] for param in target.params if param.param_type_name == "option"}
+    words = ["ablate", command, quote(study)]
+    for param in context.command.params:
+        value, option = context.params.get(param.name or ""), param.opts[0]
+        if param.param_type_name == "option" and option in known and value != param.default:
+            words += [option] if value is True else [option, quote(str(value))]
+    return " ".join(words)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -15,7 +14,7 @@ import typer
 from ablate.cli import complete
 from ablate.cli.output import Dispensable
 from ablate.cli.planning import Size, StudyName, open_study, too_long
-from ablate.cli.render import Db, console, table
+from ablate.cli.render import Db, console, next_command, table
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration
 
@@ -32,6 +31,7 @@ WATCH_SECONDS = 2.0
 
 
 def run(
+    context: typer.Context,
     study: StudyName,
     size: Size = None,
     device: Annotated[
@@ -78,8 +78,8 @@ def run(
 
         analyse(database, plan.study.name)
     unfinished = outcome.exit_code >= 128 or outcome.counts.keys() & {*UNFINISHED}
-    following = f"run {quote(study)}" if unfinished else f"report {quote(plan.study.name)}"
-    out.print(f"Next: ablate {following}", markup=False)
+    following = ("run", study) if unfinished else ("report", plan.study.name)
+    out.print(f"Next: {next_command(context, *following)}", markup=False)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -109,7 +109,11 @@ def gpus(numbers: str) -> list[int]:
 def status(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="STUDY", help="One study, cell by cell.", show_default=False),
+        typer.Argument(
+            metavar="STUDY",
+            help="One study, cell by cell: its name or its file.",
+            show_default=False,
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")
@@ -138,9 +142,12 @@ def _status(database: Database, study: str | None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from ablate.cli.stored import name_of, notes
     from ablate.errors import unknown
     from ablate.store.status import counts_by_cell, studies
 
+    file = study or ""
+    study = study and name_of(study, database)
     found = studies(database, study)
     if study is not None and not found:
         raise unknown("study in the database", study, [one.name for one in studies(database)])
@@ -152,6 +159,7 @@ def _status(database: Database, study: str | None) -> RenderableType:
     if working := [run for one in found for run in one.working]:
         parts.append(_working(working))
     parts += [Text(f"{one.name}: {sentence}") for one in found for sentence in one.waiting]
+    parts += [Text(note) for one in found for note in notes(one.name, database, file)]
     return Group(*parts)
 
 

@@ -112,6 +112,18 @@ def studies(db: Database, name: str | None = None) -> list[StudyStatus]:
     return [_status(db, row.id, row.name) for row in found]
 
 
+def left(db: Database, name: str) -> dict[str, int]:
+    """Return the cells that an earlier revision of a study had → the number of their runs."""
+    rows = _rows(
+        db,
+        "SELECT cell.label AS cell, count(DISTINCT run_id) AS number FROM study"
+        " JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id"
+        " WHERE study.name = :name AND NOT cell.active GROUP BY cell.id ORDER BY cell.id",
+        name=name,
+    )
+    return {row.cell: row.number for row in rows}
+
+
 def waiting(db: Database, name: str) -> list[str]:
     """Return a sentence, without full stop, on each decision that is due but not made.
 

@@ -1,0 +1,58 @@
+"""Studies in the database, by name or by file, and how a file differs from its runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+
+FEW = 6  # changes of a study file that are listed
+
+
+def name_of(argument: str, database: Database) -> str:
+    """Return the name of a study in the database, given by name or by its file.
+
+    Raises:
+        AblateError: A file is not a study.
+    """
+    from ablate import study
+    from ablate.store.names import studies
+
+    if argument in studies(database) or not argument.endswith(".toml"):
+        return argument
+    return study.load(argument).name
+
+
+def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
+    """Yield how a study's file differs from the study that its runs belong to, and what left it.
+
+    Args:
+        name: The study.
+        database: Holds it.
+        file: Its file; by default the one of that name in studies/.
+    """
+    from ablate import results, study
+    from ablate.errors import AblateError
+    from ablate.store.status import left
+    from ablate.study.revision import changes
+    from ablate.units import listed
+
+    with contextlib.suppress(AblateError):
+        path = study.find(file or name.removesuffix("-tiny"))
+        stored = results.study(name, database)
+        changed = changes(stored.toml, path.read_text(encoding="utf-8"))
+        if changed and name in ((its := study.load(str(path)).name), f"{its}-tiny"):
+            more = len(changed) - FEW
+            yield (
+                f"{path} was edited after its runs were planned (revision {stored.revision}):"
+                f" {'; '.join(changed[:FEW])}{f'; {more} more' if more > 0 else ''}."
+            )
+    if gone := left(database, name):
+        runs = sum(gone.values())
+        yield (
+            f"{runs:,} run{'' if runs == 1 else 's'} of earlier revisions left the study"
+            f" {name}: {listed(gone)}."
+        )
