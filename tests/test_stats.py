@@ -222,7 +222,7 @@ def test_after_a_pilot_all_rests_on_its_noise() -> None:
     assert effect.resolvable > 1.4 * stats.paired(d).resolvable, (
         "a pilot of four sees less than forty pairs of known number"
     )
-    true = effect.resolvable / effect.sd
+    true = effect.resolvable / pilot.std(ddof=1)  # in the sd that the test uses
     noise = rng.normal(true, 1, (100_000, 4))
     rest = rng.normal(true, 1 / 6, 100_000)  # the mean of the other 36
     t = (4 * noise.mean(1) + 36 * rest) / 40 / (noise.std(1, ddof=1) / math.sqrt(40))
@@ -369,3 +369,22 @@ def test_a_grid_that_is_not_identifiable_is_refused() -> None:
     one_seed = frame[frame.seed == 0]
     with pytest.raises(AblateError, match="add seeds"):
         stats.grid_effects([1, 2, 3, 4, 5, 6], {"a": one_seed.a, "b": one_seed.b}, one_seed.seed)
+
+
+def test_detectable_after_a_pilot_is_in_the_pilots_sd() -> None:
+    """A noisy pilot of three, then 37 quiet pairs: the test's noise decides, not that of all."""
+    d = np.array([-3.0, 0.0, 3.0, *np.random.default_rng(2).normal(0, 0.1, 37)])
+    by_all, effect = stats.paired(d), stats.after_pilot(stats.paired(d), d, d[:3], 2.0)
+    half = (effect.hi - effect.lo) / 2
+    assert half == pytest.approx(st.t.isf(0.025, 2) * 3 / math.sqrt(40))
+    assert effect.resolvable == pytest.approx(stats.resolvable(40, 3.0, df=2))
+    assert effect.resolvable > half > by_all.resolvable
+    # of four contrasts: at a quarter of the level
+    corrected = stats.detectable(40, effect.noise, alpha=0.05 / 4)
+    assert corrected == pytest.approx(stats.resolvable(40, 3.0, alpha=0.05 / 4, df=2))
+    # a quiet pilot, more pairs than it asked for: the test uses the wider noise, and so does this
+    quiet = np.array([0.100, 0.101, 0.102, *np.random.default_rng(1).normal(0.1, 1, 37)])
+    wide = stats.after_pilot(stats.paired(quiet), quiet, quiet[:3], 0.01)
+    assert wide.resolvable == pytest.approx(stats.paired(quiet).resolvable)
+    assert math.isnan(stats.detectable(3, stats.paired([0.0, 0.0, 0.0]).noise))
+    assert math.isnan(stats.detectable(3, stats.paired([0.1, 0.1, 0.1]).noise))

@@ -293,15 +293,7 @@ def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect
         together.to_numpy(float), confidence=CONFIDENCE, pilot=first, resolution=pilot.resolution
     )
     return [
-        replace(
-            one,
-            resolvable=(
-                stats.resolvable(one.n, one.sd, alpha=alpha, df=one.noise.df)
-                if one.sd > 0
-                else math.nan
-            ),
-        )
-        for one in effects
+        replace(one, resolvable=stats.detectable(one.n, one.noise, alpha=alpha)) for one in effects
     ]
 
 

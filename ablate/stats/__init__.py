@@ -1,41 +1,96 @@
 """Arrays → effects, intervals, number of seeds. No database, no pandas; random by a Generator."""
 
+from ablate.stats.best import ArmAgainstBest, BestArms, best_arms
+from ablate.stats.crossed import Component, Components, components
+from ablate.stats.failures import FailureRates, WorstRank, failure_rates, worst_rank
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
+from ablate.stats.groups import (
+    Agreement,
+    Association,
+    SeedGroups,
+    group_association,
+    grouping_agreement,
+    seed_groups,
+)
 from ablate.stats.pairs import (
     Effect,
     Equivalence,
+    Pairing,
+    SignFlipFloor,
     after_pilot,
     compare,
+    detectable,
     equivalence,
     pair_correlation,
     paired,
+    pairing,
     sign_flip,
+    sign_flip_floor,
     unequal_spread,
     wilson,
 )
-from ablate.stats.planning import power, resolvable, seeds_needed, two_stage
+from ablate.stats.planning import (
+    equivalence_power,
+    power,
+    proposed_margin,
+    resolvable,
+    seeds_needed,
+    two_stage,
+)
+from ablate.stats.robust import HodgesLehmann, Outlying, hodges_lehmann, outlying, unseen
+from ablate.stats.text import TextEffect, seed_by_text
 
 __all__ = [
+    "Agreement",
+    "ArmAgainstBest",
+    "Association",
+    "BestArms",
+    "Component",
+    "Components",
     "Effect",
     "Equivalence",
+    "FailureRates",
     "GridEffects",
+    "HodgesLehmann",
     "LevelEffect",
+    "Outlying",
+    "Pairing",
+    "SeedGroups",
+    "SignFlipFloor",
     "Term",
+    "TextEffect",
+    "WorstRank",
     "after_pilot",
+    "best_arms",
     "compare",
+    "components",
+    "detectable",
     "equivalence",
+    "equivalence_power",
+    "failure_rates",
     "family",
     "grid_effects",
+    "group_association",
+    "grouping_agreement",
+    "hodges_lehmann",
     "holm",
     "max_t",
+    "outlying",
     "pair_correlation",
     "paired",
+    "pairing",
     "power",
+    "proposed_margin",
     "resolvable",
+    "seed_by_text",
+    "seed_groups",
     "seeds_needed",
     "sign_flip",
+    "sign_flip_floor",
     "two_stage",
     "unequal_spread",
+    "unseen",
     "wilson",
+    "worst_rank",
 ]

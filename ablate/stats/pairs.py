@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.stats.planning import resolvable, two_stage
-from ablate.stats.values import SAME, Floats, Noise, Values, finite, spread
+from ablate.stats.planning import ALPHA, resolvable, two_stage
+from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, spread
 
 NAN = float("nan")
 EXACT_PAIRS = 40  # the most pairs whose 2^n sign patterns `sign_flip` counts exactly
@@ -41,7 +41,7 @@ class Effect:
     p: float  # two-sided
     p_sign_flip: float  # two-sided, exact; a check on p that assumes symmetry only
     standardised: float  # mean / sd
-    resolvable: float  # smallest true effect that n pairs of this sd find in 80% of studies
+    resolvable: float  # smallest true effect that a test on this noise finds in 80% of studies
     correlation: float = NAN  # of the two arms over seeds; NaN when only differences are known
     method: str = "paired t"
     p_holm: float = NAN  # within the family; set by `family`
@@ -89,7 +89,7 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
         p=2 * noise.tail(abs(mean)),
         p_sign_flip=sign_flip(d),
         standardised=mean / sd if sd > 0 else NAN,
-        resolvable=resolvable(n, sd, alpha=1 - confidence) if sd > 0 else NAN,
+        resolvable=detectable(n, noise, alpha=1 - confidence),
     )
 
 
@@ -126,14 +126,13 @@ def after_pilot(
         return effect
     noise = noise_of(differences, pilot, resolution)
     half, p = noise.half(effect.confidence), 2 * noise.tail(abs(effect.mean))
-    seen = resolvable(effect.n, effect.sd, alpha=1 - effect.confidence, df=noise.df)
     return replace(
         effect,
         noise=noise,
         lo=effect.mean - half,
         hi=effect.mean + half,
         p=p,
-        resolvable=seen,
+        resolvable=detectable(effect.n, noise, alpha=1 - effect.confidence),
         method="two-stage t",
     )
 
@@ -162,6 +161,24 @@ def noise_of(differences: Values, pilot: Values = (), resolution: float | None =
     return Noise((stein, (error, n - 1)))
 
 
+def detectable(n: int, noise: Noise, *, alpha: float = ALPHA) -> float:
+    """Return the smallest true effect that n pairs of this noise detect with 80% power.
+
+    Each standard error counts with its own degrees of freedom, after a pilot the pilot's sd with
+    the pilot's; the largest is the answer. NaN where the noise is not known or zero.
+
+    Args:
+        n: pairs.
+        noise: of their mean.
+        alpha: of the two-sided test.
+    """
+    if not all(error > 0 for error, _ in noise.errors):
+        return NAN
+    return max(
+        resolvable(n, error * math.sqrt(n), alpha=alpha, df=df) for error, df in noise.errors
+    )
+
+
 def pilot_spread(pilot: Values) -> float:
     """Return the sd of the differences of a pilot; 0 for a pilot that shows none."""
     first, _ = finite(pilot)
@@ -179,6 +196,44 @@ def pair_correlation(a: Values, b: Values) -> float:
     if len(a) < 3 or spread(a) == 0 or spread(b) == 0:
         return NAN
     return float(np.corrcoef(a, b)[0, 1])
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Whether pairing two arms by seed pays."""
+
+    n: int  # whole pairs
+    correlation: float  # of the arms over seeds; NaN below three pairs
+    width: float  # of the paired t interval
+    unpaired_width: float  # of Welch's interval of the same values
+
+    @property
+    def ratio(self) -> float:
+        """The paired interval's width over the unpaired one's; below 1 pairing pays."""
+        return self.width / self.unpaired_width if self.unpaired_width > 0 else NAN
+
+
+def pairing(values: Values, baseline: Values, *, confidence: float = 0.95) -> Pairing:
+    """Compare the widths of the paired and of Welch's (1947) unpaired interval.
+
+    Pairing removes the noise that both arms share and costs up to half of the degrees of freedom.
+    Both intervals are of the whole pairs; the widths are NaN below two of them, or where
+    differences are equal but not zero.
+
+    Args:
+        values: [n], one a seed.
+        baseline: [n], of the same seeds.
+        confidence: of both intervals.
+    """
+    a, b = np.asarray(values, float), np.asarray(baseline, float)
+    whole = np.isfinite(a) & np.isfinite(b)
+    a, b = a[whole], b[whole]
+    n, unpaired = len(a), NAN
+    parts = [spread(one) ** 2 / n for one in (a, b)] if n > 1 else [NAN]
+    if (variance := sum(parts)) > 0:
+        df = variance**2 / sum(part**2 / (n - 1) for part in parts)  # Welch and Satterthwaite
+        unpaired = 2 * quantile(df, confidence) * math.sqrt(variance)
+    return Pairing(n, pair_correlation(a, b), 2 * noise_of(a - b).half(confidence), unpaired)
 
 
 @dataclass(frozen=True)
@@ -223,6 +278,30 @@ def sign_flip(differences: Values) -> float:
     edge = observed - SAME * float(np.abs(d).sum())
     above = len(right) - np.searchsorted(right, edge - left, side="left")
     return min(1.0, 2 * int(above.sum()) / 2**n)
+
+
+@dataclass(frozen=True)
+class SignFlipFloor:
+    """What the sign-flip test can confirm at best."""
+
+    p: float  # the smallest Holm-adjusted p; NaN without pairs
+    confirms: bool  # whether it is at most alpha
+    pairs_needed: int  # the fewest pairs with which it is
+
+
+def sign_flip_floor(n: int, family_size: int = 1, *, alpha: float = ALPHA) -> SignFlipFloor:
+    """Return the smallest p that the sign-flip test can reach in a family after Holm.
+
+    Args:
+        n: pairs.
+        family_size: contrasts that are corrected together.
+        alpha: of the family.
+
+    >>> sign_flip_floor(8, 7)
+    SignFlipFloor(p=0.0546875, confirms=False, pairs_needed=9)
+    """
+    p = min(1.0, family_size * 2 / 2**n) if n else NAN
+    return SignFlipFloor(p, p <= alpha, math.ceil(math.log2(2 * family_size / alpha)))
 
 
 def flipped_sums(d: Floats) -> Floats:

@@ -58,6 +58,6 @@ class Noise:
         return min(df for _, df in self.errors)
 
 
-def quantile(df: int, confidence: float) -> float:
+def quantile(df: float, confidence: float) -> float:
     """Return the two-sided quantile of Student's t."""
     return float(st.t.isf((1 - confidence) / 2, df))

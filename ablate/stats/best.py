@@ -1,0 +1,99 @@
+"""Which arms are the best, or not distinguishable from it: multiple comparisons with the best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ablate.stats.pairs import noise_of
+from ablate.stats.values import finite
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class ArmAgainstBest:
+    """An arm against the best of the others."""
+
+    n: int  # finite values
+    mean: float  # of them
+    rival: int  # position of the best other arm; −1 where no pair tells
+    difference: float  # mean paired difference, this arm minus its rival
+    lo: float  # constrained interval of the true difference from the best of the others: 0 is in it
+    hi: float  # and is an end of it where this arm is not a candidate, or the only one
+    candidate: bool  # whether it is the best or not distinguishable from it
+
+
+@dataclass(frozen=True)
+class BestArms:
+    """The arms that may be the best."""
+
+    arms: tuple[ArmAgainstBest, ...]  # in the order given
+    candidates: tuple[int, ...]  # positions of the arms that may be the best, the best mean first
+    confidence: float  # that the true best is a candidate and all intervals hold, together
+
+
+def best_arms(
+    values: npt.ArrayLike, *, goal: Literal["min", "max"] = "min", confidence: float = 0.95
+) -> BestArms:
+    """Return the arms that are the best or not distinguishable from it (Hsu 1984).
+
+    The seeds are blocks and the noise of each difference is that of its own pairs, because arms
+    vary differently and lose different seeds. So every pair of arms has a Student quantile of its
+    own, one-sided at (1 − confidence) / (M − 1): with M arms the true best is compared with M − 1
+    others, and Bonferroni's inequality holds whatever their correlation. Arm i is a candidate if no
+    other arm is significantly better in these comparisons. The intervals are those of Edwards & Hsu
+    (1983) for unequal quantiles.
+
+    Args:
+        values: [S, M], a row a seed, a column an arm; a value that is not finite is a lost run, and
+            costs its pairs only. Arms that share fewer than two seeds, or whose differences are
+            equal but not zero, cannot be distinguished. An arm without any value is no candidate.
+        goal: the better direction of the metric.
+        confidence: of the set and of all intervals, together.
+    """
+    x = np.asarray(values, float)
+    arms = x.shape[1]
+    assert arms >= 2, x.shape
+    sign = 1.0 if goal == "max" else -1.0
+    one_sided = 1 - 2 * (1 - confidence) / (arms - 1)
+    mean, half = np.zeros((arms, arms)), np.zeros((arms, arms))
+    for i in range(arms):
+        for j in range(i):
+            with np.errstate(invalid="ignore"):
+                d, _ = finite(sign * (x[:, i] - x[:, j]))
+            width = noise_of(d).half(one_sided)
+            mean[i, j] = d.mean() if len(d) else NAN
+            mean[j, i] = -mean[i, j]
+            half[i, j] = half[j, i] = math.inf if math.isnan(width) else width
+    others = ~np.eye(arms, dtype=bool)
+    upper = np.where(others & np.isfinite(half), mean + half, math.inf)
+    lower = np.where(np.isfinite(half), mean - half, -math.inf)
+    candidate = (upper >= 0).all(axis=1) & np.isfinite(x).any(axis=0)
+    rows = []
+    for i in range(arms):
+        known = np.flatnonzero(others[i] & np.isfinite(mean[i]))
+        rival = int(known[np.argmin(mean[i, known])]) if len(known) else -1
+        lo = float(lower[i, candidate].min(initial=0.0))
+        hi = max(0.0, float(upper[i].min()))
+        if not np.isfinite(x[:, i]).any():
+            lo = hi = NAN
+        here = x[np.isfinite(x[:, i]), i]
+        rows.append(
+            ArmAgainstBest(
+                n=len(here),
+                mean=float(here.mean()) if len(here) else NAN,
+                rival=rival,
+                difference=sign * float(mean[i, rival]) if rival >= 0 else NAN,
+                lo=lo if goal == "max" else 0.0 - hi,
+                hi=hi if goal == "max" else 0.0 - lo,
+                candidate=bool(candidate[i]),
+            )
+        )
+    named = [i for i in range(arms) if candidate[i]]
+    named.sort(key=lambda i: (math.isnan(rows[i].mean), -sign * rows[i].mean))
+    return BestArms(tuple(rows), tuple(named), confidence)

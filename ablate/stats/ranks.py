@@ -1,0 +1,65 @@
+"""Exact null distributions of rank sums, ties included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats as st
+
+from ablate.stats.values import Floats
+
+
+def doubled_ranks(values: Floats) -> list[int]:
+    """Return twice the rank of each value, ties at their mean rank: whole numbers."""
+    return [round(2 * rank) for rank in st.rankdata(values)]
+
+
+def signed_sums(weights: Sequence[int]) -> Floats:
+    """Return the chance of each sum of a random subset, every subset equally likely.
+
+    Args:
+        weights: [n], whole and not negative.
+
+    Returns:
+        [Σ weights + 1], the chance of the sums 0, 1, …; the null distribution of Wilcoxon's
+        signed-rank sum where the weights are ranks.
+    """
+    chance: Floats = np.ones(1)
+    for weight in weights:
+        more = np.zeros(len(chance) + weight)
+        more[: len(chance)] += chance / 2
+        more[weight:] += chance / 2
+        chance = more
+    return chance
+
+
+def chosen_sums(weights: Sequence[int], size: int) -> Floats:
+    """Return the chance of each sum of `size` weights, drawn without replacement.
+
+    Args:
+        weights: [n], whole and not negative.
+        size: at most n.
+
+    Returns:
+        [Σ weights + 1], the chance of the sums 0, 1, …; the null distribution of the rank sum of
+        one of two groups where the weights are ranks.
+    """
+    ways = np.zeros((size + 1, sum(weights) + 1))
+    ways[0, 0] = 1
+    for weight in weights:
+        ways[1:, weight:] += ways[:-1, : ways.shape[1] - weight].copy()
+    return ways[size] / ways[size].sum()
+
+
+def two_sided(chance: Floats, observed: int) -> float:
+    """Return the chance of a sum at least as far from its expectation as the observed one.
+
+    Args:
+        chance: as `signed_sums` and `chosen_sums` give it.
+        observed: the sum.
+    """
+    sums = np.arange(len(chance))
+    middle = float(sums @ chance)
+    far = np.abs(sums - middle) >= abs(observed - middle) - 1e-6
+    return min(1.0, float(chance[far].sum()))
