@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from ablate import stats
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
@@ -34,6 +36,56 @@ def untrained(data: StudyData) -> Iterator[records.Untrained]:
                 loss=float(low["loss"].mean()),
                 unigram=float(low["unigram_loss"].mean()),
             )
+
+
+def seed_groups(data: StudyData, untrained: frozenset[str]) -> Iterator[records.SeedGroups]:
+    """Yield the cells whose seeds fall into groups, and whether copying goes with them.
+
+    p is corrected by Holm's method over the cells of the study. Where there are more than three
+    seeds, one seed alone is no group.
+
+    Args:
+        data: The study.
+        untrained: Cells that did not learn beyond token frequencies; they are not tested.
+    """
+    tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
+    for cell, _ in _arms(data):
+        runs = data.good[data.good["cell"] == cell]
+        if cell in untrained or runs.empty:
+            continue
+        tested[cell] = runs, stats.seed_groups(runs["metric"].to_numpy(float))
+    corrected = stats.holm([groups.p for _, groups in tested.values()])
+    p = dict(zip(tested, map(float, corrected), strict=True))
+    found = {
+        cell: (runs, groups)
+        for cell, (runs, groups) in tested.items()
+        if p[cell] <= 0.05 and (len(runs) <= 3 or min(map(len, groups.members)) > 1)
+    }
+    named = dict(_arms(data))
+    copying = data.finals[data.finals["name"] == "copy_loss"]
+    for cell, (runs, groups) in found.items():
+        seeds = runs["seed"].to_numpy()
+        loss = copying[copying["cell"] == cell].set_index("seed")["value"].reindex(seeds)
+        together = stats.group_association(groups, loss.to_numpy(float))
+        members = tuple(tuple(int(seeds[at]) for at in group) for group in groups.members)
+        yield records.SeedGroups(
+            stratum=_stratum(data, cell),
+            cell=cell,
+            arm=named[cell],
+            groups=members,
+            means=groups.means,
+            p=p[cell],
+            copying=together.means if together.n else (),
+            p_copying=together.p,
+            like=tuple(
+                named[other]
+                for other, (others, its) in found.items()
+                if other != cell
+                and _stratum(data, other) == _stratum(data, cell)
+                and list(others["seed"]) == list(seeds)
+                and its.members == groups.members
+            ),
+        )
 
 
 def lengths(data: StudyData) -> Iterator[records.LengthChange]:

@@ -14,11 +14,12 @@ from typing import Any, TypeVar, overload
 import pandas as pd
 
 from ablate import results
-from ablate.analysis import cells, contrasts, grid, tuning
+from ablate.analysis import cells, contrasts, grid, strata, tuning
 from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
-from ablate.analysis.records import Finding
+from ablate.analysis.paired import ENDED
+from ablate.analysis.records import Contrast, Finding
 
 F = TypeVar("F", bound=Finding)
 
@@ -86,11 +87,22 @@ def find(data: StudyData, curves: Scaled | None) -> Findings:
 
 def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     untrained = list(cells.untrained(data))
+    below = frozenset(one.cell for one in untrained if one.whole)
+    compared = data.compared
+    broken = compared["status"].isin(ENDED) & ~compared["run"].isin(data.good["run"])
+    failed = frozenset(compared.loc[broken, "cell"])
     tuned = list(tuning.rates(data))
-    yield from contrasts.contrasts(data, frozenset(one.cell for one in untrained if one.whole))
+    of_contrasts = list(contrasts.contrasts(data, below))
+    tested = [one for one in of_contrasts if isinstance(one, Contrast)]
+    yield from strata.best(data, below, failed)
+    yield from of_contrasts
     yield from contrasts.interactions(data)
-    yield from contrasts.changes(data)
+    yield from contrasts.changes(data, below)
     yield from untrained
+    yield from cells.seed_groups(data, below)
+    yield from strata.no_failures(data, failed)
+    yield from strata.pairing(tested)
+    yield from strata.multiplicity(tested)
     yield from tuned
     yield from tuning.changes(data, tuned)
     yield from tuning.seed_counts(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,13 +85,30 @@ def _contrast(
             for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)
         ),
         choice_error=math.nan,
-        median=math.nan,
-        median_lo=math.nan,
-        median_hi=math.nan,
-        outlying=(),
+        **_robust(pairs, verdict),
         text_lo=math.nan,
         text_hi=math.nan,
     )
+
+
+def _robust(pairs: pd.DataFrame, verdict: records.Verdict) -> dict[str, Any]:
+    """Return the Hodges–Lehmann estimate of a contrast and the seeds that lie far from it."""
+    difference = paired.counted(pairs)
+    values = difference.to_numpy(float)
+    if verdict == "untrained":
+        values = np.full_like(values, math.nan)
+    one = stats.hodges_lehmann(values)
+    return {
+        "median": one.estimate,
+        "median_lo": one.lo,
+        "median_hi": one.hi,
+        "outlying": _seeds(difference.index, stats.outlying(values).seeds),
+    }
+
+
+def _seeds(seeds: Iterable[Any], positions: Iterable[int]) -> tuple[int, ...]:
+    known = list(seeds)
+    return tuple(sorted(int(known[position]) for position in positions))
 
 
 def _keys(data: StudyData, cell: str) -> frozenset[str]:
@@ -101,15 +118,24 @@ def _keys(data: StudyData, cell: str) -> frozenset[str]:
 def _equivalence(
     data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame, row: Mapping[Any, Any]
 ) -> Iterator[records.Equivalence]:
-    """Yield whether the difference is negligible, by the margin in the study file."""
+    """Yield whether the difference is negligible.
+
+    The margin is that of the study file, else the smallest at which such a study finds two equal
+    arms equivalent with 80% power.
+    """
     delta = (data.settings.get("report") or {}).get("delta")
-    if delta is None or row["lost"]:
+    if row["lost"]:
         return
-    margin = float(values.number("delta", delta))
+    if delta is None:
+        margin = stats.proposed_margin(row["sd"], row["n"]) if row["sd"] > 0 else math.nan
+    else:
+        margin = float(values.number("delta", delta))
+    if math.isnan(margin):
+        return
     test = paired.equivalence(pairs, margin, data.pilots)
     if not math.isnan(test.p):
         yield records.Equivalence(
-            **which, margin=margin, proposed=False, p=test.p, equivalent=test.equivalent
+            **which, margin=margin, proposed=delta is None, p=test.p, equivalent=test.equivalent
         )
 
 
@@ -126,7 +152,9 @@ def _spread(which: Mapping[str, Any], pairs: pd.DataFrame) -> Iterator[records.S
             narrow=narrow,
             ratio=max(test.ratio, 1 / test.ratio),
             p=test.p,
-            outlying=(),
+            outlying=_seeds(
+                whole["seed"].to_numpy(), stats.outlying(arm if test.ratio > 1 else baseline).seeds
+            ),
         )
 
 
@@ -134,25 +162,30 @@ def _failures(
     data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame
 ) -> Iterator[records.Failures]:
     """Yield the failure rates of a contrast with failed runs."""
-    ended = pairs[paired.ended(pairs)]
-    failed = {
-        prefix: (ended[f"{prefix}status"] != "complete")
-        | ~np.isfinite(ended[f"{prefix}value"].astype(float))
+    done = pairs[paired.ended(pairs)]
+    values: dict[str, Any] = {
+        prefix: done[f"{prefix}value"]
+        .astype(float)
+        .where(done[f"{prefix}status"] == "complete")
+        .to_numpy(np.float64)
         for prefix in ("", "baseline_")
     }
+    failed = {prefix: ~np.isfinite(value) for prefix, value in values.items()}
     if not (failed[""].any() or failed["baseline_"].any()):
         return
-    low, high = stats.wilson(int(failed[""].sum()), len(ended))
+    rates = stats.failure_rates(failed[""], failed["baseline_"])
+    goal: Any = data.study.goal
+    ranks = stats.worst_rank(values[""], values["baseline_"], goal=goal)
     yield records.Failures(
         **which,
-        ended=len(ended),
-        failed=tuple(map(int, ended.loc[failed[""], "seed"])),
-        baseline_failed=tuple(map(int, ended.loc[failed["baseline_"], "seed"])),
-        rate_lo=low,
-        rate_hi=high,
-        p=math.nan,
-        p_worst_rank=math.nan,
-        worse=False,
+        ended=len(done),
+        failed=_seeds(done["seed"].to_numpy(), np.flatnonzero(failed[""])),
+        baseline_failed=_seeds(done["seed"].to_numpy(), np.flatnonzero(failed["baseline_"])),
+        rate_lo=rates.interval[0],
+        rate_hi=rates.interval[1],
+        p=rates.p,
+        p_worst_rank=ranks.p,
+        worse=ranks.rank_sum_worse > ranks.rank_sum_better,
     )
 
 
@@ -165,9 +198,21 @@ def _mismatch(data: StudyData, which: Mapping[str, Any]) -> Iterator[records.Mis
         yield records.Mismatch(**which, **relative)
 
 
-def changes(data: StudyData) -> Iterator[records.Change]:
-    """Yield how effects change from the first stratum to each other one."""
+def changes(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Change]:
+    """Yield how effects change from the first stratum to each other one.
+
+    Args:
+        data: The study.
+        untrained: Cells that did not learn beyond token frequencies; their effects have no size.
+    """
+    lost = {
+        (row.factor, row.level, row.stratum)
+        for row in data.effects.itertuples()
+        if {row.cell, row.baseline} & untrained
+    }
     for row in data.changes.to_dict("records"):
+        if {(row["factor"], row["level"], row[at]) for at in ("stratum", "first")} & lost:
+            continue
         yield records.Change(
             **{name: row[name] for name in ("family", "factor", "level", "stratum", "first")},
             **_tested(row),

@@ -424,7 +424,7 @@ class SeedGroups(OfCell):
     Attributes:
         groups: Seeds of each group, the lowest values first.
         means: Mean metric of each group.
-        p: p value of one group.
+        p: p value of one group, after Holm's correction over the cells of the study.
         copying: Mean copy loss of each group, nats per token; empty where it was not measured.
         p_copying: p value of no association of the groups with the copy loss (exact).
         like: Other arms of the stratum whose seeds fall into the same groups.

@@ -56,7 +56,7 @@ class Written:
 def lead(data: ReportData) -> list[str]:
     """Return the first sentences of the answer."""
     curves = scaled.lead(data.curves_fitted) if data.curves_fitted else []
-    return [*curves, *answers.lead(data), *answers.untrained(data), *answers.lengths(data)]
+    return [*curves, *answers.lead(data), *answers.cells(data), *answers.lengths(data)]
 
 
 def write(data: ReportData, out: Path) -> Path:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pandas as pd
-
-from ablate import analysis
 from ablate.analysis.records import (
+    Best,
     Change,
     Contrast,
     Equivalence,
@@ -21,6 +19,7 @@ from ablate.analysis.records import (
     Mismatch,
     OfContrast,
     SameRuns,
+    SeedGroups,
     Spread,
     Untrained,
     Verdict,
@@ -70,15 +69,36 @@ class Family:
 
 
 def lead(data: ReportData) -> list[str]:
-    """Return which arm has the best mean in each stratum, without a test."""
-    if len(data.strata) > FEW:
-        return list(_winners(data))
-    return [text for stratum in data.strata for text in _best(data, stratum)]
+    """Return which arms of each stratum are the best, or not distinguishable from it."""
+    found = data.findings.of(Best)
+    if len(found) <= FEW:
+        return [say("best", one, data.labels, list(_candidates(data, one))) for one in found]
+    sets: dict[str, list[str]] = {}
+    for one in found:
+        order = [arm for arm in data.arms["arm"].cat.categories if arm in one.arms]
+        names = listed((_called(data, arm) for arm in order), "or")
+        sets.setdefault(names, []).append(one.stratum)
+    ranked = sorted(sets.items(), key=lambda item: -len(item[1]))
+    return [say("best_sets", ranked, data.labels, len(found))]
 
 
-def untrained(data: ReportData) -> list[str]:
-    """Return a sentence on each cell with runs that learnt no more than token frequencies."""
-    return [say("untrained", one) for one in data.findings.of(Untrained)]
+def _candidates(data: ReportData, one: Best) -> Iterator[str]:
+    """Yield the arms of a set with their means, with enough decimals to show them apart."""
+    good = data.good[data.good["stratum"] == one.stratum].groupby("arm", observed=True)["metric"]
+    digits = decimals(float(good.std().median()))
+    while digits < 5 and len({number(mean, digits) for mean in one.means}) < len(one.means):
+        digits += 1
+    for arm, mean in zip(one.arms, one.means, strict=True):
+        unit = data.labels.after if arm == one.arms[0] else ""
+        yield f"{_called(data, arm)} ({number(mean, digits)}{unit})"
+
+
+def cells(data: ReportData) -> list[str]:
+    """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
+    return [
+        *(say("untrained", one) for one in data.findings.of(Untrained)),
+        *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+    ]
 
 
 def lengths(data: ReportData) -> list[str]:
@@ -126,37 +146,6 @@ def verdict(data: ReportData) -> list[str]:
     ]
 
 
-def _winners(data: ReportData) -> Iterator[str]:
-    """Yield how many strata each arm leads, and how many of these leads are not significant."""
-    labels, means = (
-        data.labels,
-        data.good.groupby(["stratum", "arm"], observed=True)["metric"].mean(),
-    )
-    best: dict[str, list[str]] = {}
-    unsure = 0
-    for stratum in data.strata:
-        if stratum in means.index and len(means[stratum]) > 1:
-            arm, following = means[stratum].sort_values(ascending=labels.goal == "min").index[:2]
-            best.setdefault(str(arm), []).append(stratum)
-            unsure += bool(_unsure(data, stratum, arm, following))
-    if best:
-        ranked = sorted(best.items(), key=lambda item: -len(item[1]))
-        named = [
-            f"{_called(data, arm)} in {len(strata)} of {len(data.strata)} strata ({_some(strata)})"
-            for arm, strata in ranked
-        ]
-        doubt = (
-            f", but in {unsure} of these the lead over the next is not significant"
-            if unsure
-            else ""
-        )
-        yield (
-            f"The {'lowest' if labels.goal == 'min' else 'highest'} mean {labels.phrase} is reached"
-            f" by {listed(named)}{doubt}."
-        )
-        yield from _lost(data, data.compared)
-
-
 def _called(data: ReportData, arm: Any) -> str:
     """Return the level of an arm, with the factor's name if the level is a number."""
     factors = data.effects["factor"].unique()
@@ -165,70 +154,6 @@ def _called(data: ReportData, arm: Any) -> str:
         if len(factors) == 1 and re.fullmatch(r"[\d.e+-]+", str(arm))
         else str(arm)
     )
-
-
-def _some(strata: Sequence[str]) -> str:
-    return "; ".join(strata[:FEW]) + (f"; {len(strata) - FEW} more" if len(strata) > FEW else "")
-
-
-def _best(data: ReportData, stratum: str) -> Iterator[str]:
-    """Yield the two best means of a stratum with their significance, and the lost seeds."""
-    labels = data.labels
-    compared = data.compared[data.compared["stratum"] == stratum]
-    good = data.good[data.good["stratum"] == stratum].groupby("arm", observed=True)["metric"]
-    means = good.mean().sort_values(ascending=labels.goal == "min")
-    if len(means) < 2:
-        return
-    seeds, (first, following) = compared.groupby("arm", observed=True).size(), means.index[:2]
-    digits, equal = _telling(
-        float(means.iloc[0]), float(means.iloc[1]), decimals(float(good.std().median()))
-    )
-    best, second = (
-        f"{_called(data, name)} ({number(float(means[name]), digits)}{unit}"
-        + (
-            f", over {good.size()[name]} of {seeds[name]} seeds)"
-            if good.size()[name] < seeds[name]
-            else ")"
-        )
-        for name, unit in zip(means.index, (labels.after, ""), strict=False)
-    )
-    where, side = (
-        f"At {stratum} the" if stratum else "The",
-        "lowest" if labels.goal == "min" else "highest",
-    )
-    doubt = equal + _unsure(data, stratum, first, following)
-    yield f"{where} {side} mean {labels.phrase} is reached by {best}, followed by {second}{doubt}."
-    yield from _lost(data, compared)
-
-
-def _telling(one: float, other: float, digits: int) -> tuple[int, str]:
-    """Return at least `digits` decimals that show two means apart, and a remark if none do."""
-    enough = next((n for n in range(digits, 6) if number(one, n) != number(other, n)), None)
-    return (digits, ", equal to the digits shown") if enough is None else (enough, "")
-
-
-def _unsure(data: ReportData, stratum: str, first: Any, second: Any) -> str:
-    """Return a remark if no significant contrast separates a stratum's two best arms, else ""."""
-    arms = data.arms[data.arms["stratum"] == stratum].set_index("arm")["cell"].astype(str)
-    pair = {arms[first], arms[second]}
-    between = data.effects[[{row.cell, row.baseline} == pair for row in data.effects.itertuples()]]
-    if between.empty:
-        return "; the two are compared with the baseline, not with each other"
-    return "" if between["significant"].any() else "; the difference is not significant"
-
-
-def _lost(data: ReportData, compared: pd.DataFrame) -> Iterator[str]:
-    """Yield a warning that names the arms with seeds missing from their means."""
-    lost = compared[
-        compared["status"].isin(analysis.ENDED) & ~compared["run"].isin(data.good["run"])
-    ]
-    runs = compared.groupby("arm", observed=True).size()
-    named = [
-        f"{_called(data, name)} lost {len(part)} of {plural(runs[name], 'run')}"
-        for name, part in lost.groupby("arm", observed=True)
-    ]
-    if named:
-        yield f"Means are over completed runs, which favours arms that lost some: {listed(named)}."
 
 
 def families(data: ReportData) -> list[Family]:
@@ -278,6 +203,7 @@ def families(data: ReportData) -> list[Family]:
 def _answer(data: ReportData, one: Contrast, over: str, name: str) -> Answer:
     """Return the claim of a contrast, followed by the findings that qualify it."""
     said = [say("contrast", one, data.labels, over), say("losses", one)]
+    said += [say(macro, one, data.labels) for macro in ("robust", "new_text")]
     said += [
         _qualified(data, one, other)
         for cls in (SameRuns, Equivalence, Failures, Spread, Mismatch)

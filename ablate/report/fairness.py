@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ablate.analysis.records import Mismatch, SeedCount, Tuning
+from ablate.analysis.records import Mismatch, Multiplicity, NoFailures, Pairing, SeedCount, Tuning
 from ablate.report import masked
 from ablate.report.data import ReportData
-from ablate.report.labels import number, percent, plural, sentence
+from ablate.report.labels import percent, plural, sentence
 from ablate.report.sentences import say
 from ablate.store.status import UNFINISHED
 from ablate.units import listed
@@ -16,15 +16,18 @@ SAME = 0.0005  # sizes with a smaller relative difference are the same
 
 
 def fairness(data: ReportData) -> list[str]:
-    """Return sentences on what was matched, tuned and paired."""
-    return [
+    """Return sentences on what was matched, tuned, paired and tested."""
+    said = [
         _matched(data),
         _tuned(data),
-        _paired(data),
+        *_paired(data),
+        *(say("multiplicity", one) for one in data.findings.of(Multiplicity)),
+        *(say("no_failures", one) for one in data.findings.of(NoFailures)),
         *masked.chance(data),
         *masked.sentences(data),
         *(say("seed_count", one, data.labels) for one in data.findings.of(SeedCount)),
     ]
+    return [text for text in said if text]
 
 
 def _matched(data: ReportData) -> str:
@@ -82,15 +85,11 @@ def _tuned(data: ReportData) -> str:
     return "Not tuned: learning rates are those of the study file."
 
 
-def _paired(data: ReportData) -> str:
-    seeds = data.compared["seed"].nunique()
-    correlation = data.effects["correlation"].dropna()
-    median = number(float(correlation.median()), 2) if len(correlation) else ""
-    shared = f"; the median correlation of two arms over seeds is {median}" if median else ""
-    return (
-        "Paired: runs of one seed share their batch order and the initial value of every weight"
-        f" with the same name and shape ({plural(seeds, 'seed')}{shared})."
-    )
+def _paired(data: ReportData) -> list[str]:
+    found = data.findings.of(Pairing)
+    if found:
+        return [say("pairing", found)]
+    return [say("paired", int(data.compared["seed"].nunique()))]
 
 
 def state(data: ReportData) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from functools import cache
 from typing import Any
 
@@ -59,8 +60,10 @@ def _macros() -> Any:
         "count": count,
         "duration": duration,
         "reasons": reasons,
+        "zip": zip,
         "known": lambda value: not math.isnan(value),
     }
+    environment.filters["median"] = statistics.median
     return environment.get_template("sentences.j2").module
 
 

@@ -1,0 +1,99 @@
+"""Findings on whole strata and on the study: the best arms, pairing, failures, multiplicity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from ablate import stats
+from ablate.analysis import records
+from ablate.analysis.data import StudyData
+
+
+def best(
+    data: StudyData, untrained: frozenset[str], failed: frozenset[str]
+) -> Iterator[records.Best]:
+    """Yield the arms of each stratum that are the best or not distinguishable from it.
+
+    Only seeds that ended in every arm count, so that no mean of an unfinished study is over other
+    seeds than its rival's.
+
+    Args:
+        data: The study.
+        untrained: Cells that did not learn beyond token frequencies.
+        failed: Cells with failed runs.
+    """
+    if data.incomparable:
+        return
+    for stratum in data.strata:
+        arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
+        judged = [cell for cell in arms.index if cell not in untrained | failed]
+        table = (
+            data.good[data.good["cell"].isin(judged)]
+            .drop_duplicates(["cell", "seed"])
+            .pivot(index="seed", columns="cell", values="metric")
+            .reindex(columns=judged)
+            .dropna()
+        )
+        if len(arms) < 2 or len(judged) < 2 or len(table) < 2:
+            continue
+        goal: Any = data.study.goal
+        found = stats.best_arms(table.to_numpy(float), goal=goal)
+        chosen = [judged[position] for position in found.candidates]
+        yield records.Best(
+            stratum=stratum,
+            arms=tuple(arms[cell] for cell in chosen),
+            means=tuple(float(table[cell].mean()) for cell in chosen),
+            excluded=tuple(arms[cell] for cell in judged if cell not in chosen),
+            failed=tuple(arms[cell] for cell in arms.index if cell not in judged),
+            seeds=len(table),
+        )
+
+
+def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:
+    """Yield what pairing by seed gains in each stratum."""
+    for stratum in dict.fromkeys(one.stratum for one in contrasts):
+        found = [
+            stats.pairing(
+                [pair.value for pair in one.pairs], [pair.baseline_value for pair in one.pairs]
+            )
+            for one in contrasts
+            if one.stratum == stratum and one.verdict != "untrained"
+        ]
+        known = [one for one in found if not math.isnan(one.correlation) and one.ratio > 0]
+        if known:
+            yield records.Pairing(
+                stratum=stratum,
+                seeds=max(one.n for one in known),
+                correlation=median(one.correlation for one in known),
+                width=median(one.ratio for one in known),
+            )
+
+
+def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoFailures]:
+    """Yield the failure rate that a study without a failed run is compatible with."""
+    seeds = data.good.groupby("cell")["seed"].nunique()
+    if len(seeds) and not failed:
+        yield records.NoFailures(seeds=int(seeds.min()), upper=stats.unseen(int(seeds.min())))
+
+
+def multiplicity(contrasts: Sequence[records.Contrast]) -> Iterator[records.Multiplicity]:
+    """Yield how many contrasts and families the study tests."""
+    if not contrasts:
+        return
+    families: dict[str, int] = {}
+    for one in contrasts:
+        families[one.family] = families.get(one.family, 0) + 1
+    largest = max(families.values())
+    pairs = max(one.n for one in contrasts)
+    floor = stats.sign_flip_floor(pairs, largest).p if pairs else math.nan
+    yield records.Multiplicity(
+        families=len(families),
+        contrasts=len(contrasts),
+        largest=largest,
+        significant=sum(one.significant for one in contrasts),
+        significant_study=sum(one.p_study <= 0.05 for one in contrasts),
+        sign_flip_floor=floor,
+    )
