@@ -331,7 +331,7 @@ def test_a_pack_is_one_transaction(
     monkeypatch.setattr(Database, "begin", lambda self: begun.append(1) or begin(self))
     events = ingest_all(db, [claim.attempt_id for claim in pack])
     assert {attempt: [event["event"] for event in new] for attempt, new in events.items()} == {
-        claim.attempt_id: ["start", "metrics", "final", "end"] for claim in pack
+        claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in pack
     }
     assert len(begun) == 1
     assert _points(db) == {claim.run_id: 6 for claim in pack}
@@ -386,7 +386,7 @@ def test_a_damaged_journal_blocks_no_other(
     with pytest.raises(IngestError, match=_damage(pack[1], how)) as error:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
-    taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {
+    taken = {claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in others} | {
         pack[1].attempt_id: []
     }
     assert {

@@ -70,7 +70,10 @@ def read(db: Database, study: str) -> list[FindingRow]:
         found = connection.exec_driver_sql(
             f"SELECT {', '.join(COLUMNS)} FROM findings WHERE study = ? ORDER BY ordinal", (study,)
         )
-        return [FindingRow(*about, json.loads(data)) for *about, data in found]
+        return [
+            FindingRow(kind, stratum, factor, level, cell, json.loads(data))
+            for kind, stratum, factor, level, cell, data in found
+        ]
 
 
 def _finite(value: Any) -> Any:
