@@ -89,8 +89,9 @@ def test_the_example_of_a_study_file_is_one() -> None:
 def described(text: str) -> dict[str, dict[str, str]]:
     """Table or view → column → its type as the page gives it, "" for a view's."""
     found: dict[str, dict[str, str]] = {}
-    for name, section in re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S):
-        columns = found.setdefault(name, {})
+    for names_of, section in re.findall(r"^### ([\w, ]+)\n(.*?)(?=^#|\Z)", text, re.M | re.S):
+        columns: dict[str, str] = {}
+        found |= dict.fromkeys(names_of.split(", "), columns)
         for line in section.splitlines():
             first, kind, *rest = [part.strip() for part in line.split("|")[1:-1]] or ["", ""]
             names = list(FIELDS) if first == "*each field*" else re.findall(r"`(\w+)`", first)

@@ -4,14 +4,13 @@
 effects alone, as a table. Nothing here writes prose: `ablate.report` renders findings as sentences.
 """
 
-from ablate.analysis.collection import Findings, find, findings
+from ablate.analysis.collection import Findings, analyse, find, findings
 from ablate.analysis.data import StudyData, read
 from ablate.analysis.paired import (
     CONFIDENCE,
     ENDED,
     EffectRow,
     Pilot,
-    analyse,
     changes,
     counted,
     effects,

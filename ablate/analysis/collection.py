@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, overload
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pandas as pd
 
 from ablate import results
-from ablate.analysis import cells, contrasts, grid, strata, tuning
+from ablate.analysis import cells, contrasts, grid, paired, strata, tuning
 from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
-from ablate.analysis.paired import ENDED
 from ablate.analysis.records import Contrast, Finding
+
+if TYPE_CHECKING:
+    from ablate.store import Database
 
 F = TypeVar("F", bound=Finding)
 
@@ -75,6 +77,34 @@ def findings(study: str, db: results.Source = None) -> Findings:
     return find(data, scaled(data))
 
 
+def analyse(db: Database, study: str) -> list[paired.EffectRow]:
+    """Compute a study's effects and findings; store them in the tables `effect` and `finding`.
+
+    Returns:
+        The effects.
+    """
+    from ablate.store import effects
+    from ablate.store import findings as table
+
+    data = read(db, study)
+    names = [field.name for field in fields(paired.EffectRow)]
+    rows = [
+        paired.EffectRow(*values)
+        for values in data.effects[names].itertuples(index=False, name=None)
+    ]
+    effects.write(db, data.study.id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
+    found = [
+        table.FindingRow(
+            kind=row.pop("kind"),
+            **{name: row.get(name) for name in ("stratum", "factor", "level", "cell")},
+            data=row,
+        )
+        for row in find(data, scaled(data)).rows()
+    ]
+    table.write(db, data.study.id, found)
+    return rows
+
+
 def find(data: StudyData, curves: Scaled | None) -> Findings:
     """Return the findings of a study that was read.
 
@@ -89,7 +119,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     untrained = list(cells.untrained(data))
     below = frozenset(one.cell for one in untrained if one.whole)
     compared = data.compared
-    broken = compared["status"].isin(ENDED) & ~compared["run"].isin(data.good["run"])
+    broken = compared["status"].isin(paired.ENDED) & ~compared["run"].isin(data.good["run"])
     failed = frozenset(compared.loc[broken, "cell"])
     tuned = list(tuning.rates(data))
     of_contrasts = list(contrasts.contrasts(data, below))

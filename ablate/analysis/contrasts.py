@@ -86,9 +86,24 @@ def _contrast(
         ),
         choice_error=math.nan,
         **_robust(pairs, verdict),
-        text_lo=math.nan,
-        text_hi=math.nan,
+        **_new_text(data, which, pairs, verdict),
     )
+
+
+def _new_text(
+    data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame, verdict: records.Verdict
+) -> dict[str, Any]:
+    """Return the interval for new seeds and new text, from losses of the same windows."""
+    arm, baseline = (data.windows.get(which[name]) for name in ("cell", "baseline"))
+    unknown = {"text_lo": math.nan, "text_hi": math.nan}
+    if arm is None or baseline is None or verdict in ("untrained", "unknown"):
+        return unknown
+    counted = paired.counted(pairs).dropna().index
+    difference = (arm - baseline).reindex(counted).dropna(axis="columns")
+    if difference.shape[1] < 2:
+        return unknown
+    one = stats.seed_by_text(difference.to_numpy(float))
+    return {"text_lo": one.lo, "text_hi": one.hi}
 
 
 def _robust(pairs: pd.DataFrame, verdict: records.Verdict) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ablate import results
 from ablate.analysis import paired
-from ablate.metrics import parse
+from ablate.metrics import final, parse
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
 
@@ -46,6 +46,19 @@ class StudyData:
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
         return results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
+
+    @cached_property
+    def windows(self) -> dict[str, pd.DataFrame]:
+        """Cell → losses of held-out windows, seeds × windows; {} if the metric is no such loss."""
+        name, _ = final(self.study.metric)
+        if name not in ("loss", "probe_loss"):
+            return {}
+        frame = results.window_losses(self.study.name, self.db, self.study.metric)
+        frame = frame[frame["role"] == "compare"]
+        return {
+            str(cell): part.pivot_table(index="seed", columns=["tokens", "window"], values="loss")
+            for cell, part in frame.groupby("cell", sort=False)
+        }
 
     @cached_property
     def settings(self) -> dict[str, Any]:

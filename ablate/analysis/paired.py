@@ -122,15 +122,6 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
     )
 
 
-def analyse(db: Database, study: str) -> list[EffectRow]:
-    """Compute a study's effects and store them in the table `effect`."""
-    from ablate.store import effects as table
-
-    rows = of_pairs(results.pairs(study, db), pilots(study, db))
-    table.write(db, results.study(study, db).id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
-    return rows
-
-
 @dataclass(frozen=True)
 class Pilot:
     """The pilot that decided how many seeds a stratum has.

@@ -81,8 +81,8 @@ def setting(data: ReportData) -> Table:
         ),
         tuple(rows),
         "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host,"
-        ' threads, pack_size, compile_mode,\n       versions, "commit", dirty\nFROM runs JOIN'
-        f" attempt ON attempt.run_id = runs.run\nWHERE study = {quoted(data.study.name)} AND"
+        ' threads, pack_size, compile_mode,\n       versions, "commit", dirty\nFROM all_runs JOIN'
+        f" attempt ON attempt.run_id = all_runs.run\nWHERE study = {quoted(data.study.name)} AND"
         " attempt.status IN ('complete', 'diverged')\nGROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
     )
 
@@ -136,7 +136,7 @@ def troubles(data: ReportData) -> Table:
         " pairs count as lost.",
         ("run", "cell", "seed", "role", "status", "diverged at step", "attempts", "error"),
         tuple(rows),
-        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM runs\nWHERE study ="
+        "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)} AND status IN"
         f" ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
     )
@@ -205,7 +205,7 @@ def runs(data: ReportData) -> Table:
             "attempts",
         ),
         rows,
-        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM runs\nWHERE study ="
+        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)};",
         folded=True,
         data=data.runs,

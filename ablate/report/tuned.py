@@ -122,7 +122,7 @@ def changed(data: ReportData) -> Table:
         ),
         tuple(rows),
         "SELECT stratum, cell, lr, avg(metric) AS metric, sum(status = 'diverged') AS"
-        f" diverged\nFROM runs\nWHERE study = {quoted(data.study.name)} AND role ="
+        f" diverged\nFROM all_runs\nWHERE study = {quoted(data.study.name)} AND role ="
         " 'tune'\nGROUP BY cell, lr;",
     )
 

@@ -25,7 +25,8 @@ This page is what `ablate query --list --format md` prints.
 
 PARAMETERS = {
     "study": "a study's name",
-    "series": "a series of the view curves: loss, train_loss, lr, grad_norm, tokens_per_second",
+    "series": "a series of the view curves: loss, copy_loss, train_loss, lr, grad_norm,"
+    " tokens_per_second",
 }
 
 
@@ -99,7 +100,7 @@ _ROWS = (
 SELECT stratum, cell, count(metric) AS runs, avg(metric) AS metric, min(metric) AS lowest,
        max(metric) AS highest
 FROM runs
-WHERE study = :study AND role = 'compare' AND status = 'complete'
+WHERE study = :study AND status = 'complete'
 GROUP BY stratum, cell
 ORDER BY stratum, avg(metric)""",
     ),
@@ -109,7 +110,7 @@ ORDER BY stratum, avg(metric)""",
         """\
 SELECT n_layer, norm, topology, count(loss) AS runs, avg(loss) AS loss
 FROM runs
-WHERE study = :study AND role = 'compare' AND status = 'complete'
+WHERE study = :study AND status = 'complete'
 GROUP BY n_layer, norm, topology
 ORDER BY n_layer, norm, avg(loss)""",
     ),
@@ -122,6 +123,15 @@ SELECT family, factor, level, metric, n AS pairs, lost, mean AS effect, lo, hi, 
 FROM effects
 WHERE study = :study
 ORDER BY family, mean""",
+    ),
+    Question(
+        "found",
+        "What was found in a study, as last analysed: one row a finding, with its numbers as JSON.",
+        """\
+SELECT kind, stratum, factor, level, cell, data
+FROM findings
+WHERE study = :study
+ORDER BY ordinal""",
     ),
     Question(
         "pairs-lost",
@@ -139,7 +149,7 @@ ORDER BY family, factor, level, seed""",
         """\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
 FROM curves
-WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss') AND role = 'compare'
+WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss')
 GROUP BY cell, tokens
 ORDER BY cell, tokens""",
         optional=("series",),
@@ -149,7 +159,7 @@ ORDER BY cell, tokens""",
         "The study's metric at each learning rate tried for each cell, and how many runs diverged.",
         """\
 SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
-FROM runs
+FROM all_runs
 WHERE study = :study AND role = 'tune' AND status IN ('complete', 'diverged')
 GROUP BY cell, lr
 ORDER BY cell, lr""",
@@ -172,9 +182,9 @@ ORDER BY cell.id""",
         " counts once.",
         """\
 SELECT role, status, count(*) AS attempts, sum(device_seconds) AS device_seconds
-FROM (SELECT min(runs.role) AS role, attempt.status, attempt.device_seconds
-      FROM runs JOIN attempt ON attempt.run_id = runs.run
-      WHERE :study IN (runs.study, '')
+FROM (SELECT min(all_runs.role) AS role, attempt.status, attempt.device_seconds
+      FROM all_runs JOIN attempt ON attempt.run_id = all_runs.run
+      WHERE :study IN (all_runs.study, '')
       GROUP BY attempt.id)
 GROUP BY role, status
 ORDER BY role, status""",
@@ -186,7 +196,7 @@ ORDER BY role, status""",
         """\
 SELECT cell, n_params, n_params_body, count(loss) AS runs, avg(loss) AS loss
 FROM runs
-WHERE study = :study AND role = 'compare' AND status = 'complete'
+WHERE study = :study AND status = 'complete'
 GROUP BY cell
 ORDER BY n_params, avg(loss)""",
     ),
@@ -198,7 +208,7 @@ ORDER BY n_params, avg(loss)""",
 SELECT runs.cell, count(loss_at_4x) AS runs, avg(loss_at_1x) AS at_1x, avg(loss_at_4x) AS at_4x,
        avg(loss_at_4x / loss_at_1x) AS ratio
 FROM runs JOIN finals_wide ON finals_wide.run = runs.run
-WHERE runs.study = :study AND runs.role = 'compare' AND loss_at_4x IS NOT NULL
+WHERE runs.study = :study AND loss_at_4x IS NOT NULL
 GROUP BY runs.cell
 ORDER BY ratio""",
     ),
@@ -208,7 +218,7 @@ ORDER BY ratio""",
         """\
 WITH means AS (SELECT runs.cell, avg(finals_wide.train_seconds) AS seconds, avg(runs.loss) AS loss
                FROM runs JOIN finals_wide ON finals_wide.run = runs.run
-               WHERE runs.study = :study AND runs.role = 'compare' AND runs.status = 'complete'
+               WHERE runs.study = :study AND runs.status = 'complete'
                GROUP BY runs.cell)
 SELECT cell, seconds, loss
 FROM means
@@ -223,7 +233,7 @@ ORDER BY seconds""",
         "Pairs of studies that share runs, and how many runs.",
         """\
 SELECT a.study, b.study AS other, count(DISTINCT a.run) AS runs
-FROM runs AS a JOIN runs AS b ON b.run = a.run AND b.study > a.study
+FROM all_runs AS a JOIN all_runs AS b ON b.run = a.run AND b.study > a.study
 GROUP BY a.study, b.study
 ORDER BY runs DESC, a.study, b.study""",
     ),
@@ -233,7 +243,7 @@ ORDER BY runs DESC, a.study, b.study""",
         " shows the error.",
         """\
 SELECT run, cell, seed, role, status, attempts
-FROM runs
+FROM all_runs
 WHERE study = :study AND status NOT IN ('complete', 'diverged')
 ORDER BY run""",
     ),

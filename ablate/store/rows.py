@@ -19,8 +19,8 @@ _OF_ROLE = "(:role IS NULL OR role = :role)"
 
 
 def runs(db: Database, study: str, role: str | None) -> Rows:
-    """Return the view `runs` of a study, by number of the run; None for runs of every role."""
-    sql = f"SELECT * FROM runs WHERE study = :study AND {_OF_ROLE} ORDER BY run"
+    """Return the view `all_runs` of a study, by number of the run; None for runs of every role."""
+    sql = f"SELECT * FROM all_runs WHERE study = :study AND {_OF_ROLE} ORDER BY run"
     return _select(db, sql, study=study, role=role)
 
 
@@ -35,18 +35,32 @@ def finals(db: Database, study: str, name: str | None, role: str | None) -> Rows
     """Return cell, run, seed, role, name, at, value of a study's finals, or of one of them."""
     sql = f"""
         SELECT r.cell, r.run, r.seed, r.role, f.name, f.at, f.value
-        FROM runs r JOIN final f ON f.run_id = r.run
+        FROM all_runs r JOIN final f ON f.run_id = r.run
         WHERE r.study = :study AND {_OF_ROLE} AND (:name IS NULL OR f.name = :name)
         ORDER BY f.name, r.run, f.at
     """
     return _select(db, sql, study=study, name=name, role=role)
 
 
+def windows(db: Database, study: str, name: str, at: float) -> Rows:
+    """Return cell, run, seed, role, tokens, layout, losses of one final of a study's runs.
+
+    The last three are columns of the table `window_loss`; see `ablate.windows`.
+    """
+    sql = """
+        SELECT r.cell, r.run, r.seed, r.role, w.tokens, w.layout, w.losses
+        FROM all_runs r JOIN window_loss w ON w.run_id = r.run
+        WHERE r.study = :study AND w.name = :name AND w.at = :at
+        ORDER BY r.run, r.role
+    """
+    return _select(db, sql, study=study, name=name, at=at)
+
+
 def attempts(db: Database, study: str) -> Rows:
     """Return cell, run, seed, role and the table `attempt` of a study's runs."""
     sql = """
         SELECT r.cell, r.run, r.seed, r.role, a.*
-        FROM runs r JOIN attempt a ON a.run_id = r.run
+        FROM all_runs r JOIN attempt a ON a.run_id = r.run
         WHERE r.study = :study ORDER BY r.run, a.n, r.role
     """
     return _select(db, sql, study=study)
@@ -94,7 +108,7 @@ def curves(
     role: str | None,
     points: int | None = None,
 ) -> Rows:
-    """Return the view `curves` of a study.
+    """Return the view `all_curves` of a study.
 
     Args:
         db: The database.
@@ -109,7 +123,7 @@ def curves(
     values = names | {"role": role}
     if points is None:
         sql = (
-            f"SELECT * FROM curves WHERE study = :study AND {_OF_ROLE} {among.format('series')}"
+            f"SELECT * FROM all_curves WHERE study = :study AND {_OF_ROLE} {among.format('series')}"
             " ORDER BY series, run, step"
         )
         return _select(db, sql, study=study, **values)

@@ -95,7 +95,7 @@ def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     rows = _rows(
         db,
-        "SELECT cell, status, count(*) AS number FROM runs WHERE study = :study"
+        "SELECT cell, status, count(*) AS number FROM all_runs WHERE study = :study"
         " GROUP BY cell, status ORDER BY min(run)",
         study=study,
     )

@@ -2,14 +2,17 @@
 
 | view | one row |
 | --- | --- |
-| runs | a member of a study: its cell, fields, sizes, status and usual finals |
-| curves | a point of a series, with the tokens seen by then |
+| runs | a compared run of a study: its cell, fields, sizes, status and usual finals |
+| all_runs | the same for runs of every role, tuning runs too: column `role` |
+| curves | a point of a series of a compared run, with the tokens seen by then |
+| all_curves | the same for runs of every role |
 | pairs | a contrast and seed: the study's metric of a cell, of its baseline, and their difference |
 | effects | an analysed contrast, by name |
+| findings | what was found in a study, with JSON |
 | finals_wide | a run, with its usual finals as columns |
 
-`runs` has a column for each field of the built-in kind and each other field that a run has.
-`refresh` copies the JSON of new runs into the columns of the table `run_field`, which `runs` reads:
+`all_runs` has a column for each field of the built-in kind and each other field that a run has.
+`refresh` copies the JSON of new runs into the columns of the table `run_field`, which it reads:
 `json_extract` on every read took up to 1.7 times as long. When a run brings a new field, the table
 gets a column and the views are made anew, in the transaction that inserts the run.
 
@@ -27,6 +30,7 @@ from sqlalchemy import Connection
 from ablate.components.base import check_name
 
 _FINALS = ("loss", "bits_per_byte", "accuracy")
+_BESIDE = ("unigram_loss", "copy_loss", "copy_loss_first", "train_seconds", "epochs")
 
 
 def _final(name: str, at: str = "0", run: str = "run.id") -> str:
@@ -110,16 +114,26 @@ FROM study JOIN contrast ON contrast.study_id = study.id
 
 _FINALS_WIDE = f"""
 SELECT run.id AS run, run.key AS key, run.status AS status, run.seed AS seed,
-       {", ".join(f"{_final(repr(n))} AS {n}" for n in (*_FINALS, "train_seconds", "epochs"))},
+       {", ".join(f"{_final(repr(n))} AS {n}" for n in (*_FINALS, *_BESIDE))},
        {", ".join(f"{_final(repr('loss_at_length'), str(n))} AS loss_at_{n}x" for n in (1, 2, 4))}
 FROM run
 """
 
+_FINDINGS = """
+SELECT study.name AS study, finding.ordinal AS ordinal, finding.kind AS kind,
+       finding.stratum AS stratum, finding.factor AS factor, finding.level AS level,
+       finding.cell AS cell, finding.data AS data
+FROM study JOIN finding ON finding.study_id = study.id
+"""
+
 VIEWS = {
-    "runs": _RUNS,
-    "curves": _CURVES,
+    "all_runs": _RUNS,
+    "runs": "SELECT * FROM all_runs WHERE role = 'compare'",
+    "all_curves": _CURVES,
+    "curves": "SELECT * FROM all_curves WHERE role = 'compare'",
     "pairs": _PAIRS,
     "effects": _EFFECTS,
+    "findings": _FINDINGS,
     "finals_wide": _FINALS_WIDE,
 }
 
@@ -128,7 +142,7 @@ _NEW = "run.id NOT IN (SELECT run_id FROM run_field)"  # runs whose fields are n
 
 def drop(connection: Connection) -> None:
     """Drop all views."""
-    for name in VIEWS:
+    for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
 
 
