@@ -136,7 +136,7 @@ def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
 def test_errors_say_what_was_meant(db: Database) -> None:
     with pytest.raises(
         AblateError,
-        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: runs, curves, pairs",
+        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: all_runs, runs, all_curves",
     ):
         query.run(db, "SELECT * FROM curvez")
     with pytest.raises(
@@ -157,7 +157,9 @@ def test_errors_say_what_was_meant(db: Database) -> None:
 def test_tables_and_views_with_columns(db: Database) -> None:
     listed = query.tables(db)
     assert [name for name, kind, _ in listed if kind == "view"] == [
+        "all_runs",
         "runs",
+        "all_curves",
         "curves",
         "pairs",
         "effects",

@@ -55,6 +55,9 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         folder, FACTORS, outcome, seeds=3, within=["n_layer"], name="wiring", rates=(1e-3, 1e-2)
     ) as db:
         evidence = {
+            "cells": ["topology=serial, n_layer=2"],
+            "seeds": [9],
+            "ladder": [1e-3, 1e-2],
             "group": "topology=serial",
             "rates": [1e-3, 1e-2],
             "values": [3.001, None],
