@@ -9,6 +9,7 @@ Every line is an object with an `event`:
 | heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
+| windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |
 | checkpoint | step, path |
 | end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
         peak_bytes, time |

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import math
@@ -10,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ablate import store
 from ablate.config import RunConfig
@@ -21,6 +24,7 @@ from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.store import Database, owners, records, runs
 from ablate.store.ingest import ingest
 from ablate.study import Study
+from ablate.windows import WindowLosses
 
 
 def plan_of(
@@ -77,7 +81,9 @@ def train(
     start: int = 0,
     finals: Sequence[tuple[str, float, float]] | None = None,
 ) -> None:
-    """Write what a worker does: a start, two series a step, finals, an end (None: killed)."""
+    """Write what a worker does: a start, two series a step, losses of windows, finals, an end
+    (None: killed).
+    """
     with Journal(claim.journal) as journal:
         journal.append(
             "start",
@@ -99,6 +105,8 @@ def train(
         )
         if status in ("complete", "diverged"):
             value = loss if status == "complete" else math.nan
+            if status == "complete":
+                journal.append("windows", **of_windows(loss))
             journal.append(
                 "final", values=list(finals or [("loss", 0, value), ("accuracy", 0, 0.5)])
             )
@@ -112,6 +120,25 @@ def train(
                 peak_bytes=1 << 20,
                 time=1.7e9 + 1,
             )
+
+
+def of_windows(loss: float, name: str = "loss", at: float = 0.0) -> dict[str, Any]:
+    """The event of two windows whose mean is `loss`."""
+    layout, losses = WindowLosses(
+        name,
+        at,
+        1024,
+        np.array([0, 2048]),
+        np.array([1024, 1024]),
+        np.array([loss - 0.5, loss + 0.5], np.float32),
+    ).packed()
+    return {
+        "name": name,
+        "at": at,
+        "tokens": 1024,
+        "layout": base64.b64encode(layout).decode(),
+        "losses": base64.b64encode(losses).decode(),
+    }
 
 
 @functools.cache

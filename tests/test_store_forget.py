@@ -12,7 +12,7 @@ from ablate import store
 from ablate.analysis import analyse
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
-from ablate.store import Database, owners, register, schema
+from ablate.store import Database, findings, owners, register, schema
 from ablate.store.check import check
 from ablate.store.forget import forget, part
 
@@ -25,6 +25,7 @@ def db(tmp_path: Path) -> Database:
             study_id = register.register(db, plan_of(name, levels, seeds=(0, 1, 2)))
             do_all(db, study_id, owner)
             analyse(db, name)
+            findings.write(db, study_id, [findings.FindingRow("effect")])
     for study in (1, 2):
         cell = "(SELECT min(id) FROM cell WHERE study_id = ?)"
         execute(
@@ -61,7 +62,7 @@ def dump(path: Path, tables: list[str], where: str) -> dict[str, list[tuple[obje
 
 
 def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) -> None:
-    of_runs = ["attempt", "final", "metric", "artifact"]
+    of_runs = ["attempt", "final", "metric", "artifact", "window_loss"]
     stay = "run_id IN (SELECT id FROM run WHERE fields ->> 'topology' <> 'parallel')"
     before = dump(db.path, of_runs, stay)
     real = (
@@ -91,7 +92,7 @@ def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) ->
         rows(db.path, "SELECT * FROM effects WHERE study = 'real'") == real[1] and len(real[1]) == 1
     )
     assert rows(db.path, "SELECT name FROM study") == [("real",)]
-    for table in ("cell", "contrast", "decision"):
+    for table in ("cell", "contrast", "decision", "finding"):
         assert rows(db.path, f"SELECT DISTINCT study_id FROM {table}") == [(2,)]
     for table in ("cell_level", "member"):
         assert rows(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_helpers import Run
-from store_plans import claim_next, execute, fresh, plan_of, rows, train
+from store_plans import claim_next, execute, fresh, of_windows, plan_of, rows, train
 
+from ablate import results, windows
 from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store import Database, owners, records, register, schema
@@ -194,6 +197,44 @@ def test_half_a_character_in_an_error(db: Database, claim: records.Claim) -> Non
     assert rows(db.path, "SELECT error FROM attempt") == [("no file caf? – ∞",)]
 
 
+def test_losses_of_windows_are_taken_once_and_read_as_they_were(
+    db: Database, claim: records.Claim
+) -> None:
+    """977 windows of a million tokens: evenly spaced, the last one shorter."""
+    random = np.random.default_rng(0)
+    starts = np.linspace(0, 2733, 977).astype(np.int64) * 1024
+    scored = np.full(977, 1024)
+    scored[-1] = 512
+    losses = random.normal(1.2, 0.1, 977).astype(np.float32)
+    losses[5] = np.nan
+    packed = windows.WindowLosses("loss", 0.0, 1024, starts, scored, losses).packed()
+    assert len(packed[0]) < 600, "starts and counts take less than the losses"
+    with Journal(claim.journal) as journal:
+        layout, values = (base64.b64encode(part).decode() for part in packed)
+        event = {"name": "loss", "at": 0.0, "tokens": 1024, "layout": layout, "losses": values}
+        journal.append("windows", **event)
+        ingest(db, claim.attempt_id)
+        journal.append("windows", **event)  # as a resumed attempt measures them again
+        ingest(db, claim.attempt_id)
+    frame = results.window_losses("wiring", db)
+    assert frame["window"].tolist() == starts.tolist()
+    assert frame["scored"].tolist() == scored.tolist()
+    assert frame["loss"].to_numpy().tobytes() == losses.tobytes()
+    assert frame["tokens"].unique().tolist() == [1024]
+    assert results.window_losses("wiring", db, "probe_loss@0.4").empty
+
+
+@pytest.mark.parametrize("damage", ["layout", "losses"])
+def test_windows_that_could_not_be_read_are_refused(
+    db: Database, claim: records.Claim, damage: str
+) -> None:
+    with Journal(claim.journal) as journal:
+        journal.append("windows", **of_windows(2.0) | {damage: "AAAA"})
+    with pytest.raises(IngestError, match="windows"):
+        ingest(db, claim.attempt_id)
+    assert rows(db.path, "SELECT count(*) FROM window_loss") == [(0,)]
+
+
 def test_piecewise_and_torn_lines(db: Database, claim: records.Claim) -> None:
     train(claim, steps=range(1, 40))
     whole = claim.journal.read_bytes()
@@ -202,7 +243,7 @@ def test_piecewise_and_torn_lines(db: Database, claim: records.Claim) -> None:
     for end in range(0, len(whole) + 97, 97):
         claim.journal.write_bytes(whole[:end])
         seen += len(ingest(db, claim.attempt_id))
-    assert seen == 4
+    assert seen == 5
     assert rows(
         db.path, "SELECT count(*), count(DISTINCT step), sum(value) FROM metric WHERE series_id = 1"
     ) == [(39, 39, pytest.approx(sum(2 + 1 / step for step in range(1, 40))))]
@@ -246,7 +287,7 @@ def test_rows_and_offset_are_one_transaction(
     assert rows(db.path, "SELECT count(*) FROM metric") == [(0,)]
     assert rows(db.path, "SELECT journal_offset, status FROM attempt") == [(0, "running")]
     assert rows(db.path, "SELECT count(*) FROM series") == [(0,)]
-    assert len(ingest(db, claim.attempt_id)) == 4  # no stale series id either
+    assert len(ingest(db, claim.attempt_id)) == 5  # no stale series id either
     assert rows(db.path, "SELECT count(*) FROM curves") == [(6,)]
 
 
@@ -290,7 +331,7 @@ def test_a_pack_is_one_transaction(
     monkeypatch.setattr(Database, "begin", lambda self: begun.append(1) or begin(self))
     events = ingest_all(db, [claim.attempt_id for claim in pack])
     assert {attempt: [event["event"] for event in new] for attempt, new in events.items()} == {
-        claim.attempt_id: ["start", "metrics", "final", "end"] for claim in pack
+        claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in pack
     }
     assert len(begun) == 1
     assert _points(db) == {claim.run_id: 6 for claim in pack}
@@ -345,7 +386,7 @@ def test_a_damaged_journal_blocks_no_other(
     with pytest.raises(IngestError, match=_damage(pack[1], how)) as error:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
-    taken = {claim.attempt_id: ["start", "metrics", "final", "end"] for claim in others} | {
+    taken = {claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in others} | {
         pack[1].attempt_id: []
     }
     assert {

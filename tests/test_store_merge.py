@@ -19,8 +19,9 @@ from ablate import store
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
-from ablate.store import Database, decisions, owners, register
+from ablate.store import Database, decisions, findings, owners, register
 from ablate.store.check import check
+from ablate.store.findings import FindingRow
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
 
@@ -58,6 +59,13 @@ CONTENT = {
         " value FROM metric"
     ),
     "final": f"SELECT {_RUN.format('final')}, name, at, value FROM final",
+    "window_loss": (
+        f"SELECT {_RUN.format('window_loss')}, name, at, tokens, layout, losses FROM window_loss"
+    ),
+    "finding": (
+        "SELECT (SELECT name FROM study WHERE id = study_id), ordinal, kind, stratum, factor,"
+        " level, cell, data FROM finding"
+    ),
     "artifact": f"SELECT {_RUN.format('artifact')}, kind, path FROM artifact",
 }
 
@@ -101,7 +109,8 @@ _decide = st.tuples(
     st.just("decide"), st.sampled_from(["lr", "seeds"]), st.sampled_from(["1", "2"])
 )
 _effect = st.tuples(st.just("effect"), st.integers(1, 3))
-_life = st.lists(st.one_of(_study, _work, _work, _decide, _effect), max_size=5)
+_find = st.tuples(st.just("find"), st.integers(0, 2), st.sampled_from(["", None]))
+_life = st.lists(st.one_of(_study, _work, _work, _decide, _effect, _find), max_size=6)
 
 
 def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> None:
@@ -125,6 +134,11 @@ def _live(db: Database, life: list[tuple[Any, ...]], counter: Iterator[int]) -> 
                 "INSERT OR REPLACE INTO decision SELECT study_id, id, ?, ?, '{}' FROM cell",
                 *how,
             )
+        elif what == "find":
+            number, stratum = how
+            found = [FindingRow("effect", stratum, data={"n": n}) for n in range(number)]
+            for (study_id,) in rows(db.path, "SELECT id FROM study"):
+                findings.write(db, study_id, found)
         elif what == "effect":
             execute(
                 db.path,
@@ -188,13 +202,14 @@ def test_merge_is_idempotent_and_commutative_and_loses_nothing(
 
 
 def _values(path: Path, key: str) -> list[Any]:
-    """The points and finals of a run."""
+    """The points, finals and losses of windows of a run."""
     points = (
         "SELECT series.name, step, value FROM metric JOIN series ON series.id = series_id JOIN run"
         " ON run.id = run_id"
     )
     finals = "SELECT name, at, value FROM final JOIN run ON run.id = run_id"
-    return [sorted(rows(path, f"{sql} WHERE key = ?", key)) for sql in (points, finals)]
+    windows = "SELECT name, at, layout, losses FROM window_loss JOIN run ON run.id = run_id"
+    return [sorted(rows(path, f"{sql} WHERE key = ?", key)) for sql in (points, finals, windows)]
 
 
 # -- what a merge brings ---------------------------------------------------------------------------
@@ -406,6 +421,7 @@ def test_rows_that_refer_to_nothing(db: Database) -> None:
         "rows of final",
         "rows of member",
         "rows of run_field",
+        "rows of window_loss",
         "6 points belong to a run",
         stays="belongs to no run",
     )

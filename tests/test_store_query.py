@@ -161,6 +161,7 @@ def test_tables_and_views_with_columns(db: Database) -> None:
         "curves",
         "pairs",
         "effects",
+        "findings",
         "finals_wide",
     ]
     assert [kind for _, kind, _ in listed] == sorted((kind for _, kind, _ in listed), reverse=True)

@@ -25,6 +25,7 @@ ORDER = [
         "sizes",
         "kinds",
         "plan",
+        "windows",
         "journal",
         "store",
         "draws",

@@ -4,6 +4,7 @@ transaction that inserts the rows.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import math
@@ -17,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ablate import journal
+from ablate import journal, windows
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.journal import Event
@@ -55,6 +56,11 @@ INSERT_METRIC = _INSERT[1]
 _INSERT_FINAL = (
     "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (run_id, name, at) DO UPDATE SET value = excluded.value"
+)
+_INSERT_WINDOWS = (
+    "INSERT INTO window_loss (run_id, name, at, tokens, layout, losses) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (run_id, name, at) DO UPDATE SET tokens = excluded.tokens,"
+    " layout = excluded.layout, losses = excluded.losses"
 )
 # raised by a line that is JSON but not an event of ours; none of these is raised by a full or
 # locked database
@@ -231,6 +237,11 @@ def _apply(connection: Connection, series: dict[str, int], piece: _Piece) -> Non
                 _INSERT_FINAL,
                 [(run_id, name, float(at), to_db(value)) for name, at, value in event["values"]],
             )
+        elif kind == "windows":
+            layout, losses = (base64.b64decode(event[part]) for part in ("layout", "losses"))
+            row = event["name"], float(event["at"]), int(event["tokens"]), layout, losses
+            windows.unpacked(*row)  # what cannot be read later is refused now
+            driver.execute(_INSERT_WINDOWS, (run_id, *row))
         elif kind == "checkpoint":
             driver.execute(
                 "INSERT INTO artifact (run_id, kind, path) VALUES (?, 'checkpoint', ?) ON CONFLICT"
@@ -292,19 +303,21 @@ def _start(connection: Connection, run_id: int, attempt_id: int, event: Event) -
 
 
 def _delete_other_measures(connection: Connection, run_id: int, attempt_id: int) -> None:
-    """Delete the finals that the attempt measures differently, so that old and new numbers do not
-    mix.
+    """Delete the finals, and losses of windows, that the attempt measures differently, so that old
+    and new numbers do not mix.
     """
     own = connection.exec_driver_sql(
         "SELECT evaluation FROM attempt WHERE id = ?", (attempt_id,)
     ).scalar_one()
     names = differing(Evaluation.model_validate_json(own), evaluations(connection, run_id))
-    if "loss" in names:
-        connection.exec_driver_sql("DELETE FROM final WHERE run_id = ?", (run_id,))
-    elif names:
-        connection.exec_driver_sql(
-            "DELETE FROM final WHERE run_id = ? AND name = ?", [(run_id, name) for name in names]
-        )
+    for table in ("final", "window_loss"):
+        if "loss" in names:
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        elif names:
+            connection.exec_driver_sql(
+                f"DELETE FROM {table} WHERE run_id = ? AND name = ?",
+                [(run_id, name) for name in names],
+            )
 
 
 def _end(connection: Connection, run_id: int, attempt_id: int, event: Event) -> None:

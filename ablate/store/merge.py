@@ -1,8 +1,8 @@
 """Merge another database into this one, by names and keys. Idempotent; commutative except for ids.
 
-A run's points and finals come from one side, never from both: from the one that got further
-(complete before diverged before running …), then the one with more finals, then by the name of the
-attempt's journal, which is unique everywhere, then the one with more points, because
+A run's points, finals and losses of windows come from one side, never from both: from the one that
+got further (complete before diverged before running …), then the one with more finals, then by the
+name of the attempt's journal, which is unique everywhere, then the one with more points, because
 `ablate db thin` may have deleted some. Attempts with a journal of one name are one attempt. For
 studies see `ablate.store.studies.combine`.
 """
@@ -202,12 +202,12 @@ def _side(connection: Connection, run_id: int) -> _Side:
 def _take_values(
     ours: Connection, theirs: Connection, run_id: int, their: _Side, series: dict[int, int]
 ) -> None:
-    """Replace our status, finals and points by theirs."""
+    """Replace our status, finals, losses of windows and points by theirs."""
     ours.exec_driver_sql(
         "UPDATE run SET status = ?, diverged_at = ? WHERE id = ?",
         (their.status, their.diverged_at, run_id),
     )
-    for table in ("final", "metric"):
+    for table in ("final", "metric", "window_loss"):
         ours.exec_driver_sql(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
     finals = [
         (run_id, *row)
@@ -218,6 +218,18 @@ def _take_values(
     if finals:
         ours.exec_driver_sql(
             "INSERT INTO final (run_id, name, at, value) VALUES (?, ?, ?, ?)", finals
+        )
+    windows = [
+        (run_id, *row)
+        for row in theirs.exec_driver_sql(
+            "SELECT name, at, tokens, layout, losses FROM window_loss WHERE run_id = ?", (their.id,)
+        )
+    ]
+    if windows:
+        ours.exec_driver_sql(
+            "INSERT INTO window_loss (run_id, name, at, tokens, layout, losses)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            windows,
         )
     points = iter(
         theirs.exec_driver_sql(

@@ -124,6 +124,15 @@ WHERE study = :study
 ORDER BY family, mean""",
     ),
     Question(
+        "found",
+        "What was found in a study, as last analysed: one row a finding, with its numbers as JSON.",
+        """\
+SELECT kind, stratum, factor, level, cell, data
+FROM findings
+WHERE study = :study
+ORDER BY ordinal""",
+    ),
+    Question(
         "pairs-lost",
         "The pairs without a difference: one of their runs diverged, failed, or is unfinished.",
         """\

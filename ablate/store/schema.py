@@ -19,6 +19,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -26,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0002"  # the newest migration: the schema that this version of ablate reads and writes
+HEAD = "0003"  # the newest migration: the schema that this version of ablate reads and writes
 VERSION_TABLE = "ablate_version"
 
 
@@ -215,6 +216,19 @@ final = Table(
     sqlite_with_rowid=False,
 )
 
+# A row has kilobytes: in a table without row numbers it would make every search slow.
+window_loss = Table(
+    "window_loss",
+    metadata,
+    _refers("run_id", "run.id", primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),  # of a final: loss, probe_loss
+    Column("at", Float, primary_key=True),  # its `at`
+    Column("tokens", Integer, nullable=False),  # of held-out text that a window covers
+    # as `ablate.windows` packs them: starts and scored tokens of the windows, and their losses
+    Column("layout", LargeBinary, nullable=False),
+    Column("losses", LargeBinary, nullable=False),
+)
+
 decision = Table(
     "decision",
     metadata,
@@ -241,6 +255,21 @@ effect = Table(
     Column("p", Float),
     Column("p_holm", Float),
     Column("input_hash", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# What was found in a study, as data. Columns that a finding is not about are NULL.
+finding = Table(
+    "finding",
+    metadata,
+    _refers("study_id", "study.id", primary_key=True),
+    Column("ordinal", Integer, primary_key=True),  # 0, 1, …: the order in which they are told
+    Column("kind", Text, nullable=False),
+    Column("stratum", Text),
+    Column("factor", Text),
+    Column("level", Text),
+    Column("cell", Text),  # label
+    Column("data", Text, nullable=False),  # JSON
     sqlite_with_rowid=False,
 )
 

@@ -18,6 +18,7 @@ _HEADER = (
     "goal",
     "evaluation",
 )  # the first decide which is later
+_FINDING = tuple(column.name for column in schema.finding.columns if column.name != "study_id")
 _EFFECT = tuple(
     column.name
     for column in schema.effect.columns
@@ -42,13 +43,14 @@ class CellContent:
 
 @dataclass
 class StudyContent:
-    """A study with its cells, contrasts and effects."""
+    """A study with its cells, contrasts, effects and findings."""
 
     header: tuple[Any, ...]  # values of `_HEADER`
     cells: dict[str, CellContent] = field(default_factory=dict)
     contrasts: dict[ContrastKey, dict[tuple[str, str], tuple[Any, ...]]] = field(
         default_factory=dict
     )  # → effects
+    findings: list[tuple[Any, ...]] = field(default_factory=list)  # values of `_FINDING`
 
 
 def rank(values: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
@@ -103,6 +105,10 @@ def read(connection: Connection) -> dict[str, StudyContent]:
         f"SELECT contrast_id, metric, method, {', '.join(_EFFECT)} FROM effect"
     ):
         effects[contrast_id][metric, method] = tuple(values)
+    for study_id, *row in connection.exec_driver_sql(
+        f"SELECT study_id, {', '.join(_FINDING)} FROM finding ORDER BY study_id, ordinal"
+    ):
+        studies[study_id].findings.append(tuple(row))
     return {names[study_id]: content for study_id, content in studies.items()}
 
 
@@ -131,6 +137,9 @@ def combine(a: StudyContent, b: StudyContent) -> StudyContent:
         result.cells[label].decisions = _latest(*(side.decisions for side in decided))
     for key, effects in late.contrasts.items():
         result.contrasts[key] = _latest(effects, early.contrasts.get(key, {})) if same else effects
+    # findings are of one analysis: those of the other are about other results
+    told = [late.findings, early.findings] if same else [late.findings]
+    result.findings = max(told, key=lambda rows: [rank(row) for row in rows])
     return result
 
 
@@ -166,7 +175,8 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
             schema.study.update().where(schema.study.c.id == study_id).values(**header)
         )
         # by cascade also what belongs to the cells
-        connection.exec_driver_sql("DELETE FROM cell WHERE study_id = ?", (study_id,))
+        for table in ("cell", "finding"):
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE study_id = ?", (study_id,))
     ids = {}
     for label, cell in content.cells.items():
         values = {
@@ -205,6 +215,7 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
             for decision, rest in cell.decisions.items()
         ],
     )
+    _insert(connection, schema.finding, [(study_id, *row) for row in content.findings])
     for (
         family,
         stratum,

@@ -6,6 +6,7 @@
 | curves | a point of a series, with the tokens seen by then |
 | pairs | a contrast and seed: the study's metric of a cell, of its baseline, and their difference |
 | effects | an analysed contrast, by name |
+| findings | what was found in a study, with JSON |
 | finals_wide | a run, with its usual finals as columns |
 
 `runs` has a column for each field of the built-in kind and each other field that a run has.
@@ -27,6 +28,7 @@ from sqlalchemy import Connection
 from ablate.components.base import check_name
 
 _FINALS = ("loss", "bits_per_byte", "accuracy")
+_BESIDE = ("unigram_loss", "copy_loss", "copy_loss_first", "train_seconds", "epochs")
 
 
 def _final(name: str, at: str = "0", run: str = "run.id") -> str:
@@ -110,9 +112,16 @@ FROM study JOIN contrast ON contrast.study_id = study.id
 
 _FINALS_WIDE = f"""
 SELECT run.id AS run, run.key AS key, run.status AS status, run.seed AS seed,
-       {", ".join(f"{_final(repr(n))} AS {n}" for n in (*_FINALS, "train_seconds", "epochs"))},
+       {", ".join(f"{_final(repr(n))} AS {n}" for n in (*_FINALS, *_BESIDE))},
        {", ".join(f"{_final(repr('loss_at_length'), str(n))} AS loss_at_{n}x" for n in (1, 2, 4))}
 FROM run
+"""
+
+_FINDINGS = """
+SELECT study.name AS study, finding.ordinal AS ordinal, finding.kind AS kind,
+       finding.stratum AS stratum, finding.factor AS factor, finding.level AS level,
+       finding.cell AS cell, finding.data AS data
+FROM study JOIN finding ON finding.study_id = study.id
 """
 
 VIEWS = {
@@ -120,6 +129,7 @@ VIEWS = {
     "curves": _CURVES,
     "pairs": _PAIRS,
     "effects": _EFFECTS,
+    "findings": _FINDINGS,
     "finals_wide": _FINALS_WIDE,
 }
 
