@@ -13,11 +13,24 @@ from ablate.config import SHARES, RunConfig, are_shares
 PASSAGE = 128
 # tokens of a block of held-out windows: arms whose n_ctx divides it score the same tokens
 HELD_OUT_BLOCK = 1024
+# tokens of the copy probe for each held-out token that an evaluation reads
+COPY_SHARE = 1 / 8
+# time of an evaluated token, as a share of a training token's: no backward pass
+FORWARD = 1 / 3
 
 
 def n_scored(n_ctx: int) -> int:
     """Return the tokens scored of a context of any length: the last quarter of n_ctx."""
     return max(1, n_ctx // 4)
+
+
+def copied(config: RunConfig) -> int:
+    """Return the tokens of half a sequence of the copy probe; 0 where a run has no such probe.
+
+    A masked model sees both halves, and a half of one token has no target.
+    """
+    half = config.n_ctx // 2
+    return half if half > 1 and not config.part("objective").masks else 0
 
 
 class Probe(BaseModel):
@@ -63,6 +76,9 @@ class Evaluation(BaseModel):
         description="held-out evaluations over a run, evenly spaced, the last at its end",
     )
     tokens: int = Field(65536, ge=1, le=10**12, description="held-out tokens read by each")
+    final_tokens: int | None = Field(
+        None, ge=1, le=10**12, description="held-out tokens that the final loss is measured on"
+    )
     lengths: tuple[float, ...] = Field(
         (1.0,),
         max_length=64,
@@ -91,14 +107,34 @@ class Evaluation(BaseModel):
             factor: length for factor, length in lengths.items() if limit is None or length <= limit
         }
 
-    def passes(self, config: RunConfig) -> float:
-        """Return how often a run's evaluations read the held-out tokens, without linear probes."""
-        probes = 1 + len(self.probe.ratio) if config.part("objective").masks else 0
-        return self.points + sum(self.contexts(config)) + probes
+    @property
+    def n_final(self) -> int:
+        """Held-out tokens that the final loss is measured on: at least those of each point."""
+        return max(self.tokens, self.final_tokens or 0)
+
+    def final_passes(self, config: RunConfig) -> int:
+        """Return how often the final evaluation reads `n_final` tokens: for the loss and probes."""
+        return 1 + (len(self.probe.ratio) if config.part("objective").masks else 0)
+
+    def read(self, config: RunConfig, held_out: float) -> float:
+        """Return the tokens that a run's evaluations read, without those of linear probes.
+
+        Args:
+            config: The run.
+            held_out: Held-out tokens of its text.
+        """
+        each, final = min(self.tokens, held_out), min(self.n_final, held_out)
+        masked = config.part("objective").masks
+        passes = self.points + sum(self.contexts(config)) + (1 if masked else 0)
+        passes += 0 if masked else COPY_SHARE * self.points
+        # the last point is the final loss where both read the same tokens
+        return each * passes + final * (self.final_passes(config) - (final == each))
 
     def finals(self, config: RunConfig) -> list[tuple[str, float]]:
         """Return the finals, as (name, at), that a run is to report."""
-        names = [("loss", 0.0), ("bits_per_byte", 0.0), ("accuracy", 0.0)]
+        names = [(name, 0.0) for name in ("loss", "bits_per_byte", "accuracy", "unigram_loss")]
+        if copied(config):
+            names += [("copy_loss", 0.0), ("copy_loss_first", 0.0)]
         names += [("loss_at_length", factor) for factor in self.contexts(config)]
         if config.part("objective").masks:
             names += [

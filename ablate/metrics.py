@@ -35,6 +35,25 @@ _ROWS = (
     ),
     Metric("accuracy", "max", "share", "share of held-out targets that the model ranks first"),
     Metric(
+        "unigram_loss",
+        "min",
+        "nats per token",
+        "loss of the same targets under the token frequencies of the training text: what a model"
+        " reaches that has learnt nothing else",
+    ),
+    Metric(
+        "copy_loss",
+        "min",
+        "nats per token",
+        "loss on the second half of random tokens that stand twice: low where the model copies",
+    ),
+    Metric(
+        "copy_loss_first",
+        "min",
+        "nats per token",
+        "loss on the first half of the same tokens, which nothing foretells",
+    ),
+    Metric(
         "probe_loss",
         "min",
         "nats per token",

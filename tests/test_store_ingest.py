@@ -386,9 +386,9 @@ def test_a_damaged_journal_blocks_no_other(
     with pytest.raises(IngestError, match=_damage(pack[1], how)) as error:
         ingest_all(db, [claim.attempt_id for claim in pack])
     others = [claim for claim in pack if claim is not pack[1]]
-    taken = {claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in others} | {
-        pack[1].attempt_id: []
-    }
+    taken = {
+        claim.attempt_id: ["start", "metrics", "windows", "final", "end"] for claim in others
+    } | {pack[1].attempt_id: []}
     assert {
         attempt: [event["event"] for event in events]
         for attempt, events in error.value.ingested.items()

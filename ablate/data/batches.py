@@ -110,24 +110,36 @@ def on_device(tokens: np.ndarray, device: torch.device | str) -> Tensor:
         return torch.from_numpy(signed).to(device)
 
 
-def held_out_windows(held_out: np.ndarray, n_ctx: int, tokens: int) -> Tensor:
-    """Return the windows that every arm is evaluated on.
+def block_tokens(n_ctx: int) -> int:
+    """Return the tokens of a block of held-out windows: 1024, or one window where that is longer.
 
-    They share only end tokens and are spread over the text in blocks of 1024 tokens, or of one
-    window where that is longer.
+    Where n_ctx does not divide 1024 it is the nearest multiple below.
+    """
+    return max(1, HELD_OUT_BLOCK // n_ctx) * n_ctx
+
+
+def held_out_starts(n_tokens: int, n_ctx: int, tokens: int) -> np.ndarray:
+    """Return the starts of the windows that every arm is evaluated on.
+
+    They share only end tokens and are spread over the text in blocks.
+
+    Args:
+        n_tokens: Held-out tokens of the text.
+        n_ctx: Context of a window.
+        tokens: Tokens to read.
 
     Returns:
-        [W, n_ctx + 1] int64 on the CPU; W = tokens / n_ctx, or as many as the text has.
+        [W] int64; W = tokens / n_ctx, or as many as the text has.
     """
-    per_block = max(1, HELD_OUT_BLOCK // n_ctx)
-    fit = (len(held_out) - 1) // n_ctx
+    per_block = block_tokens(n_ctx) // n_ctx
+    fit = (n_tokens - 1) // n_ctx
     count = max(1, min(tokens // n_ctx, fit))
     if count >= fit // per_block * per_block:
         chosen = np.arange(count)
     else:
         blocks = np.linspace(0, fit // per_block - 1, -(-count // per_block)).astype(np.int64)
         chosen = (blocks[:, None] * per_block + np.arange(per_block)).ravel()[:count]
-    return gather(held_out, chosen * n_ctx, n_ctx + 1)
+    return chosen * n_ctx
 
 
 def length_windows(

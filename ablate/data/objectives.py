@@ -60,10 +60,14 @@ class Objective(Protocol):
             row: Row of the step's batch at which the windows begin.
         """
 
-    def test(self, windows: Tensor) -> Example:
-        """Return an example of [K, W, T] from held-out windows [W, T + 1].
+    def test(self, windows: Tensor, row: int = 0) -> Example:
+        """Return an example of [K, W, T] from held-out windows.
 
         What is scored depends on no seed and no step.
+
+        Args:
+            windows: [W, T + 1].
+            row: Number of the first of them among all windows of the evaluation.
         """
 
 
@@ -80,7 +84,7 @@ class Causal:
         inputs, targets = windows[..., :-1], windows[..., 1:]
         return Example(inputs, targets, torch.ones_like(targets, dtype=torch.float32))
 
-    def test(self, windows: Tensor) -> Example:
+    def test(self, windows: Tensor, row: int = 0) -> Example:
         return self.train(windows.expand(self._n_runs, *windows.shape), 0)
 
 
@@ -112,13 +116,20 @@ class Masked:
         uniforms = draws.uniforms(self._seeds, _TRAIN, step, (*texts.shape[1:], 4), row)
         return self._hide(texts, uniforms, self._kind, self._ratios, self._mix)
 
-    def test(self, windows: Tensor) -> Example:
-        return self._test(windows, self._kind, self._ratios, self._mix)
+    def test(self, windows: Tensor, row: int = 0) -> Example:
+        return self._test(windows, row, self._kind, self._ratios, self._mix)
 
-    def probe(self, windows: Tensor, ratio: float, probe: Probe) -> Example:
-        """Return an example of [1, W, T] from held-out windows [W, T + 1], equal for all arms."""
+    def probe(self, windows: Tensor, ratio: float, probe: Probe, row: int = 0) -> Example:
+        """Return an example of [1, W, T] from held-out windows, equal for all arms.
+
+        Args:
+            windows: [W, T + 1].
+            ratio: Share of tokens that are hidden.
+            probe: How they are hidden.
+            row: Number of the first of them among all windows of the evaluation.
+        """
         ratios = torch.tensor([ratio], device=self._device)
-        return self._test(windows, self._mask(probe.kind), ratios, probe.mix)
+        return self._test(windows, row, self._mask(probe.kind), ratios, probe.mix)
 
     def alone(self, windows: Tensor, count: int) -> Example:
         """Return an example of P ≤ `count` sequences, each with one hidden token.
@@ -150,11 +161,11 @@ class Masked:
         return mask
 
     def _test(
-        self, windows: Tensor, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
+        self, windows: Tensor, row: int, kind: MaskKind, ratios: Tensor, mix: Sequence[float]
     ) -> Example:
         texts = windows[None, :, :-1].to(self._device)
         seed = torch.tensor([_TEST_SEED], device=self._device)
-        uniforms = draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], 4))
+        uniforms = draws.uniforms(seed, _TEST, 0, (*texts.shape[1:], 4), row)
         return self._hide(texts.expand(len(ratios), *texts.shape[1:]), uniforms, kind, ratios, mix)
 
     def _hide(

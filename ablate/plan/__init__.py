@@ -8,6 +8,7 @@ from ablate.errors import AblateError
 from ablate.plan.cells import Built, build
 from ablate.plan.check import check
 from ablate.plan.compare import confounds, contrasts
+from ablate.plan.held_out import final_tokens, measured
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
 from ablate.plan.notes import notes
 from ablate.plan.tuning import Tuning, groups
@@ -38,7 +39,8 @@ def plan(study: Study) -> Plan:
     Raises:
         AblateError: The study has no meaning; the message names the cell.
     """
-    return _derive(study, build(study), (), {})
+    derived = _derive(study, build(study), (), {})
+    return measured(derived, final_tokens(derived.cells, study.evaluation))
 
 
 def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:

@@ -171,7 +171,7 @@ def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
 def _scored_alike(cell: Cell, baseline: Cell) -> bool:
     """Return whether both are scored on the same held-out tokens.
 
-    `ablate.data.batches.held_out_windows` chooses them.
+    `ablate.data.batches.held_out_starts` chooses them.
     """
     one, other = cell.config, baseline.config
     tiled = all(HELD_OUT_BLOCK % config.n_ctx == 0 for config in (one, other))

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ablate import sizes
-from ablate.evaluation import Evaluation
+from ablate.evaluation import FORWARD, Evaluation
 from ablate.plan.model import Cell, Plan
 
 SLOW = 0.75  # share of the baseline's speed, below which a cell is listed
-FORWARD = 1 / 3  # time of an evaluated token, as a share of a training token's: no backward pass
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Forecast:
 
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
         """Return the seconds of one run of a cell, evaluations included."""
-        evaluated = min(evaluation.tokens, cell.held_out) * evaluation.passes(cell.config)
+        evaluated = evaluation.read(cell.config, cell.held_out)
         return (cell.config.tokens + FORWARD * evaluated) / self.tokens_per_second[cell.label]
 
     def total(self, plan: Plan) -> float:

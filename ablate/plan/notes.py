@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from ablate import sizes
 from ablate.plan.model import Cell
@@ -61,18 +62,22 @@ def _undefined(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
 
 def _whole(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
     """Texts of which fewer tokens are held out than [eval] asks for."""
-    asked = study.evaluation.tokens
-    if "tokens" not in study.evaluation.model_fields_set:
-        return
-    for corpus, tokenizer, held_out in dict.fromkeys(
-        (one.config.corpus, one.config.tokenizer, one.held_out) for one in cells
+    evaluation = study.evaluation
+    asked = [
+        (key, getattr(evaluation, key), which)
+        for key, which in (("tokens", "every"), ("final_tokens", "the final"))
+        if key in evaluation.model_fields_set
+    ]
+    for (corpus, tokenizer, held_out), (key, n, which) in product(
+        dict.fromkeys((one.config.corpus, one.config.tokenizer, one.held_out) for one in cells),
+        asked,
     ):
-        if held_out < asked:
+        if held_out < n:
             about = "" if tokenizer in ("byte", "tokens") else "about "
             yield (
-                f"[eval] tokens = {count(asked)} exceeds the held-out part of corpus = {corpus!r},"
-                f" which has {about}{count(held_out)} tokens with tokenizer = {tokenizer!r}: every"
-                " evaluation reads all of them"
+                f"[eval] {key} = {count(n)} exceeds the held-out part of corpus = {corpus!r},"
+                f" which has {about}{count(held_out)} tokens with tokenizer = {tokenizer!r}:"
+                f" {which} evaluation reads all of them"
             )
 
 

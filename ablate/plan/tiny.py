@@ -47,6 +47,11 @@ def tiny(study: Study) -> Study:
                 "points": min(3, study.evaluation.points),
                 "tokens": min(HELD_OUT, study.evaluation.tokens),
             }
+            | (
+                {"final_tokens": min(HELD_OUT, study.evaluation.final_tokens)}
+                if study.evaluation.final_tokens
+                else {}
+            )
         ),
     )
     steps = [cell.config.steps for cell in build(replace(shrunk, max_epochs=None)).cells]

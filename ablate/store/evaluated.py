@@ -11,17 +11,25 @@ from sqlalchemy import Connection
 from ablate.evaluation import Evaluation
 
 
+# finals that are measured on as many tokens as each point of a curve
+_AS_CURVES = (
+    *("copy_loss", "copy_loss_first", "pseudo_perplexity"),
+    *("stream_rms", "token_similarity"),
+)
+
+
 def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
     """Return final's name → what decides its value besides the run.
 
     Finals of unequal measure are not comparable. Which tokens are scored at several lengths depends
     on the longest of them. "loss" represents every final that is not named.
     """
-    probe = (evaluation.tokens, evaluation.probe.mix, evaluation.probe.kind)
+    probe = (evaluation.n_final, evaluation.probe.mix, evaluation.probe.kind)
     found: dict[str, tuple[object, ...]] = {
-        "loss": (evaluation.tokens,),
+        "loss": (evaluation.n_final,),
         "probe_loss": probe,
         "probe_accuracy": probe,
+        **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
     }
     if evaluation.lengths != (1.0,):
         found["loss_at_length"] = (evaluation.tokens, max(evaluation.lengths))

@@ -30,6 +30,8 @@ from ablate.store.schema import to_db
 KNOWN_SERIES = {  # name → unit, goal
     "train_loss": ("nats", "min"),
     "loss": ("nats", "min"),
+    "copy_loss": ("nats", "min"),
+    "copy_loss_first": ("nats", "min"),
     "lr": ("", ""),
     "grad_norm": ("", ""),
     "tokens_per_second": ("tokens/s", "max"),

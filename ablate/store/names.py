@@ -11,7 +11,7 @@ from ablate.store.database import Database
 from ablate.store.thin import THINNED
 
 # what a run may record; asking for it is not an error, even if no run of the study recorded it
-_SERIES = ("loss", *THINNED)
+_SERIES = ("loss", "copy_loss", "copy_loss_first", *THINNED)
 _FINALS = (*METRICS, "train_seconds", "epochs")
 
 

@@ -25,7 +25,8 @@ This page is what `ablate query --list --format md` prints.
 
 PARAMETERS = {
     "study": "a study's name",
-    "series": "a series of the view curves: loss, train_loss, lr, grad_norm, tokens_per_second",
+    "series": "a series of the view curves: loss, copy_loss, train_loss, lr, grad_norm,"
+    " tokens_per_second",
 }
 
 

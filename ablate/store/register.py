@@ -18,6 +18,7 @@ from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 from ablate.plan import Plan
+from ablate.plan.held_out import measured
 from ablate.store import schema, views
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, revalidate
@@ -54,6 +55,24 @@ def register(db: Database, plan: Plan) -> int:
         return study_id
 
 
+def as_measured(db: Database, plan: Plan) -> Plan:
+    """Return a plan with the number of final tokens that its study has in the database.
+
+    The default of `[eval] final_tokens` is chosen once: a study that changes, or that an earlier
+    version began, keeps its number, and its results stay valid, until its file sets one.
+    """
+    with db.read() as connection:
+        stored = connection.exec_driver_sql(
+            "SELECT evaluation FROM study WHERE name = ?", (plan.study.name,)
+        ).scalar()
+    if stored is None:
+        return plan
+    known = Evaluation.model_validate_json(stored)
+    # with other `tokens` every run is measured again anyway
+    same = known.tokens == plan.study.evaluation.tokens
+    return measured(plan, known.final_tokens) if same else plan
+
+
 def _hash(plan: Plan, runs: Sequence[Run]) -> str:
     study = plan.study
     content = {
@@ -62,7 +81,7 @@ def _hash(plan: Plan, runs: Sequence[Run]) -> str:
             study.question,
             study.metric,
             study.goal,
-            study.evaluation.model_dump(mode="json"),
+            study.evaluation.model_dump(mode="json", exclude_none=True),
         ],
         "cells": [[cell.label, cell.levels, cell.stratum] for cell in plan.cells],
         "ordinals": _ordinals(plan),
@@ -288,7 +307,7 @@ def refuse_other_measures(connection: Connection, study_id: int, evaluation: Eva
         if differing(evaluation, [Evaluation.model_validate_json(its)]):
             raise AblateError(
                 f"study {name!r} shares {shared} runs with this one but measures them differently;"
-                " give both the same [eval] tokens, probe.mix, probe.kind and longest of lengths,"
-                f" use another database, or run `ablate db forget {quote(name)}` if its results are"
+                " give both the same [eval] tokens, final_tokens, probe.mix, probe.kind and longest of"
+                f" lengths, use another database, or run `ablate db forget {quote(name)}` if its results are"
                 " no longer needed"
             )

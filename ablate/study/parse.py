@@ -236,7 +236,7 @@ def _affordable(
 
 def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     raw = dict(raw)
-    for key in ("tokens", "points"):
+    for key in ("tokens", "final_tokens", "points"):
         if key in raw:
             with located(source, "eval", key):
                 raw[key] = number(key, raw[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import resource
 import sys
@@ -19,6 +20,7 @@ from ablate.train import checkpoint as checkpoints
 from ablate.train.compiled import CompiledStep, cached_step
 from ablate.train.evaluate import Evaluator
 from ablate.train.meter import SERIES, Meter, Point
+from ablate.windows import WindowLosses
 
 BLOCK_SECONDS = 1.0  # of training between two readings of the device's metrics
 CHECKPOINT_SECONDS = 60.0
@@ -26,6 +28,10 @@ CHECKPOINT_SECONDS = 60.0
 
 def train(job: Job, context: Context, tokens: Tokens) -> None:
     """Train K ≥ 1 runs of one shape together and emit their events.
+
+    A member has diverged at the step whose loss is not finite, or at the last step, where its
+    update has made the loss of its own batch rise by more than that of a uniform guess, or the
+    held-out loss is not finite.
 
     Runs differ in seed, lr, weight_decay and mask_ratio at most. Every member gets `start` and
     `end` (complete, diverged, stopped); where an exception leaves this function, the caller ends
@@ -95,6 +101,8 @@ class Training:
         self._end_diverged(step.diverged_at.tolist())
         while step.done < self.steps and self.living and not stopped:
             stopped = self._block()
+            if step.done == self.steps:
+                self._end_exploded(step.exploded().tolist())
             if step.done in self.evaluate_at and self.living:
                 self._evaluate()
             if (
@@ -153,10 +161,15 @@ class Training:
             self.emit[k]("final", values=[[name, at, math.nan] for name, at in names])
             self._end(k, "diverged", diverged_at[k])
 
+    def _end_exploded(self, exploded: Sequence[bool]) -> None:
+        """End as diverged the living members whose last update was their ruin."""
+        self._end_diverged([self.steps if bad else 0 for bad in exploded])
+
     def _evaluate(self) -> None:
-        loss = self.evaluator.held_out().loss
+        loss, copies = self.evaluator.held_out().loss, self.evaluator.copies()
         for k in self.living:
-            self.emit[k]("metrics", steps=[self.step.done], series={"loss": [loss[k]]})
+            series = {"loss": [loss[k]]} | {name: [of[k]] for name, of in copies.items()}
+            self.emit[k]("metrics", steps=[self.step.done], series=series)
 
     def _finish(self) -> None:
         """End the living members: complete with their finals, or stopped."""
@@ -164,13 +177,27 @@ class Training:
         if complete:
             epochs, seconds = self.step.batches.epochs(self.steps), self.seconds / len(self.configs)
             finals = self.evaluator.finals()
+            self._end_exploded([not math.isfinite(loss) for loss in finals[0][2]])
             for k in self.living:
+                for of_final in self.evaluator.by_window:
+                    self._emit_windows(k, of_final[k])
                 values = [[name, at, member[k]] for name, at, member in finals]
                 self.emit[k](
                     "final", values=[*values, ["train_seconds", 0, seconds], ["epochs", 0, epochs]]
                 )
         for k in list(self.living):
             self._end(k, "complete" if complete else "stopped", self.step.done)
+
+    def _emit_windows(self, k: int, windows: WindowLosses) -> None:
+        layout, losses = (base64.b64encode(part).decode() for part in windows.packed())
+        self.emit[k](
+            "windows",
+            name=windows.name,
+            at=windows.at,
+            tokens=windows.tokens,
+            layout=layout,
+            losses=losses,
+        )
 
     def _end(self, k: int, status: str, step: int) -> None:
         self.living.remove(k)

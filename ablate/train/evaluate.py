@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ablate.config import RunConfig
-from ablate.data.batches import held_out_windows, length_windows
+from ablate.data.batches import block_tokens, gather, held_out_starts, length_windows
+from ablate.data.frequencies import repeated, unigram_nats
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import passages
-from ablate.evaluation import Evaluation, n_scored
+from ablate.evaluation import COPY_SHARE, Evaluation, copied, n_scored
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.step import Step
+from ablate.windows import WindowLosses
 
 Values = list[float]  # one a member
 Final = tuple[str, float, Values]  # name; length factor, probe ratio or position, else 0; values
@@ -26,17 +29,28 @@ Final = tuple[str, float, Values]  # name; length factor, probe ratio or positio
 
 @dataclass(frozen=True)
 class Score:
-    """Sums over scored tokens, by position: [K, T] float64 on the CPU each."""
+    """Sums over scored tokens, float64 on the CPU: by position [K, T], and by window [K, W].
+
+    `unigram` is nats too, of a model that knows the frequencies of tokens alone.
+    """
 
     nats: Tensor
     hits: Tensor
     tokens: Tensor
     bytes: Tensor
+    unigram: Tensor
+    window_nats: Tensor
+    window_tokens: Tensor
 
     @property
     def loss(self) -> Values:
         """Nats per token."""
         return (self.nats.sum(1) / self.tokens.sum(1)).tolist()
+
+    @property
+    def unigram_loss(self) -> Values:
+        """Nats per token of a model that knows the frequencies of tokens alone."""
+        return (self.unigram.sum(1) / self.tokens.sum(1)).tolist()
 
     @property
     def accuracy(self) -> Values:
@@ -56,6 +70,28 @@ class Score:
             (span.start, (self.nats[:, span].sum(1) / self.tokens[:, span].sum(1)).tolist())
             for span in spans
             if (self.tokens[:, span].sum(1) > 0).all()
+        ]
+
+    def by_block(self, name: str, at: float, starts: np.ndarray, n_ctx: int) -> list[WindowLosses]:
+        """Return each member's losses by blocks of windows.
+
+        Args:
+            name: Name of the final that they are of.
+            at: Its `at`.
+            starts: Where the windows start, [W].
+            n_ctx: Tokens of a window.
+        """
+        tokens = block_tokens(n_ctx)
+        blocks, first = np.unique(starts // tokens, return_index=True)
+        nats, scored = (
+            np.add.reduceat(sums.numpy(), first, axis=1)
+            for sums in (self.window_nats, self.window_tokens)
+        )
+        with np.errstate(invalid="ignore"):  # a block without a scored token has no loss
+            losses = (nats / scored).astype(np.float32)
+        return [
+            WindowLosses(name, at, tokens, blocks * tokens, count.astype(np.int64), loss)
+            for count, loss in zip(scored, losses, strict=True)
         ]
 
 
@@ -80,35 +116,92 @@ class Evaluator:
             else torch.from_numpy(lengths)
         )
         self.byte_lengths = torch.cat([byte_lengths.float(), torch.zeros(mask)]).to(step.device)
-        self.windows = held_out_windows(tokens.held_out, self.config.n_ctx, evaluation.tokens).to(
-            step.device
+        unigram = torch.from_numpy(unigram_nats(tokens)).float()
+        self.unigram = torch.cat([unigram, torch.zeros(mask)]).to(step.device)
+        self.held_out_text = tokens.held_out
+        n_ctx, n_tokens = self.config.n_ctx, len(tokens.held_out)
+        self.starts, self.final_starts = (
+            held_out_starts(n_tokens, n_ctx, n) for n in (evaluation.tokens, evaluation.n_final)
         )
+        self.windows = gather(tokens.held_out, self.starts, n_ctx + 1).to(step.device)
         self.example = step.objective.test(self.windows)
+        self.copy = self._copy_example(tokens)
         self.lengths = self._length_examples(tokens)
         self.passages = {
             metric: passages(metric, self.config, tokens) for metric in evaluation.downstream
         }
         self.latest: Score | None = None
+        self.latest_copy: dict[str, Values] = {}
+        # losses of the windows that the finals were measured on: one a final and member
+        self.by_window: list[list[WindowLosses]] = []
 
     def held_out(self) -> Score:
         """Return the score on held-out windows, which are the same at every point."""
-        self.latest = self._score(self.example)
+        self.latest = self._score(self._parts(self.example))
         return self.latest
 
+    def copies(self) -> dict[str, Values]:
+        """Return the losses of the copy probe: empty where a run has none.
+
+        `copy_loss` is of the second half of a sequence, `copy_loss_first` of the first.
+        """
+        if self.copy is not None:
+            half = self.copy.inputs.shape[-1] // 2
+            score = self._score(self._parts(self.copy))
+            self.latest_copy = {
+                name: (score.nats[:, part].sum(1) / score.tokens[:, part].sum(1)).tolist()
+                for name, part in (
+                    ("copy_loss", slice(half, None)),
+                    ("copy_loss_first", slice(half)),
+                )
+            }
+        return self.latest_copy
+
     def finals(self) -> list[Final]:
-        """Return all finals of the models."""
-        score = self.latest or self.held_out()
+        """Return all finals of the models; sets `by_window`.
+
+        Those at the last point, where `held_out` and `copies` were asked, are not measured again.
+        """
+        objective, latest = self.step.objective, self.latest
+        if latest is None or len(self.final_starts) != len(self.starts):
+            latest = self._score(map(objective.test, *self._final_windows()))
         finals: list[Final] = [
-            ("loss", 0, score.loss),
-            ("bits_per_byte", 0, score.bits_per_byte),
-            ("accuracy", 0, score.accuracy),
+            ("loss", 0, latest.loss),
+            ("bits_per_byte", 0, latest.bits_per_byte),
+            ("accuracy", 0, latest.accuracy),
+            ("unigram_loss", 0, latest.unigram_loss),
         ]
-        finals += [("loss_at_position", first, loss) for first, loss in score.by_position()]
+        self.by_window = [self._by_block("loss", 0, latest)]
+        finals += [(name, 0, loss) for name, loss in (self.latest_copy or self.copies()).items()]
+        finals += [("loss_at_position", first, loss) for first, loss in latest.by_position()]
         finals += [
-            ("loss_at_length", factor, self._score(example).loss)
+            ("loss_at_length", factor, self._score(self._parts(example)).loss)
             for factor, example in self.lengths.items()
         ]
         return finals + self._streams() + self._probes() + self._downstream()
+
+    def _by_block(self, name: str, at: float, score: Score) -> list[WindowLosses]:
+        return score.by_block(name, at, self.final_starts, self.config.n_ctx)
+
+    def _final_windows(self) -> tuple[Iterator[Tensor], Iterator[int]]:
+        """Return the windows of the final evaluation, some at a time, and the first one's number.
+
+        They are read from the text as they are needed: there may be millions of tokens.
+        """
+        rows = range(0, len(self.final_starts), self.at_once(self.config.n_ctx))
+        parts = (self.final_starts[row : row + rows.step] for row in rows)
+        windows = (
+            gather(self.held_out_text, part, self.config.n_ctx + 1).to(self.step.device)
+            for part in parts
+        )
+        return windows, iter(rows)
+
+    def _copy_example(self, tokens: Tokens) -> Example | None:
+        """Sequences of two equal halves of random tokens, for runs that can copy."""
+        if not (half := copied(self.config)):
+            return None
+        count = max(1, round(COPY_SHARE * self.evaluation.tokens / (2 * half)))
+        return repeated(tokens, half, count, self.step.device)
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
@@ -146,9 +239,14 @@ class Evaluator:
             return []
         finals: list[Final] = []
         for ratio in probe.ratio:
-            score = self._score(objective.probe(self.windows, ratio, probe))
+            windows, rows = self._final_windows()
+            score = self._score(
+                objective.probe(part, ratio, probe, row)
+                for part, row in zip(windows, rows, strict=True)
+            )
             finals += [("probe_loss", ratio, score.loss), ("probe_accuracy", ratio, score.accuracy)]
-        alone = self._score(objective.alone(self.windows, len(self.windows)))
+            self.by_window.append(self._by_block("probe_loss", ratio, score))
+        alone = self._score(self._parts(objective.alone(self.windows, len(self.windows))))
         return [
             *finals,
             ("pseudo_perplexity", 0, [math.exp(min(loss, 700.0)) for loss in alone.loss]),
@@ -176,27 +274,39 @@ class Evaluator:
             yield
         model.train()
 
-    def _score(self, example: Example) -> Score:
-        """Score every window of an example [K or 1, W, T], as many at once as in training."""
-        length = example.inputs.shape[2]
-        at_once = max(1, self.step.micro_batch * self.config.n_ctx // length)
-        sums = torch.zeros(4, self.pack, length, dtype=torch.float64)
-        with self._quiet():
-            for first in range(0, example.inputs.shape[1], at_once):
-                part = (
-                    tensor[:, first : first + at_once].expand(self.pack, -1, -1)
-                    for tensor in example
-                )
-                sums += self._sums(*part).cpu()
-        return Score(*sums)
+    def at_once(self, length: int) -> int:
+        """Return how many windows of `length` tokens are scored together: as many as in training."""
+        return max(1, self.step.micro_batch * self.config.n_ctx // length)
 
-    def _sums(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Nats, hits, tokens and bytes, summed over windows: [4, K, T]."""
+    def _parts(self, example: Example) -> Iterator[Example]:
+        """Split an example [K or 1, W, T] into parts that are scored together."""
+        at_once = self.at_once(example.inputs.shape[2])
+        for first in range(0, example.inputs.shape[1], at_once):
+            yield Example(*(tensor[:, first : first + at_once] for tensor in example))
+
+    def _score(self, parts: Iterable[Example]) -> Score:
+        """Score every window of the parts of an example [K or 1, W, T]."""
+        by_position: Tensor | float = 0.0
+        by_window: list[Tensor] = []
+        with self._quiet():
+            for part in parts:
+                sums = self._sums(*(tensor.expand(self.pack, -1, -1) for tensor in part))
+                by_position = by_position + sums[0].cpu().double()
+                by_window.append(sums[1])
+        assert isinstance(by_position, Tensor)
+        return Score(*by_position, *torch.cat(by_window, 2).cpu().double())
+
+    def _sums(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
+        tokens, summed over positions: [2, K, W].
+        """
         with self.step.autocast():
             logits = self.step.model.head(self.step.model.features(inputs))
         loss, _ = cross_entropy(logits, targets)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
+        of_target = (self.byte_lengths[targets], self.unigram[targets])
         per_token = torch.stack(
-            (loss, hits, torch.ones_like(loss), self.byte_lengths[targets].to(loss.dtype))
+            (loss, hits, torch.ones_like(loss), *(one.to(loss.dtype) for one in of_target))
         )
-        return (per_token * weights).sum(2)
+        per_token = per_token * weights
+        return per_token.sum(2), per_token[[0, 2]].sum(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -142,6 +143,25 @@ class Step:
         slots = torch.arange(self.done - n, self.done, device=self.device) % self.ring
         rows = self.metrics[slots].cpu().double().numpy()
         return rows, self.diverged_at.tolist()
+
+    @torch.no_grad()
+    def exploded(self) -> Tensor:
+        """Return which members the last step's update has ruined, [K] bool.
+
+        No later step sees what an update does to the loss. Here the batch of the last step is read
+        again: its loss must be finite, and not higher by more than log n_vocab, the loss of a
+        uniform guess, than before the update.
+        """
+        slot = (self.done - 1) % self.ring
+        example = self.objective.train(self.windows[slot].long(), self.number - 1)
+        scored = example.weights.sum((1, 2))
+        model, loss = self.model.eval(), torch.zeros_like(scored)
+        for row in range(0, self.config.batch_size, self.micro_batch):
+            part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
+            loss = loss + self.losses(part, scored)[1]
+        model.train()
+        rise = loss - self.metrics[slot, SERIES.index("train_loss")]
+        return ~(rise <= math.log(self.config.n_vocab))
 
     def state(self) -> dict[str, Any]:
         """Return what the following steps depend on, on the CPU."""

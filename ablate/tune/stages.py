@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ablate.plan import Decision, Plan, Tried, decide
 from ablate.plan.tuning import Tuning
 from ablate.store import Database, decisions
-from ablate.store.register import register
+from ablate.store.register import as_measured, register
 from ablate.tune.evidence import Stored
 from ablate.tune.rates import decide_rates
 from ablate.tune.seeds import decide_seeds
@@ -77,10 +77,10 @@ class _Results:
     """The results of one study. Derives a plan once for each set of decisions."""
 
     def __init__(self, base: Plan, db: Database):
-        self._base, self._db = base, db
+        self._base, self._db = as_measured(db, base), db
         self._known: list[Decision] = []
         self._tried: Tried = {}
-        self._plan = base
+        self._plan = self._base
         self._registered: Plan | None = None
         self._study_id = 0
 
