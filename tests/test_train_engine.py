@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -64,6 +65,9 @@ def test_finals_of_a_causal_run() -> None:
     # every token spells two bytes
     assert finals["bits_per_byte", 0] == pytest.approx(finals["loss", 0] / math.log(2) / 2)
     assert 0 < finals["accuracy", 0] < 1
+    assert finals["copy_loss", 0] == events.series("copy_loss")[30]
+    assert finals["copy_loss_first", 0] == events.series("copy_loss_first")[30]
+    assert finals["loss", 0] < finals["unigram_loss", 0] < math.log(32) + 0.01
     # 3600 tokens hold 224 windows of 16, whatever the offset
     assert finals["epochs", 0] == pytest.approx(30 * 4 / 224)
     assert finals["train_seconds", 0] > 0
@@ -353,6 +357,28 @@ def test_a_diverged_member_ends_with_its_step_and_nan_finals_and_harms_no_other(
         ("loss_at_length", 2),
     } <= set(bad.finals())
     assert len(bad.of("end")) == 1
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e4], ids=["not finite", "finite"])
+def test_a_blow_up_in_the_last_update_is_a_divergence(lr: float) -> None:
+    """Its training losses are those of an ordinary run: only a later step would see the update."""
+    ruin = {"steps": 1, "warmup": 0.0, "lr": lr, "schedule": "constant"}
+    good, bad = run(config(seed=1, steps=1), config(seed=1, **ruin))
+    assert good.series("train_loss") == bad.series("train_loss")
+    assert good.end["status"] == "complete" and math.isfinite(good.finals()["loss", 0])
+    assert bad.end["status"] == "diverged" and bad.end["step"] == 1
+    assert all(math.isnan(value) for value in bad.finals().values())
+    assert len(bad.of("end")) == 1 and bad.of("windows") == []
+    assert bad.series("loss") == {}
+
+
+def test_a_run_that_overfits_has_not_diverged() -> None:
+    """Held-out loss far above log V, on text that has nothing of the training text."""
+    tokens = train_helpers.text()
+    tokens = dataclasses.replace(tokens, held_out=(31 - tokens.held_out).astype(np.uint8))
+    (events,) = run(config(steps=300), tokens=tokens)
+    assert events.end["status"] == "complete"
+    assert events.finals()["loss", 0] > math.log(32)
 
 
 def test_a_pack_whose_members_have_all_diverged_ends(tmp_path: Path) -> None:

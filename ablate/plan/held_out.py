@@ -17,8 +17,9 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
     """Return the default of `[eval] final_tokens`, for all runs of a study; None for `tokens`.
 
     It is the largest of `STEPS` that takes at most 3% of the FLOPs of training all cells, and at
-    least a million where a cell's precision is made for a GPU; a text that has fewer is read whole. It depends on the cells alone, not on the
-    machine, so that a study scores the same tokens wherever it is planned and run.
+    least a million where a cell's precision is made for a GPU; a text that has fewer is read whole.
+    It depends on the cells alone, not on the machine, so that a study scores the same tokens
+    wherever it is planned and run.
 
     Args:
         cells: The cells.

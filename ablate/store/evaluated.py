@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from ablate.evaluation import Evaluation
 
-
 # finals that are measured on as many tokens as each point of a curve
 _AS_CURVES = (
     *("copy_loss", "copy_loss_first", "pseudo_perplexity"),

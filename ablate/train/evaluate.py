@@ -275,7 +275,7 @@ class Evaluator:
         model.train()
 
     def at_once(self, length: int) -> int:
-        """Return how many windows of `length` tokens are scored together: as many as in training."""
+        """Return how many windows of `length` tokens are scored together, as in training."""
         return max(1, self.step.micro_batch * self.config.n_ctx // length)
 
     def _parts(self, example: Example) -> Iterator[Example]:
@@ -286,15 +286,17 @@ class Evaluator:
 
     def _score(self, parts: Iterable[Example]) -> Score:
         """Score every window of the parts of an example [K or 1, W, T]."""
+        # sums stay on the device, so that the host does not wait for every part
+        wide = torch.float32 if self.step.device.type == "mps" else torch.float64
         by_position: Tensor | float = 0.0
         by_window: list[Tensor] = []
         with self._quiet():
             for part in parts:
                 sums = self._sums(*(tensor.expand(self.pack, -1, -1) for tensor in part))
-                by_position = by_position + sums[0].cpu().double()
+                by_position = by_position + sums[0].to(wide)
                 by_window.append(sums[1])
         assert isinstance(by_position, Tensor)
-        return Score(*by_position, *torch.cat(by_window, 2).cpu().double())
+        return Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
 
     def _sums(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
