@@ -753,3 +753,60 @@ def test_a_level_may_leave_everything_as_it_is(study):
     )
     found = {cell.label: (cell.config.n_head, cell.config.n_kv_head) for cell in made.cells}
     assert found == {"baseline": (4, 4), "heads=h1": (1, 1), "keys=one": (4, 1)}
+
+
+# -- held-out tokens of the final loss -------------------------------------------------------------
+
+
+def _final(made: Plan) -> int | None:
+    return made.study.evaluation.final_tokens
+
+
+def test_the_final_loss_is_measured_on_what_three_percent_of_training_pays_for(study) -> None:
+    """A forward pass is a third of a training token's time: a million takes 11.7M of training."""
+    text = 'seeds = 1\n[base]\nn_layer = 1\ncorpus = "sotu"\ntokens = "{}"\n{}[factors]\n{}'
+    two = "topology = [1, 5]\n"
+    assert _final(plan(study(text.format("11.5M", "", two)))) is None
+    assert _final(plan(study(text.format("11.8M", "", two)))) == 1 << 20
+    # the mean of the cells, by FLOPs, whichever of them is short
+    both = (
+        'seeds = 1\nwithin = ["tokens"]\ndesign = "grid"\n[base]\nn_layer = 1\ncorpus = "sotu"\n'
+        '[factors]\ntopology = [1, 5]\ntokens = ["{}", "23M"]\n'
+    )
+    assert _final(plan(study(both.format("1M")))) == 1 << 20
+    assert _final(plan(study(both.format("0.1M")))) is None
+    # masked models read it again for each probe ratio
+    masked = 'objective = "masked"\n'
+    assert _final(plan(study(text.format("11.8M", masked, two)))) is None
+    assert _final(plan(study(text.format("23.6M", masked, two)))) == 1 << 20
+    # a precision for GPUs
+    assert _final(plan(study(text.format("1M", 'precision = "bfloat16"\n', two)))) == 1 << 20
+    # what the file says
+    said = text.format("20M", "", two) + "[eval]\nfinal_tokens = '100K'\n"
+    assert _final(plan(study(said))) == 100_000
+    assert _final(plan(tiny(study(said)))) == 2048
+    # `tokens` are never more
+    said = text.format("20M", "", two) + "[eval]\ntokens = '2M'\n"
+    assert _final(plan(study(said))) is None
+
+
+def test_a_text_that_is_read_whole_costs_no_more_than_it_has(study) -> None:
+    """405,761 held-out bytes: 4.6M tokens of training pay for them."""
+    text = (
+        'seeds = 1\n[base]\nn_layer = 1\ncorpus = "austen"\ntokens = "{}"\n'
+        '[factors]\nnorm = ["pre", "post"]\n'
+    )
+    assert _final(plan(study(text.format("4.4M")))) is None
+    assert _final(plan(study(text.format("4.6M")))) == 1 << 20
+    assert _final(plan(study(text.format("400M")))) == 1 << 20
+
+
+def test_the_default_is_that_of_the_plan_before_any_decision(study) -> None:
+    made = plan(
+        study(
+            'seeds = 2\n[base]\nn_layer = 1\ncorpus = "sotu"\ntokens = "20M"\n'
+            '[factors]\ntopology = [1, 5]\n[tune]\nlr = [1e-3, 1e-2]\npoints = 3\nper = "cell"\n'
+        )
+    )
+    assert _final(decide(made, [], {})) == _final(made) == 1 << 22
+    assert "final_tokens" not in made.study.evaluation.model_fields_set

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import claim_next, do_all, fresh, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, fresh, plan_of, rows, train
 
 from ablate import sizes
 from ablate.errors import AblateError
@@ -18,6 +18,7 @@ from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
 from ablate.kinds import Run
 from ablate.launch.scheduler import RETRIES
+from ablate.plan.held_out import measured
 from ablate.store import Database, effects, owners, register, runs, schema
 from ablate.store.ingest import ingest
 from ablate.store.status import survey
@@ -368,6 +369,47 @@ def test_what_was_measured_otherwise_does_not_count_until_it_is_done_again(
     assert [row for row in _dump(db)["final"] if row[0] == 2] == [
         row for row in before["final"] if row[0] == 2
     ]
+
+
+def test_the_final_on_more_tokens_is_another_measure(db: Database, owner: owners.Owner) -> None:
+    """Old numbers, and losses of windows, stand until the run is done again; curves stay valid."""
+    study_id = register.register(db, plan_of(seeds=(0,)))
+    do_all(db, study_id, owner, finals=[("loss", 0, 2.0), ("copy_loss", 0, 3.0)])
+    more = Evaluation(final_tokens=1 << 20)
+    register.register(db, plan_of(seeds=(0,), evaluation=more))
+    assert survey(db, study_id).counts == {"planned": 2}
+    register.register(db, plan_of(seeds=(0,), evaluation=Evaluation(final_tokens=9)))
+    assert survey(db, study_id).counts == {"complete": 2}  # fewer than `tokens` are those
+    register.register(db, plan_of(seeds=(0,), evaluation=more))
+    claim, _ = claim_next(db, study_id, owner, 2)
+    train(claim, status=None)
+    ingest(db, claim.attempt_id)
+    assert rows(db.path, "SELECT run_id FROM window_loss") == [(2,)]
+    assert rows(db.path, "SELECT DISTINCT run_id FROM final") == [(2,)]
+
+
+def test_a_study_keeps_its_default_of_final_tokens(db: Database) -> None:
+    """What the plan chooses later, or on another machine, invalidates nothing by itself."""
+    chosen = measured(plan_of(), 1 << 20)
+    register.register(db, register.as_measured(db, chosen))
+    grown = register.as_measured(db, measured(plan_of(seeds=(0, 1, 2)), 1 << 22))
+    assert grown.study.evaluation.final_tokens == 1 << 20
+    asked = plan_of(evaluation=Evaluation(final_tokens=1 << 22))
+    assert register.as_measured(db, asked) is asked  # the file says so
+    other = measured(plan_of(evaluation=Evaluation(tokens=512)), 1 << 22)
+    assert register.as_measured(db, other) is other  # all is measured again anyway
+
+
+def test_a_study_of_an_earlier_version_keeps_its_results(db: Database, owner: owners.Owner) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,)))
+    do_all(db, study_id, owner)
+    old = Evaluation().model_dump_json(exclude={"final_tokens"})
+    for table in ("study", "attempt"):
+        execute(db.path, f"UPDATE {table} SET evaluation = ?", old)
+    plan = register.as_measured(db, measured(plan_of(seeds=(0,)), 1 << 20))
+    assert register.register(db, plan) == study_id
+    assert rows(db.path, "SELECT revision FROM study") == [(1,)]
+    assert claim_next(db, study_id, owner, 9) == []
 
 
 def test_losses_at_lengths_are_measured_alike(db: Database, owner: owners.Owner) -> None:

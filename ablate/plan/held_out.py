@@ -41,12 +41,11 @@ def final_tokens(cells: Sequence[Cell], evaluation: Evaluation) -> int | None:
 
     for_gpu = any(cell.config.part("precision").on_cpu != cell.config.precision for cell in cells)
     chosen = STEPS[0] if for_gpu else 0
+    longest = max(cell.held_out for cell in cells)
     for n in STEPS:
-        if share(n) > SHARE:
+        if max(chosen, evaluation.tokens) >= longest or share(n) > SHARE:
             break
         chosen = n
-        if n >= max(cell.held_out for cell in cells):
-            break
     return chosen if chosen > evaluation.tokens else None
 
 
