@@ -208,7 +208,8 @@ class RunConfig(BaseModel):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The fields that enter the key: those that differ from their default, as JSON values.
+        """What enters the key: the fields that differ from their default, as JSON values, and
+        revisions of its components.
 
         Text is known by its content hash: the name of a file does not change a run.
         """
@@ -219,6 +220,9 @@ class RunConfig(BaseModel):
         for name in ("corpus", "tokenizer"):
             if getattr(self, f"{name}_hash"):
                 fields.pop(name, None)
+        revisions = {one.factor: one.revision(self) for one in self.parts}
+        if any(revisions.values()):
+            fields["revisions"] = {factor: n for factor, n in revisions.items() if n}
         return fields
 
 

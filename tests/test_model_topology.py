@@ -167,3 +167,55 @@ def test_stream_statistics_are_what_they_say() -> None:
             torch.testing.assert_close(similarity[k, depth], off_diagonal, atol=1e-9, rtol=0)
             torch.testing.assert_close(rms[k, depth], x[k].square().mean().sqrt())
     assert (similarity[:, -1] > similarity[:, 0] + 0.3).all()  # rank collapse
+
+
+# -- depth-scaled initialisation -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", CATALOGUE["topology"].names)
+def test_depth_scaling_shrinks_what_is_added_to_the_stream_alone(topology: str) -> None:
+    """By the topology's equation: whether A or M is itself a summand."""
+    deviations = {}
+    for init in ("fan-in", "depth-scaled"):
+        model = build(small(topology=topology, init=init, n_layer=6, d_model=64, n_head=4))
+        block = model.blocks[3]
+        deviations[init] = [
+            float(part.output.weight.detach().std()) for part in (block.attention, block.mlp)
+        ]
+    added = [f"+ {sublayer}(" in EQUATIONS[topology] for sublayer in "AM"]
+    expected = [12**-0.5 if one else 1.0 for one in added]
+    ratios = [
+        small_ / plain
+        for small_, plain in zip(deviations["depth-scaled"], deviations["fan-in"], strict=True)
+    ]
+    assert ratios == pytest.approx(expected, rel=1e-5)  # the same draws, scaled
+
+
+@pytest.mark.parametrize("topology", CATALOGUE["topology"].names)
+def test_depth_scaling_does_not_starve_a_deep_stream_without_norms(topology: str) -> None:
+    """RMS after 12 blocks of width 64: a shrunk path without a residual was at 1e-12 and below."""
+    after = {}
+    for init in ("fan-in", "depth-scaled"):
+        config = small(
+            topology=topology, init=init, norm="none", n_layer=12, d_model=64, n_head=4, n_ctx=32
+        )
+        after[init] = float(build(config).stream(tokens(config))[0][0, -1])
+    if topology in ("no-skip", "concat"):  # nothing is added to the stream
+        assert after["depth-scaled"] == after["fan-in"]
+    elif topology in ("serial", "parallel", "outer-skip"):
+        assert 0.5 < after["depth-scaled"] < 2  # what depth scaling is for
+    elif topology == "double-skip":  # x is added twice a block
+        assert 2**11 < after["depth-scaled"] < 2**13
+    elif topology == "no-mlp-skip":  # GELU halves a small input, and attention adds to it
+        assert after["depth-scaled"] > 2**-13
+    else:  # M at most doubles the variance of h, so that without it a block loses at most √2
+        assert after["depth-scaled"] > after["fan-in"] / 2**6
+
+
+def test_only_runs_whose_initialisation_was_corrected_have_another_key() -> None:
+    for name in CATALOGUE["topology"].names:
+        for init in ("fan-in", "depth-scaled", "normal-0.02"):
+            identity = small(topology=name, init=init).identity
+            starved = name not in ("serial", "double-skip", "parallel")
+            corrected = {"revisions": {"init": 1}} if starved and init == "depth-scaled" else {}
+            assert {k: v for k, v in identity.items() if k == "revisions"} == corrected

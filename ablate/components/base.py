@@ -162,6 +162,14 @@ class Component:
             AblateError: What contradicts what, and what to do instead.
         """
 
+    def revision(self, config: Config) -> int:
+        """Return how often the level's mathematics has changed for such a run.
+
+        It is part of the run's key where it is not 0, so that a correction gives new keys to the
+        runs that it concerns, and to no others.
+        """
+        return 0
+
     def sizes(self, config: Config, width: int) -> Counts | None:
         """Return the sizes of the level's module, built with the same `width`.
 

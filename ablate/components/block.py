@@ -28,11 +28,15 @@ class Topology(Component):
     Attributes:
         mlp_inputs: Width of what the MLP reads, in units of d_model.
         joins: Places where a branch meets the stream: 2 for P1 and P2, 1 for P2 alone.
+        adds_attention: Whether A(x) is added to a stream that passes by it.
+        adds_mlp: Whether M(h) is.
     """
 
     factors = ("topology",)
     mlp_inputs: ClassVar[int] = 1
     joins: ClassVar[int] = 2
+    adds_attention: ClassVar[bool] = True
+    adds_mlp: ClassVar[bool] = True
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         """Return y of a block; x, h, y: [K, B, T, C]."""
@@ -52,6 +56,8 @@ class Serial(Topology):
 class NoAttentionSkip(Topology):
     """h = P1(A(x)); y = P2(h + M(h))."""
 
+    adds_attention = False
+
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         h = P1(A(x))
         return P2(h + M(h))
@@ -60,6 +66,8 @@ class NoAttentionSkip(Topology):
 @level("topology", "no-mlp-skip", source=f"{LECTURE} option 3", aliases=(3, "3"))
 class NoMlpSkip(Topology):
     """h = P1(x + A(x)); y = P2(M(h)) (an interpretation of the lost figure)."""
+
+    adds_mlp = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         h = P1(x + A(x))
@@ -71,6 +79,7 @@ class Concat(Topology):
     """y = P2(M([x ; P1(A(x))])), N2 over 2·d_model (an interpretation of option 3)."""
 
     mlp_inputs = 2
+    adds_attention = adds_mlp = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         from torch import cat
@@ -81,6 +90,8 @@ class Concat(Topology):
 @level("topology", "outer-skip", source=f"{LECTURE} options 2, 3", aliases=("3-outer",))
 class OuterSkip(Topology):
     """y = P2(x + M(P1(A(x)))) (an interpretation of options 2 and 3)."""
+
+    adds_attention = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(x + M(P1(A(x))))
@@ -113,6 +124,8 @@ class Parallel(Topology):
 @level("topology", "no-skip", source="Dong et al. 2021, arXiv:2103.03404")
 class NoSkip(Topology):
     """y = P2(M(P1(A(x)))): a control that shows rank collapse."""
+
+    adds_attention = adds_mlp = False
 
     def wire(self, x: Tensor, A: Map, M: Map, P1: Map, P2: Map) -> Tensor:
         return P2(M(P1(A(x))))
@@ -228,7 +241,8 @@ class Init(Component):
         Args:
             config: The run.
             fan_in: Number of terms that are summed in one output.
-            ends_branch: Whether it is an output matrix of attention or MLP.
+            ends_branch: Whether it is an output matrix of attention or MLP that is added to the
+                stream.
         """
         return 1 / math.sqrt(fan_in)
 
@@ -251,10 +265,17 @@ class FanIn(Init):
 
 @level("init", "depth-scaled", source="GPT-2, Radford et al. 2019")
 class DepthScaled(Init):
-    """fan-in, with the output matrices of attention and MLP divided by √(2·n_layer)."""
+    """fan-in, with the output matrices of attention and MLP divided by √(2·n_layer) where the
+    topology adds what they return to the stream.
+    """
 
     def deviation(self, config: Config, fan_in: int, ends_branch: bool) -> float:
         return 1 / math.sqrt(fan_in * (2 * config.n_layer if ends_branch else 1))
+
+    def revision(self, config: Config) -> int:
+        """1 where an earlier version shrank a path without a residual, which starves the model."""
+        topology = config.part("topology")
+        return int(not (topology.adds_attention and topology.adds_mlp))
 
 
 @level("init", "normal-0.02", source="GPT-2, Radford et al. 2019; BERT")

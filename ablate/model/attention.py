@@ -186,7 +186,11 @@ class Concatenate(Linear):
     def __init__(self, config: RunConfig, pack: int, width: int) -> None:
         heads = config.n_head * config.d_head
         super().__init__(
-            heads, width, bias=config.part("bias").present, pack=pack, ends_branch=True
+            heads,
+            width,
+            bias=config.part("bias").present,
+            pack=pack,
+            ends_branch=config.part("topology").adds_attention,
         )
 
     def forward(self, heads: Tensor) -> Tensor:
@@ -206,7 +210,7 @@ class Sum(Linear):
             bias=config.part("bias").present,
             pack=pack,
             fan_in=config.n_head * config.d_head,
-            ends_branch=True,
+            ends_branch=config.part("topology").adds_attention,
         )
 
     def forward(self, heads: Tensor) -> Tensor:

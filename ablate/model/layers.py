@@ -73,8 +73,8 @@ class Linear(nn.Module):
             bias: Whether there is a bias.
             pack: Number of members.
             fan_in: Number of terms summed in an output, where that is not n_in.
-            ends_branch: Whether it is an output matrix of attention or MLP, which some levels of
-                `init` shrink.
+            ends_branch: Whether it is an output matrix of attention or MLP that is added to the
+                stream, which some levels of `init` shrink.
         """
         super().__init__()
         self.fan_in = fan_in or n_in

@@ -20,7 +20,8 @@ class MLP(nn.Module):
         self.activation = activation.build(config, pack, config.d_mlp)
         self.hidden = Linear(width, config.d_mlp, bias=bias, pack=pack)
         self.gate = Linear(width, config.d_mlp, bias=bias, pack=pack) if activation.gated else None
-        self.output = Linear(config.d_mlp, config.d_model, bias=bias, pack=pack, ends_branch=True)
+        added = config.part("topology").adds_mlp
+        self.output = Linear(config.d_mlp, config.d_model, bias=bias, pack=pack, ends_branch=added)
         self.outer = config.part("outer_activation").apply
 
     def forward(self, x: Tensor) -> Tensor:
