@@ -58,6 +58,16 @@ def made(tmp_path: Path):
 
 
 MASKED = {"objective": "masked"}
+
+
+def test_a_run_that_cannot_copy_is_not_judged_by_it(made) -> None:
+    assert made({}, metric="copy_loss").study.goal == "min"
+    with pytest.raises(AblateError, match=r"'copy_loss' is not measured.*'masked'"):
+        made(MASKED, "mask_ratio = [0.15, 0.4]", metric="copy_loss")
+    with pytest.raises(AblateError, match=r"'copy_loss' is not measured.*n_ctx = 2 is too short"):
+        made({"n_ctx": 2}, metric="copy_loss")
+
+
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [

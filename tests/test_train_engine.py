@@ -83,6 +83,32 @@ def test_finals_of_a_causal_run() -> None:
     assert all(isinstance(value, float | int) and math.isfinite(value) for value in finals.values())
 
 
+@pytest.mark.parametrize(
+    ("changes", "evaluation"),
+    [
+        ({}, Evaluation(points=3, tokens=256)),
+        ({"position": "none"}, Evaluation(points=2, tokens=256, final_tokens=384, lengths=(1, 2))),
+        ({"objective": "masked"}, Evaluation(points=2, tokens=256, probe={"ratio": (0.2, 0.5)})),
+        ({"objective": "masked"}, Evaluation(points=1, tokens=128, final_tokens=1 << 20)),
+    ],
+)
+def test_the_forecast_knows_how_many_tokens_the_evaluations_read(
+    changes: dict[str, str], evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    score = Evaluator._sums
+
+    def counted(self: Evaluator, inputs: torch.Tensor, *rest: torch.Tensor) -> object:
+        read.append(inputs.numel())
+        return score(self, inputs, *rest)
+
+    monkeypatch.setattr(Evaluator, "_sums", counted)
+    wanted = config(**changes)
+    run(wanted, evaluation=evaluation)
+    # of 400 held-out tokens, 24 windows of 16 fit
+    assert sum(read) == evaluation.read(wanted, 384)
+
+
 def test_every_length_scores_the_same_tokens() -> None:
     wanted, evaluation = [config(position="none")], Evaluation(tokens=256, lengths=(1, 2))
     step = Step(wanted, train_helpers.text(), "cpu")
@@ -370,6 +396,23 @@ def test_a_blow_up_in_the_last_update_is_a_divergence(lr: float) -> None:
     assert all(math.isnan(value) for value in bad.finals().values())
     assert len(bad.of("end")) == 1 and bad.of("windows") == []
     assert bad.series("loss") == {}
+
+
+def test_a_run_whose_final_loss_is_not_finite_has_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the loss of its last batch is ordinary."""
+    score = Evaluator._sums
+
+    def spoilt(self: Evaluator, *part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        position, window = score(self, *part)
+        position[0, 1] = math.inf  # nats of the second member
+        return position, window
+
+    monkeypatch.setattr(Evaluator, "_sums", spoilt)
+    good, bad = run(config(seed=1), config(seed=2))
+    assert good.end["status"] == "complete" and math.isfinite(good.finals()["loss", 0])
+    assert bad.end["status"] == "diverged" and bad.end["step"] == 30
+    assert all(math.isnan(value) for value in bad.finals().values())
+    assert bad.of("windows") == [] and len(bad.of("final")) == len(bad.of("end")) == 1
 
 
 def test_a_run_that_overfits_has_not_diverged() -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation, n_scored
+from ablate.evaluation import Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
@@ -25,6 +25,9 @@ COMPARABLE = {  # metric → fields that two cells must share for the comparison
     "probe_loss": _TOKENS,
     "probe_accuracy": _TOKENS,
     "pseudo_perplexity": _TOKENS,
+    "unigram_loss": (*_MASKING, *_TOKENS),
+    "copy_loss": (*_TOKENS, "n_ctx"),
+    "copy_loss_first": (*_TOKENS, "n_ctx"),
 }
 
 
@@ -106,6 +109,9 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
         none = f"{location}: metric {study.metric!r} is not measured in cell {cell.label!r}"
         if metric.name in ("probe_loss", "probe_accuracy", "pseudo_perplexity") and not masked:
             yield f"{none}: its objective is not 'masked'"
+        if metric.name.startswith("copy_loss") and not copied(config):
+            why = "its objective is 'masked'" if masked else f"n_ctx = {config.n_ctx} is too short"
+            yield f"{none}: {why}"
         if (
             metric.name == "loss_at_length"
             and at != 1
