@@ -188,7 +188,7 @@ class Evaluator:
 
         They are read from the text as they are needed: there may be millions of tokens.
         """
-        rows = range(0, len(self.final_starts), self.at_once(self.config.n_ctx))
+        rows = range(0, len(self.final_starts), self._at_once(self.config.n_ctx))
         parts = (self.final_starts[row : row + rows.step] for row in rows)
         windows = (
             gather(self.held_out_text, part, self.config.n_ctx + 1).to(self.step.device)
@@ -274,13 +274,13 @@ class Evaluator:
             yield
         model.train()
 
-    def at_once(self, length: int) -> int:
+    def _at_once(self, length: int) -> int:
         """Return how many windows of `length` tokens are scored together, as in training."""
         return max(1, self.step.micro_batch * self.config.n_ctx // length)
 
     def _parts(self, example: Example) -> Iterator[Example]:
         """Split an example [K or 1, W, T] into parts that are scored together."""
-        at_once = self.at_once(example.inputs.shape[2])
+        at_once = self._at_once(example.inputs.shape[2])
         for first in range(0, example.inputs.shape[1], at_once):
             yield Example(*(tensor[:, first : first + at_once] for tensor in example))
 
