@@ -239,39 +239,6 @@ def window_losses(study: str, db: Source = None, metric: str = "loss") -> pd.Dat
     return _with_arms(pd.concat(parts, ignore_index=True) if parts else empty, study, opened)
 
 
-def window_losses(study: str, db: Source = None, metric: str = "loss") -> pd.DataFrame:
-    """Return the losses of the held-out windows that the runs' final evaluations scored.
-
-    Rows of one `window` and `tokens` are the same held-out text in all runs on one corpus and
-    tokenizer, whatever their n_ctx. The array [runs, windows] of a cell:
-    `frame.pivot(index="seed", columns="window", values="loss")`.
-
-    Args:
-        study: Name of the study.
-        db: See `load`.
-        metric: "loss" or, of masked models, "probe_loss@RATIO".
-
-    Returns:
-        cell, run, seed, role, window (number of its first token among the held-out tokens),
-        tokens (that it covers), scored (tokens scored), loss (their mean, nats), stratum, arm. The
-        mean of a run's losses, weighted by `scored`, is its final. Runs of earlier versions have no
-        rows.
-
-    Raises:
-        AblateError: There is no such study or metric.
-    """
-    opened = _open(db)
-    row = _study(opened, study)
-    columns, found = rows.windows(opened, row.name, *metrics.final(metric))
-    parts = []
-    for *run, tokens, layout, losses in found:
-        one = windows.unpacked(metric, 0.0, tokens, layout, losses)
-        numbers = {"window": one.starts, "tokens": tokens, "scored": one.scored, "loss": one.losses}
-        parts.append(pd.DataFrame(dict(zip(columns, run, strict=False)) | numbers))
-    empty = pd.DataFrame(columns=[*columns[:4], "window", "tokens", "scored", "loss"])
-    return _with_arms(pd.concat(parts, ignore_index=True) if parts else empty, study, opened)
-
-
 def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
     """Add the stratum and the arm of its cells to a frame."""
     cells = arms(study, db).set_index("cell")

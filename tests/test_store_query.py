@@ -136,7 +136,7 @@ def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
 def test_errors_say_what_was_meant(db: Database) -> None:
     with pytest.raises(
         AblateError,
-        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: all_runs, runs, all_curves",
+        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: all_runs, runs",
     ):
         query.run(db, "SELECT * FROM curvez")
     with pytest.raises(

@@ -56,20 +56,6 @@ def windows(db: Database, study: str, name: str, at: float) -> Rows:
     return _select(db, sql, study=study, name=name, at=at)
 
 
-def windows(db: Database, study: str, name: str, at: float) -> Rows:
-    """Return cell, run, seed, role, tokens, layout, losses of one final of a study's runs.
-
-    The last three are columns of the table `window_loss`; see `ablate.windows`.
-    """
-    sql = """
-        SELECT r.cell, r.run, r.seed, r.role, w.tokens, w.layout, w.losses
-        FROM runs r JOIN window_loss w ON w.run_id = r.run
-        WHERE r.study = :study AND w.name = :name AND w.at = :at
-        ORDER BY r.run, r.role
-    """
-    return _select(db, sql, study=study, name=name, at=at)
-
-
 def attempts(db: Database, study: str) -> Rows:
     """Return cell, run, seed, role and the table `attempt` of a study's runs."""
     sql = """
