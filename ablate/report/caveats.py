@@ -60,7 +60,7 @@ def _equivalence(data: ReportData, pairs: pd.DataFrame, verdict: str) -> Iterato
     if delta is None or pairs.empty:
         return
     margin, unit = float(values.number("delta", delta)), data.labels.after
-    test = analysis.equivalence(pairs, margin, data.pilots)
+    test = analysis.equivalence(pairs, margin, data.pilots, data.choices)
     if math.isnan(test.p):
         return
     if test.equivalent:

@@ -34,6 +34,7 @@ class ReportData:
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
     interactions: pd.DataFrame  # of factors that are varied together
     pilots: dict[str, analysis.Pilot]  # stratum → what decided on its seeds
+    choices: dict[str, analysis.Chosen]  # cell → its tuned rate
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
@@ -107,16 +108,19 @@ def gather(db: Database, study: str) -> ReportData:
     ).reset_index(drop=True)
     finals = results.finals(study, db=db)
     pairs, pilots = results.pairs(study, db), analysis.pilots(study, db)
+    decisions = results.decisions(study, db)
+    choices = analysis.choices(decisions, pairs)
     return ReportData(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=pairs,
         effects=analysis.effects(study, db),
-        changes=analysis.changes(pairs, pilots),
-        interactions=analysis.interactions(pairs, pilots),
+        changes=analysis.changes(pairs, pilots, choices),
+        interactions=analysis.interactions(pairs, pilots, choices),
         pilots=pilots,
-        decisions=results.decisions(study, db),
+        choices=choices,
+        decisions=decisions,
         finals=finals[finals["role"] == "compare"],
         attempts=results.attempts(study, db),
         waiting=status.waiting(db, study),

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ablate import tune
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
 from ablate.report.labels import decimals, ends, number, percent, plural, sentence, signed
 from ablate.report.tables import measured, quoted
-from ablate.tune import sensitivity
 from ablate.units import duration, listed
 
 Evidence = Mapping[str, Any]  # evidence of a decision on a learning rate, with its cell and value
@@ -36,8 +36,15 @@ def learning_rates(data: ReportData) -> list[dict[str, Any]]:
 
 
 def _curve(evidence: Mapping[str, Any]) -> dict[float, float]:
-    values = [math.nan if value is None else value for value in evidence["values"]]
-    return dict(zip(evidence["rates"], values, strict=True))
+    """Rate → metric, the mean over tuning seeds."""
+    means = np.mean(tune.values(evidence), axis=0)
+    return dict(zip(evidence["rates"], map(float, means), strict=True))
+
+
+def _at_own(row: Evidence) -> float:
+    """Metric at the chosen rate: of the fitted curve, where one was fitted."""
+    fitted = row.get("fitted")
+    return float(row["curve"].get(row["value"], math.nan) if fitted is None else fitted)
 
 
 def names(data: ReportData) -> dict[str, str]:
@@ -101,7 +108,7 @@ def rates(data: ReportData) -> Table:
     for row in learning_rates(data):
         finite = [value for value in row["curve"].values() if math.isfinite(value)]
         diverged = len(row["curve"]) - len(finite)
-        best = row["curve"][row["value"]]
+        best = _at_own(row)
         missed = _sensitivity(data, row)
         rows.append(
             (
@@ -148,7 +155,7 @@ def _sensitivity(data: ReportData, row: Evidence) -> float:
     ended = runs[runs["status"].isin(["complete", "diverged"])]["lr"]
     ladder = [rate for rate in row["ladder"] if rate in set(ended)]
     return (
-        sensitivity(
+        tune.sensitivity(
             [float(by_rate[rate]) for rate in ladder], math.log(float(runs["n_vocab"].iloc[0]))
         )
         if ladder
@@ -191,7 +198,7 @@ def _against_shared(data: ReportData, rows: list[dict[str, Any]], stratum: str) 
                 "shared": shared,
                 "own": row["value"],
                 "at_shared": row["curve"][shared],
-                "at_own": row["curve"][row["value"]],
+                "at_own": _at_own(row),
             }
             for row in [base, *(row for row in of_stratum if row is not base)]
         ]
