@@ -3,7 +3,8 @@
     python benchmarks/calibration.py [--studies 10000] [--fits 200] [--seed 0]
 
 Prints the tables of docs/method.md. Effects: A/A studies of a baseline and four levels that differ
-in nothing, so every difference found is false. Fits: curves with known constants. Effects are
+in nothing, so every difference found is false; then of eight arms whose rates are tuned. Fits:
+curves with known constants. Effects are
 computed for all studies at once; on the first studies of every case the arithmetic is checked
 against `ablate.stats` itself. Takes a few minutes on one core.
 """
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +30,10 @@ from ablate import scaling, stats
 from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import USUAL, usual_constants
 from ablate.scaling.forms import FORMS, best_split
+from ablate.stats import selection
 from ablate.stats.families import smallest_p
+from ablate.study import Tune
+from ablate.tune import search
 
 Floats = npt.NDArray[np.float64]
 LEVELS = 4
@@ -279,6 +286,273 @@ def families_after_a_pilot(rng: np.random.Generator, studies: int) -> None:
         row(title(noise), pilot, f"{mean_n:.1f}", *map(float, rates))
 
 
+# -- tuned rates -----------------------------------------------------------------------------------
+
+HALF = 0.38  # ln of half a step of the ladder, as in the stored studies
+LADDER = Tune(1e-3, 1e-3 * math.exp(12 * HALF), 7, 3, ())
+ENDS = 2  # steps beyond each end of the ladder that a simulated search may widen to
+PLACES = np.arange(-4 * ENDS, 4 * (LADDER.points - 1 + ENDS) + 1) / 2  # in half steps
+ARMS = 8
+PAIRS = (5, 8, 16)
+BLOCK = 250  # studies at once: curves drawn from their posteriors take memory
+
+
+def bowl(x: Floats, a: Floats) -> Floats:
+    return a * x**2
+
+
+def skew(x: Floats, a: Floats) -> Floats:
+    """Steeper above than below: two exponentials."""
+    return a * (2 * np.exp(-0.3 * x) + np.exp(0.6 * x) - 3) / 0.27
+
+
+def cliff(x: Floats, a: Floats) -> Floats:
+    """A bowl with a cliff half a step above the best rate."""
+    return a * x**2 + np.where(x > 1, 300 * a, 0)
+
+
+def near_cliff(x: Floats, a: Floats) -> Floats:
+    """A bowl with a cliff a sixth of a step above the best rate."""
+    return a * x**2 + np.where(x > 1 / 3, 300 * a, 0)
+
+
+def diverging(x: Floats, a: Floats) -> Floats:
+    """A bowl; runs diverge from half a step above the best rate on."""
+    return np.where(x > 1, np.inf, a * x**2)
+
+
+def plateau(x: Floats, a: Floats) -> Floats:
+    """A bowl that flattens away from the best rate."""
+    return 30 * a * (1 - np.exp(-(x**2) / 30))
+
+
+def tuning_noise(
+    rng: np.random.Generator, shape: tuple[int, ...], rho: float, fading: bool
+) -> Floats:
+    """Noise of sd 1; two rates of a seed have correlation rho, or rho to the power of their
+    distance in half steps if it is fading.
+    """
+    if not fading:
+        common = rng.normal(size=(*shape[:-1], 1))
+        return np.sqrt(rho) * common + np.sqrt(1 - rho) * rng.normal(size=shape)
+    root = np.linalg.cholesky(rho ** np.abs(PLACES[:, None] - PLACES))
+    return rng.normal(size=shape) @ root.T
+
+
+def searched(full: Floats, logs: Floats, rungs: Sequence[int], step: float) -> Floats:
+    """What `ablate.tune.search` tries of costs at all quarter steps [R, S, K]; NaN elsewhere."""
+    means, studies = full.mean(axis=1), np.arange(len(full))
+    tried = np.zeros(means.shape, bool)
+    tried[:, rungs] = True
+    low, high = np.full(len(full), rungs[0]), np.full(len(full), rungs[-1])
+    last = means.shape[1] - 1
+
+    def best() -> npt.NDArray[np.intp]:
+        return np.where(tried, means, np.inf).argmin(axis=1)
+
+    def refine(off: int, where: npt.NDArray[np.bool_]) -> None:
+        at = best()
+        for near in (at - off, at + off):
+            inside = where & (near > low) & (near < high)
+            tried[studies[inside], near[inside]] = True
+
+    while True:
+        at = best()
+        down = (at == low) & (low > 0)
+        up = (at == high) & (high < last) & ~down
+        if not (down | up).any():
+            break
+        low, high = np.where(down, low - 4, low), np.where(up, high + 4, high)
+        tried[studies[down], low[down]] = True
+        tried[studies[up], high[up]] = True
+    refine(2, np.ones(len(full), bool))
+    half = np.where(tried[:, None], full, np.nan)
+    refine(1, selection.near_cliff(selection.fit(logs, half, step)))
+    return np.where(tried[:, None], full, np.nan)
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Tuned arms: regrets in sd of a seed, and the error that is estimated for them, [R, A]."""
+
+    regret: Floats  # of the rate chosen now
+    argmin: Floats  # of the rate with the lowest cost of the first seed
+    error: Floats
+    df: Floats
+
+
+def tuned_arms(
+    rng: np.random.Generator,
+    studies: int,
+    curve: Callable[[Floats, Floats], Floats],
+    a: Floats,
+    rho: float,
+    *,
+    seeds: int = 3,
+    fading: bool = False,
+) -> Arms:
+    logs = math.log(LADDER.low) + HALF * PLACES
+    rungs = [int(k) for k in np.flatnonzero(PLACES % 2 == 0)][ENDS : ENDS + LADDER.points]
+    eighths = np.arange(PLACES[0], PLACES[-1] + 0.1, 0.25)
+    lowest = curve(np.linspace(-2, 2, 4001), np.ones(1)).min()
+    blocks = []
+    for start in range(0, studies, BLOCK):
+        size = min(BLOCK, studies - start)
+        # the best rate lies anywhere between two rungs, at the same place for all arms
+        x = PLACES - rng.uniform(5, 7, size=(size, 1, 1))
+        costs = curve(x, a[:, None])[:, :, None]
+        full = costs + tuning_noise(rng, (size, len(a), seeds, len(PLACES)), rho, fading)
+        rows = full.reshape(-1, seeds, len(PLACES))
+        some = searched(rows, logs, rungs, 2 * HALF)
+        curves = selection.fit(logs, some, 2 * HALF)
+        candidates = math.log(LADDER.low) + HALF * eighths
+        chosen = candidates[selection.choose(curves, candidates)]
+        first = searched(rows[:, :1], logs, rungs, 2 * HALF)[:, 0]
+        argmin = PLACES[np.where(np.isnan(first), np.inf, first).argmin(axis=1)]
+        if start == 0:
+            check_search(rows, some, chosen, logs)
+        if seeds == 1:
+            # of so many compared runs the noise is as good as known
+            curves = selection.fit(logs, some, 2 * HALF, (1.0, 15))
+        offset = PLACES[0] - x[:, 0, :1]
+        place = (chosen - math.log(LADDER.low)) / HALF
+        blocks.append(
+            [
+                curve(place.reshape(size, -1) - offset, a) - lowest * a,
+                curve(argmin.reshape(size, -1) - offset, a) - lowest * a,
+                selection.regret(curves, chosen).reshape(size, -1),
+                selection.regret_df(curves).reshape(size, -1),
+            ]
+        )
+    return Arms(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
+
+
+def check_search(rows: Floats, some: Floats, chosen: Floats, logs: Floats) -> None:
+    """The searches above are those of `ablate.tune`, where they do not reach the ends.
+
+    Its rates have three digits, so one near the limit of what counts as a cliff may differ.
+    """
+    differ = 0
+    for full, tried, log_rate in zip(rows[:CHECKED], some, chosen, strict=False):
+        at = ~np.isnan(tried[0])
+        if at[0] or at[-1]:
+            continue
+        costs = full.T.tolist()
+
+        def of(lr: float, costs: list[list[float]] = costs) -> list[float]:
+            return costs[int(np.abs(logs - math.log(lr)).argmin())]
+
+        found = search(LADDER, of)
+        same = len(found.rates) == at.sum() and np.allclose(
+            np.log(found.rates), logs[at], atol=0.006
+        )
+        assert found.best
+        differ += not same or abs(math.log(found.best) - log_rate) > 0.3 * HALF
+    assert differ <= 1, differ
+
+
+def judged(noise: Floats, regret: Floats, error: Floats, df: Floats) -> tuple[float, float, float]:
+    """False positives of one contrast, of a family after Holm, and the mean width of an interval.
+
+    Args:
+        noise: [R, S, A], of the compared seeds.
+        regret: [R, A], true.
+        error: [R, A], estimated; 0 for none.
+        df: [R, A].
+    """
+    d, pairs = regret[:, None] + noise, noise.shape[1]
+    d = d[..., 1:] - d[..., :1]
+    own = d.std(axis=1, ddof=1) ** 2 / pairs
+    squares = np.stack([own, error[:, 1:] ** 2, np.broadcast_to(error[:, :1] ** 2, own.shape)])
+    dfs = np.stack(
+        [np.full(own.shape, pairs - 1.0), df[:, 1:], np.broadcast_to(df[:, :1], own.shape)]
+    )
+    total = np.maximum(squares.sum(axis=0), 1e-30)  # exactly equal arms: p is 1
+    welch = total**2 / np.maximum((squares**2 / dfs).sum(axis=0), 1e-60)
+    p = 2 * st.t.sf(np.abs(d.mean(axis=1)) / np.sqrt(total), welch)
+    for study in range(2):
+        base = selection.Choice(error[study, 0], df[study, 0])
+        choices = [
+            selection.combined([(1, selection.Choice(one, at)), (-1, base)])
+            for one, at in zip(error[study, 1:], df[study, 1:], strict=True)
+        ]
+        effects = selection.with_choices(stats.family(d[study]), choices)
+        assert np.allclose([effect.p for effect in effects], p[study], rtol=0.02, atol=1e-4)
+    width = 2 * st.t.isf(0.025, welch) * np.sqrt(total)
+    return (
+        float((p <= 0.05).mean()),
+        float((p.min(axis=1) * p.shape[1] <= 0.05).mean()),
+        float(width.mean()),
+    )
+
+
+def tuned_rates(rng: np.random.Generator, studies: int) -> None:
+    """Eight arms of one best loss, each with its own tuned rate."""
+    same = np.ones(ARMS)
+    other = np.linspace(0.3, 2, ARMS)  # each arm another curvature
+    cases: list[tuple[str, Callable[[Floats, Floats], Floats], Floats, float, dict[str, Any]]] = [
+        ("bowl", bowl, a * same, rho, {}) for a in (0.5, 1.0) for rho in (0.0, 0.5, 0.8)
+    ]
+    cases += [
+        (name, curve, a * same, rho, {})
+        for name, curve in (
+            ("skew", skew),
+            ("plateau", plateau),
+            ("cliff", cliff),
+            ("near cliff", near_cliff),
+            ("diverging", diverging),
+        )
+        for a in (0.5, 1.0)
+        for rho in (0.0, 0.8)
+    ]
+    cases += [
+        (f"{name}, other curvature", curve, other, rho, {})
+        for name, curve in (("bowl", bowl), ("skew", skew), ("cliff", cliff))
+        for rho in (0.0, 0.8)
+    ]
+    cases += [("bowl, fading", bowl, a * same, 0.8, {"fading": True}) for a in (0.5, 1.0)]
+    cases += [
+        ("bowl, one seed", bowl, a * same, rho, {"seeds": 1})
+        for a in (0.5, 1.0)
+        for rho in (0.0, 0.8)
+    ]
+    table(
+        "curve",
+        "a/sd",
+        "rho",
+        "pairs",
+        "regret, argmin of a seed",
+        "regret",
+        "argmin of a seed: p ≤ 0.05",
+        "Holm",
+        "curve, plain t: p ≤ 0.05",
+        "Holm",
+        "curve, with choice: p ≤ 0.05",
+        "Holm",
+        "width over plain t",
+    )
+    for name, curve, a, rho, more in cases:
+        arms = tuned_arms(rng, studies // 5, curve, a, rho, **more)
+        none = np.zeros_like(arms.error)
+        for pairs in PAIRS:
+            noise = rng.normal(size=(len(arms.regret), pairs, len(a)))
+            argmin = judged(noise, arms.argmin, none, arms.df)
+            plain = judged(noise, arms.regret, none, arms.df)
+            wide = judged(noise, arms.regret, arms.error, arms.df)
+            row(
+                name,
+                f"{a[0]:g}" if a[0] == a[-1] else f"{a[0]:g}–{a[-1]:g}",
+                f"{rho:g}",
+                pairs,
+                f"{arms.argmin.mean():.3f}",
+                f"{arms.regret.mean():.3f}",
+                *argmin[:2],
+                *plain[:2],
+                *wide[:2],
+                f"{wide[2] / plain[2]:.2f}",
+            )
+
+
 def grid(sizes: int, ratios: int, seeds: int = 1) -> dict[str, Floats]:
     n = np.repeat(np.geomspace(5e7, 5e9, sizes), ratios)
     columns = {"n": n, "d": n * np.tile(np.geomspace(5, 160, ratios), sizes)}
@@ -408,6 +682,7 @@ def main() -> None:
     )
     parser.add_argument("--fits", type=int, default=200, help="simulated tables of losses a case")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of the heading of the tables to print")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     print(
@@ -420,7 +695,10 @@ def main() -> None:
         ("Fitted constants: how often the 95% interval holds the truth", fits, options.fits),
         ("Further checks", further, options.fits),
         ("Families after a pilot", families_after_a_pilot, options.studies),
+        ("Tuned rates", tuned_rates, options.studies),
     ):
+        if options.only and options.only not in heading:
+            continue
         started, cpu = time.perf_counter(), time.process_time()
         print(f"## {heading}\n")
         part(rng, count)

@@ -9,9 +9,11 @@ from ablate.analysis.data import StudyData, read
 from ablate.analysis.paired import (
     CONFIDENCE,
     ENDED,
+    Chosen,
     EffectRow,
     Pilot,
     changes,
+    choices,
     counted,
     effects,
     ended,
@@ -25,6 +27,7 @@ from ablate.analysis.records import Finding
 __all__ = [
     "CONFIDENCE",
     "ENDED",
+    "Chosen",
     "EffectRow",
     "Finding",
     "Findings",
@@ -32,6 +35,7 @@ __all__ = [
     "StudyData",
     "analyse",
     "changes",
+    "choices",
     "counted",
     "effects",
     "ended",

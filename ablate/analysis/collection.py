@@ -135,6 +135,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from strata.multiplicity(tested)
     yield from tuned
     yield from tuning.changes(data, tuned)
+    yield from tuning.by_rate(data)
     yield from tuning.seed_counts(data)
     yield from grid.grid(data)
     yield from cells.lengths(data)

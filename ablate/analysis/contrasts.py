@@ -84,17 +84,20 @@ def _contrast(
             records.Pair(int(seed), float(value), float(baseline), *map(str, statuses))
             for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)
         ),
-        choice_error=math.nan,
+        choice_error=paired.choice(pairs, data.choices).error if data.choices else math.nan,
         **_robust(pairs, verdict),
-        **_new_text(data, which, pairs, verdict),
+        **_new_text(data, row, pairs, verdict),
     )
 
 
 def _new_text(
-    data: StudyData, which: Mapping[str, Any], pairs: pd.DataFrame, verdict: records.Verdict
+    data: StudyData, row: Mapping[Any, Any], pairs: pd.DataFrame, verdict: records.Verdict
 ) -> dict[str, Any]:
-    """Return the interval for new seeds and new text, from losses of the same windows."""
-    arm, baseline = (data.windows.get(which[name]) for name in ("cell", "baseline"))
+    """Return the interval for new seeds and new text, from losses of the same windows.
+
+    What the choice of rates adds to the interval for new seeds is added to this one too.
+    """
+    arm, baseline = (data.windows.get(row[name]) for name in ("cell", "baseline"))
     unknown = {"text_lo": math.nan, "text_hi": math.nan}
     if arm is None or baseline is None or verdict in ("untrained", "unknown"):
         return unknown
@@ -103,7 +106,9 @@ def _new_text(
     if difference.shape[1] < 2:
         return unknown
     one = stats.seed_by_text(difference.to_numpy(float))
-    return {"text_lo": one.lo, "text_hi": one.hi}
+    of_choice = ((row["hi"] - row["lo"]) / 2) ** 2 - ((one.seed_hi - one.seed_lo) / 2) ** 2
+    half = math.sqrt(((one.hi - one.lo) / 2) ** 2 + max(of_choice, 0.0))
+    return {"text_lo": one.mean - half, "text_hi": one.mean + half}
 
 
 def _robust(pairs: pd.DataFrame, verdict: records.Verdict) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def _equivalence(
         margin = float(values.number("delta", delta))
     if math.isnan(margin):
         return
-    test = paired.equivalence(pairs, margin, data.pilots)
+    test = paired.equivalence(pairs, margin, data.pilots, data.choices)
     if not math.isnan(test.p):
         yield records.Equivalence(
             **which, margin=margin, proposed=delta is None, p=test.p, equivalent=test.equivalent

@@ -34,6 +34,7 @@ class StudyData:
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
     interactions: pd.DataFrame  # of factors that are varied together
     pilots: dict[str, paired.Pilot]  # stratum → what decided on its seeds
+    choices: dict[str, paired.Chosen]  # cell → its tuned rate
     decisions: pd.DataFrame
     finals: pd.DataFrame  # of compared runs
     attempts: pd.DataFrame
@@ -119,16 +120,19 @@ def read(db: Database, study: str) -> StudyData:
         "stratum", key=lambda column: column.map(strata.index), kind="stable"
     ).reset_index(drop=True)
     pairs, pilots = results.pairs(study, db), paired.pilots(study, db)
+    decisions = results.decisions(study, db)
+    choices = paired.choices(decisions, pairs)
     return StudyData(
         study=results.study(study, db),
         runs=runs,
         arms=arms,
         pairs=pairs,
         effects=paired.effects(study, db),
-        changes=paired.changes(pairs, pilots),
-        interactions=paired.interactions(pairs, pilots),
+        changes=paired.changes(pairs, pilots, choices),
+        interactions=paired.interactions(pairs, pilots, choices),
         pilots=pilots,
-        decisions=results.decisions(study, db),
+        choices=choices,
+        decisions=decisions,
         finals=results.finals(study, db=db),
         attempts=results.attempts(study, db),
         waiting=status.waiting(db, study),

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ablate import results, stats
+from ablate import metrics, results, stats, tune
+from ablate.stats import selection
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -45,7 +46,7 @@ class EffectRow:
         pending: Pairs still to be run.
         mean: Mean paired difference; positive means a larger metric than the baseline's.
         sd: Standard deviation of the paired differences.
-        lo: Lower end of the 95% t-interval.
+        lo: Lower end of the 95% t-interval, with the error of the choice of tuned rates.
         hi: Upper end of it.
         family_lo: Lower end of the simultaneous interval over the family.
         family_hi: Upper end of it.
@@ -105,7 +106,8 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
         `arm`, as in `ablate.load`.
     """
-    rows = of_pairs(results.pairs(study, db), pilots(study, db))
+    pairs = results.pairs(study, db)
+    rows = of_pairs(pairs, pilots(study, db), choices(results.decisions(study, db), pairs))
     frame = pd.DataFrame(
         [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
     )
@@ -147,22 +149,114 @@ def pilots(study: str, db: Database | str | None = None) -> dict[str, Pilot]:
     }
 
 
-def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> list[EffectRow]:
+@dataclass(frozen=True)
+class Chosen:
+    """The tuned learning rate of a cell.
+
+    Attributes:
+        decision: The same for cells whose rate is one decision, or one result of the same runs.
+        choice: What its luck adds to the error of the cell's expected metric.
+    """
+
+    decision: str
+    choice: selection.Choice
+
+
+def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
+    """Return cell → its tuned rate; empty for a study that tunes none.
+
+    The error comes from the tuning runs of the group's first cell. With one tuning seed their noise
+    is not known apart from the curve; then it is that of the group's compared runs, an upper bound.
+
+    Args:
+        decisions: As `ablate.results.decisions` returns them.
+        pairs: As in `of_pairs`.
+    """
+    found: dict[str, Chosen] = {}
+    for row in decisions[decisions["name"] == "lr"].to_dict("records"):
+        evidence, rates = row["evidence"], row["evidence"]["rates"]
+        values, ladder = tune.values(evidence), evidence["ladder"]
+        choice = selection.choice_error(
+            rates,
+            values,
+            row["value"],
+            step=math.log(ladder[1] / ladder[0]),
+            goal=metrics.parse(evidence["metric"])[0].goal,
+            noise=_seed_noise(pairs, evidence["cells"]) if len(values) == 1 else None,
+        )
+        decision = repr((row["value"], rates, values))
+        found |= {cell: Chosen(decision, choice) for cell in evidence["cells"]}
+    return found
+
+
+def _seed_noise(pairs: pd.DataFrame, cells: Sequence[str]) -> tuple[float, int] | None:
+    """The largest sd over seeds of cells that share a rate, with its degrees of freedom."""
+    sides = (("cell", "value", "status"), ("baseline", "baseline_value", "baseline_status"))
+    runs = pd.concat(
+        pairs.loc[pairs[status] == "complete", [cell, "seed", value]].set_axis(
+            ["cell", "seed", "value"], axis=1
+        )
+        for cell, value, status in sides
+    ).drop_duplicates(["cell", "seed"])
+    values = runs[runs["cell"].isin(cells)].dropna().groupby("cell")["value"]
+    known = [(float(one.std()), len(one) - 1) for _, one in values if len(one) > 1]
+    return max(known, default=None)
+
+
+def _choice(arms: Iterable[tuple[str, int]], choices: Mapping[str, Chosen]) -> selection.Choice:
+    """The error of the choices in a sum of arms.
+
+    Args:
+        arms: Cell and its weight in the sum.
+        choices: As in `of_pairs`.
+    """
+    weights: dict[str, int] = {}
+    errors: dict[str, selection.Choice] = {}
+    for cell, weight in arms:
+        if chosen := choices.get(cell):
+            errors[chosen.decision] = chosen.choice
+            weights[chosen.decision] = weights.get(chosen.decision, 0) + weight
+    return selection.combined([(weights[key], choice) for key, choice in errors.items()])
+
+
+def choice(pairs: pd.DataFrame, choices: Mapping[str, Chosen]) -> selection.Choice:
+    """Return what the choice of learning rates adds to the error of one contrast.
+
+    Args:
+        pairs: Pairs of the contrast.
+        choices: As in `of_pairs`.
+    """
+    return _choice(_contrast(pairs), choices)
+
+
+def _contrast(pairs: pd.DataFrame) -> list[tuple[str, int]]:
+    """The arms of a contrast, and their weights."""
+    first = pairs.iloc[0]
+    return [(str(first["cell"]), 1), (str(first["baseline"]), -1)]
+
+
+def of_pairs(
+    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+) -> list[EffectRow]:
     """Compute the effect of every contrast, corrected within each family.
 
     Args:
         pairs: Pairs as `ablate.results.pairs` returns them.
         pilots: Stratum → the pilot that decided its number of seeds.
+        choices: Cell → its tuned rate, whose choice then counts in intervals and p. A contrast of
+            cells that share a decision has no such error.
     """
     rows: list[EffectRow] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [
             part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)
         ]
-        digest = _digest(family)
+        chosen = [_choice(_contrast(part), choices) for part in contrasts]
+        digest = _digest(family, chosen)
         effects = _family(
             [counted(part) for part in contrasts],
             pilots.get(contrasts[0]["stratum"].iloc[0], Pilot()),
+            chosen,
         )
         rows += [
             _row(part, effect, digest) for part, effect in zip(contrasts, effects, strict=True)
@@ -170,7 +264,9 @@ def of_pairs(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> list[Effe
     return rows
 
 
-def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
+def changes(
+    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+) -> pd.DataFrame:
     """Compute how the effect of each level changes from the first stratum to each other one.
 
     This is the interaction with `within`. A change is the mean, over seeds, of a level's difference
@@ -180,16 +276,15 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
     Args:
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
+        choices: As in `of_pairs`.
 
     Returns:
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
         significant, resolved; no rows without a second stratum.
     """
     strata = list(dict.fromkeys(pairs["stratum"]))
-    by_contrast = {
-        key: counted(part)
-        for key, part in pairs.groupby(["factor", "level", "stratum"], sort=False)
-    }
+    grouped = dict(list(pairs.groupby(["factor", "level", "stratum"], sort=False)))
+    by_contrast = {key: counted(part) for key, part in grouped.items()}
     rows = []
     for stratum in strata[1:]:
         for family, part in pairs[pairs["stratum"] == stratum].groupby("family", sort=False):
@@ -197,14 +292,31 @@ def changes(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFra
             both = [one for one in named if (*one, strata[0]) in by_contrast]
             moved = [by_contrast[*one, stratum] - by_contrast[*one, strata[0]] for one in both]
             pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
-            for one, effect in zip(both, _family(moved, Pilot(pilot.seeds)), strict=True):
+            chosen = [
+                _choice(
+                    [
+                        *_contrast(grouped[*one, stratum]),
+                        *_negative(_contrast(grouped[*one, strata[0]])),
+                    ],
+                    choices,
+                )
+                for one in both
+            ]
+            tested = _family(moved, Pilot(pilot.seeds), chosen)
+            for one, effect in zip(both, tested, strict=True):
                 rows.append(
                     (family, *one, stratum, strata[0], *(getattr(effect, name) for name in CHANGE))
                 )
     return pd.DataFrame(rows, columns=["family", "factor", "level", "stratum", "first", *CHANGE])
 
 
-def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.DataFrame:
+def _negative(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [(cell, -weight) for cell, weight in arms]
+
+
+def interactions(
+    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+) -> pd.DataFrame:
     """Compute the interactions of factors that were varied together and each alone.
 
     An interaction is the mean, over seeds, of the difference of a cell that varies several factors
@@ -214,36 +326,45 @@ def interactions(pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}) -> pd.Da
     Args:
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
+        choices: As in `of_pairs`.
 
     Returns:
         Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, significant,
         resolved.
     """
     grouped = pairs.groupby(["factor", "level", "stratum"], sort=False)
-    by_contrast = {
-        (str(factor), str(level), str(stratum)): counted(part)
-        for (factor, level, stratum), part in grouped
-    }
-    families: dict[tuple[str, str], dict[str, pd.Series]] = {}
+    parts_of = {tuple(map(str, key)): part for key, part in grouped}
+    by_contrast = {key: counted(part) for key, part in parts_of.items()}
+    families: dict[tuple[str, str], dict[str, tuple[pd.Series, selection.Choice]]] = {}
     for (factor, level, stratum), together in by_contrast.items():
         parts = [
             (*part, stratum) for part in zip(factor.split(TIMES), level.split(TIMES), strict=False)
         ]
         if len(parts) > 1 and all(part in by_contrast for part in parts):
             alone = pd.concat([by_contrast[part] for part in parts], axis=1)
-            families.setdefault((factor, stratum), {})[level] = together - alone.sum(
-                axis=1, skipna=False
-            )
+            arms = [
+                *_contrast(parts_of[factor, level, stratum]),
+                *(one for part in parts for one in _negative(_contrast(parts_of[part]))),
+            ]
+            difference = together - alone.sum(axis=1, skipna=False)
+            families.setdefault((factor, stratum), {})[level] = difference, _choice(arms, choices)
     rows = []
     for (factor, stratum), levels in families.items():
-        effects = _family(list(levels.values()), Pilot(pilots.get(stratum, Pilot()).seeds))
+        effects = _family(
+            [difference for difference, _ in levels.values()],
+            Pilot(pilots.get(stratum, Pilot()).seeds),
+            [choice for _, choice in levels.values()],
+        )
         for level, effect in zip(levels, effects, strict=True):
             rows.append((factor, level, stratum, *(getattr(effect, name) for name in CHANGE)))
     return pd.DataFrame(rows, columns=["factor", "level", "stratum", *CHANGE])
 
 
 def equivalence(
-    pairs: pd.DataFrame, margin: float, pilots: Mapping[str, Pilot] = {}
+    pairs: pd.DataFrame,
+    margin: float,
+    pilots: Mapping[str, Pilot] = {},
+    choices: Mapping[str, Chosen] = {},
 ) -> stats.Equivalence:
     """Test whether the effect of one contrast lies within ± `margin`.
 
@@ -251,12 +372,17 @@ def equivalence(
         pairs: Pairs of the contrast.
         margin: In the metric's unit.
         pilots: As in `of_pairs`.
+        choices: As in `of_pairs`.
     """
     difference = counted(pairs)
     pilot = pilots.get(pairs["stratum"].iloc[0], Pilot())
     first = difference[difference.index.isin(pilot.seeds)]
-    return stats.equivalence(
-        difference.to_numpy(float), margin, pilot=first.to_numpy(float), resolution=pilot.resolution
+    return selection.equivalence_with(
+        difference.to_numpy(float),
+        margin,
+        _choice(_contrast(pairs), choices),
+        pilot=first.to_numpy(float),
+        resolution=pilot.resolution,
     )
 
 
@@ -273,15 +399,23 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
     return difference.where(complete & np.isfinite(difference)).set_axis(pairs["seed"])
 
 
-def _family(differences: Sequence[pd.Series], pilot: Pilot) -> list[stats.Effect]:
+def _family(
+    differences: Sequence[pd.Series], pilot: Pilot, chosen: Sequence[selection.Choice]
+) -> list[stats.Effect]:
     """Return the effects of a family, with detectable effects corrected for its size."""
     if not differences:
         return []
     together = pd.concat(differences, axis=1)
     alpha = (1 - CONFIDENCE) / len(differences)
     first = together.index.isin(pilot.seeds)
-    effects = stats.family(
-        together.to_numpy(float), confidence=CONFIDENCE, pilot=first, resolution=pilot.resolution
+    effects = selection.with_choices(
+        stats.family(
+            together.to_numpy(float),
+            confidence=CONFIDENCE,
+            pilot=first,
+            resolution=pilot.resolution,
+        ),
+        chosen,
     )
     return [
         replace(one, resolvable=stats.detectable(one.n, one.noise, alpha=alpha)) for one in effects
@@ -317,8 +451,8 @@ def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
     )
 
 
-def _digest(family: pd.DataFrame) -> str:
-    """Return the SHA-256 of the family's pairs, in any order."""
+def _digest(family: pd.DataFrame, chosen: Sequence[selection.Choice]) -> str:
+    """Return the SHA-256 of the family's pairs, in any order, and of the errors of its choices."""
     columns = [
         "cell",
         "baseline",
@@ -332,4 +466,5 @@ def _digest(family: pd.DataFrame) -> str:
     lines: Iterable[str] = sorted(
         repr(row) for row in family[columns].astype(object).itertuples(index=False, name=None)
     )
+    lines = [*lines, *(repr(choice) for choice in chosen if choice.error)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

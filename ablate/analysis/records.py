@@ -541,14 +541,18 @@ class Tuning(Finding):
     Attributes:
         group: Name of the group.
         cells: Its cells; the first was tuned.
-        lr: The chosen rate.
+        lr: The chosen rate, by the curve fitted to all tuning runs.
+        fitted: Metric of that curve at the chosen rate; NaN without one.
+        error: Root mean square regret of the choice: the error that it adds to the cell's metric.
         trains: Whether a rate trained the cell at all.
         rates: Rates tried, ascending.
         losses: Mean metric at each, over the tuning seeds; NaN where a run diverged.
         seeds: Tuning seeds.
         requested: Lowest and highest rate of the study file.
         at_edge: Whether the chosen rate is the lowest or highest tried.
-        outside: Whether the chosen rate lies outside the requested range.
+        near_cliff: Whether the choice was kept away from a rate at which runs diverge or are
+            sharply worse.
+        left_range: Whether rates outside the requested range were tried.
         sensitivity: Mean over the study file's rates of min(loss, ln n_vocab) minus the smallest
             loss, nats per token (Wortsman et al. 2023).
     """
@@ -557,13 +561,16 @@ class Tuning(Finding):
     group: str
     cells: tuple[str, ...]
     lr: float
+    fitted: float
+    error: float
     trains: bool
     rates: tuple[float, ...]
     losses: tuple[float, ...]
     seeds: tuple[int, ...]
     requested: tuple[float, float]
     at_edge: bool
-    outside: bool
+    near_cliff: bool
+    left_range: bool
     sensitivity: float
 
 
@@ -576,7 +583,7 @@ class TuningChange(OfCell):
         shared_lr: The best rate of the baseline among those that every arm was trained with.
         lr: The arm's own rate.
         at_shared: Metric at the shared rate; NaN where a run diverged.
-        at_own: Metric at its own rate.
+        at_own: Metric of the fitted curve at its own rate.
     """
 
     kind: ClassVar[str] = "tuning-change"

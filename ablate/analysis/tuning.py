@@ -7,39 +7,67 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ablate import tune
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
-from ablate.study import values
-from ablate.tune import sensitivity
+from ablate.stats import selection
 
 
 def rates(data: StudyData) -> Iterator[records.Tuning]:
     """Yield the learning rate of each group, in the order of the cells."""
     rows = data.decisions[data.decisions["name"] == "lr"].to_dict("records")
     order = {cell: index for index, cell in enumerate(data.arms["cell"])}
-    low, high = _requested(data)
     for row in sorted(rows, key=lambda row: order[row["cell"]]):
-        evidence = row["evidence"]
-        losses = [math.nan if value is None else float(value) for value in evidence["values"]]
+        evidence, cell = row["evidence"], row["cell"]
+        means = np.mean(tune.values(evidence), axis=0)
+        ladder, rates = evidence["ladder"], evidence["rates"]
+        fitted = evidence.get("fitted", dict(zip(rates, means, strict=True)).get(row["value"]))
         yield records.Tuning(
             group=evidence["group"],
-            cells=(row["cell"], *(cell for cell in evidence["cells"] if cell != row["cell"])),
+            cells=(cell, *(other for other in evidence["cells"] if other != cell)),
             lr=float(row["value"]),
-            trains=bool(np.isfinite(losses).any()),
-            rates=tuple(evidence["rates"]),
-            losses=tuple(losses),
+            fitted=math.nan if fitted is None else float(fitted),
+            error=data.choices[cell].choice.error,
+            trains=evidence.get("trains", bool(np.isfinite(means).any())),
+            rates=tuple(rates),
+            losses=tuple(map(float, means)),
             seeds=tuple(evidence["seeds"]),
-            requested=(low, high),
+            requested=(min(ladder), max(ladder)),
             at_edge=evidence["at_edge"],
-            outside=not low * 0.999 <= row["value"] <= high * 1.001,
-            sensitivity=_sensitivity(data, row["cell"], evidence["ladder"]),
+            near_cliff=evidence.get("near_cliff", False),
+            left_range=rates[0] < min(ladder) or rates[-1] > max(ladder),
+            sensitivity=_sensitivity(data, cell, ladder),
         )
 
 
-def _requested(data: StudyData) -> tuple[float, float]:
-    ends = (data.settings.get("tune") or {}).get("lr", ())
-    low, high = (values.number("lr", end) for end in ends) if len(ends) == 2 else (0.0, math.inf)
-    return float(low), float(high)
+def by_rate(data: StudyData) -> Iterator[records.EffectAtRate]:
+    """Yield each contrast at the rates within a ladder step of either arm's own, on tuning seeds.
+
+    Only cells that were tuned themselves have such runs.
+    """
+    decisions = data.decisions[data.decisions["name"] == "lr"]
+    tuned = {row["cell"]: (row["value"], row["evidence"]) for row in decisions.to_dict("records")}
+    names = ("stratum", "family", "factor", "level", "baseline_level", "cell", "baseline")
+    for row in data.effects.to_dict("records"):
+        if row["cell"] not in tuned or row["baseline"] not in tuned:
+            continue
+        (own, arm), (other, base) = tuned[row["cell"]], tuned[row["baseline"]]
+        if arm["seeds"] != base["seeds"]:
+            continue
+        step = 1.01 * arm["ladder"][1] / arm["ladder"][0]
+        rates = [
+            rate
+            for rate in arm["rates"]
+            if rate in base["rates"] and min(own, other) / step <= rate <= max(own, other) * step
+        ]
+        values, baseline = (
+            np.array(tune.values(one))[:, [one["rates"].index(rate) for rate in rates]]
+            for one in (arm, base)
+        )
+        for lr, n, mean, low, high in selection.by_rate(rates, values, baseline):
+            yield records.EffectAtRate(
+                **{name: str(row[name]) for name in names}, lr=lr, n=n, mean=mean, lo=low, hi=high
+            )
 
 
 def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
@@ -54,7 +82,7 @@ def _sensitivity(data: StudyData, cell: str, ladder: Sequence[float]) -> float:
     losses = [float(by_rate[rate]) for rate in ladder if rate in ended]
     if not losses:
         return math.nan
-    return sensitivity(losses, math.log(float(runs["n_vocab"].iloc[0])))
+    return tune.sensitivity(losses, math.log(float(runs["n_vocab"].iloc[0])))
 
 
 def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[records.TuningChange]:
@@ -88,7 +116,7 @@ def changes(data: StudyData, tuned: Sequence[records.Tuning]) -> Iterator[record
                 shared_lr=shared,
                 lr=one.lr,
                 at_shared=curves[cell][shared],
-                at_own=curves[cell][one.lr],
+                at_own=one.fitted,
             )
 
 

@@ -262,7 +262,7 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
         yield (
             f"Learning rates will be tuned for {number}, each on its first cell, on seeds of its"
             f" own: first {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two"
-            " around the best"
+            " around the best, and two more beside a cliff"
         )
         configs = {cell.label: cell.config for cell in plan.cells}
         for group in plan.groups:

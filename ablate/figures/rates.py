@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,18 +66,20 @@ def rates(
                     transform=ax.get_xaxis_transform(),
                 )[0]
                 style.tip(cross, f"{name}: diverged at {style.decimal(rate)}")
-            if chosen.get(name) in good.index:
-                rate = chosen[name]
+            rate = chosen.get(name, math.nan)
+            if len(good) and min(good.index) <= rate <= max(good.index):
+                # on the line, where the rate lies between two that were tried
+                height = float(np.interp(math.log(rate), np.log(good.index.to_numpy()), good))
                 ring = ax.plot(
                     [rate],
-                    [good[rate]],
+                    [height],
                     "o",
                     color=look["color"],
                     markersize=9,
                     markerfacecolor="none",
                     gid="chosen",
                 )[0]
-                style.tip(ring, f"{name}: chosen {style.decimal(rate)}, {good[rate]:.4g}")
+                style.tip(ring, f"{name}: chosen {style.decimal(rate)}, {height:.4g}")
             shown += list(good)
         if shown:
             values = np.array(shown)

@@ -160,7 +160,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
             "Learning rates",
             paragraphs=tuned.paragraphs(data),
             figures=plots.tuning(figure_set, data),
-            tables=_full(tuned.rates(data), tuned.changed(data)),
+            tables=_full(tuned.rates(data), tuned.changed(data), tuned.by_rate(data)),
         ),
         Section("cost", "What the study cost", tables=_full(appendix.cost(data))),
         Section("setting", "How it was run", tables=_full(appendix.setting(data))),

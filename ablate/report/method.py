@@ -55,9 +55,12 @@ def _tuning(data: ReportData) -> list[str]:
         return []
     return [
         "Learning rates were tuned on seeds that are not compared: first rates evenly spaced on a"
-        " log scale, then further steps while the best rate was at the edge, then the two rates"
-        " half a step around the best. A rate at which a run diverged has infinite cost. A chosen"
-        " rate was stored before any compared run used it."
+        " log scale, then further steps while the best rate was at the edge, then rates around the"
+        " best. The rate is the minimum of a curve over the log rate that was fitted to the runs of"
+        " all tuning seeds, away from rates at which runs diverge. The root mean square regret of"
+        " the choice is part of the standard error of every contrast whose arms have rates of their"
+        " own; the effect is that of the arms at their best rates. A chosen rate was stored before"
+        " any compared run used it."
     ]
 
 

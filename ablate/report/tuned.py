@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ablate.analysis.records import Contrast, Tuning, TuningChange
+from ablate.analysis.records import Contrast, EffectAtRate, Tuning, TuningChange
 from ablate.analysis.tuning import group_names
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, ends, number, plural, signed
 from ablate.report.sentences import say
-from ablate.report.tables import measured, quoted
+from ablate.report.tables import FOLDED, measured, quoted
 
 
 def names(data: ReportData) -> dict[str, str]:
@@ -30,10 +30,56 @@ def paragraphs(data: ReportData) -> list[str]:
         sentences.append(say("no_rate", untrained))
     if edge := [one.group for one in rates if one.at_edge and one.trains]:
         sentences.append(say("at_edge", edge))
-    sentences += [say("outside", one) for one in rates if one.outside and one.trains]
+    sentences += [say("left_range", one) for one in rates if one.left_range]
+    if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
+        sentences.append(say("near_cliff", cliff))
+    sentences += [say("by_rate", part, data.labels) for part in _at_rates(data)]
     for frame in grouped(data.findings.of(TuningChange), lambda one: one.stratum):
         sentences += _changed(data, frame)
     return sentences
+
+
+def _at_rates(data: ReportData) -> list[list[EffectAtRate]]:
+    """Return the contrasts whose sign depends on the rate, each with its effect at every rate."""
+    found = grouped(data.findings.of(EffectAtRate), lambda one: (one.family, one.cell))
+    return [part for part in found if min(one.hi for one in part) < 0 < max(one.lo for one in part)]
+
+
+def by_rate(data: ReportData) -> Table:
+    """Return a table of every contrast at the rates around those that were chosen."""
+    several = any(data.strata)
+    rows: list[tuple[str | Value, ...]] = [
+        (
+            *((one.stratum,) if several else ()),
+            one.level,
+            one.baseline_level,
+            Value(f"{one.lr:.3g}", one.lr),
+            Value(f"{one.n}", one.n),
+            Value(signed(one.mean, decimals((one.hi - one.lo) / 2)), one.mean),
+            Span(
+                ends(one.lo, one.hi, decimals((one.hi - one.lo) / 2))
+                if not math.isnan(one.lo)
+                else "–",
+                one.lo,
+                one.hi,
+            ),
+        )
+        for one in data.findings.of(EffectAtRate)
+    ]
+    return Table(
+        "effects-by-rate",
+        f"Differences in {data.labels.axis} if both arms are trained at one learning rate, at the"
+        " rates within a step of either arm's own, on the seeds that tuned.",
+        (
+            *(("stratum",) if several else ()),
+            *("level", "baseline", "learning rate", "seeds", "difference", "95% interval"),
+        ),
+        tuple(rows),
+        "SELECT stratum, cell, lr, avg(metric) AS metric, count(*) AS seeds\nFROM all_runs\n"
+        f"WHERE study = {quoted(data.study.name)} AND role = 'tune' AND status = 'complete'\n"
+        "GROUP BY cell, lr;",
+        folded=len(rows) > FOLDED,
+    )
 
 
 def _cost(data: ReportData) -> Iterator[str]:
@@ -50,7 +96,6 @@ def rates(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(Tuning):
         diverged = sum(not math.isfinite(loss) for loss in one.losses)
-        best = dict(zip(one.rates, one.losses, strict=True))[one.lr]
         edge = " (edge)" if one.at_edge and one.trains else "" if one.trains else " (none trains)"
         rows.append(
             (
@@ -61,18 +106,29 @@ def rates(data: ReportData) -> Table:
                     len(one.rates),
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
-                measured(best, 4),
+                measured(one.fitted, 4),
+                measured(one.error, 4),
                 measured(one.sensitivity, 3),
                 Value(f"{len(one.cells)}", len(one.cells)),
             )
         )
     return Table(
         "rates",
-        f"The learning rate of each group, chosen by {data.labels.axis} on seeds that are not"
-        " compared, before any compared run used it. Sensitivity: the mean over the study file's"
+        f"The learning rate of each group, chosen by a curve of {data.labels.axis} over the rate that"
+        " is fitted to runs on seeds that are not compared, before any compared run used it. Error:"
+        " what the luck of this choice adds to the error of the group's metric. Sensitivity: the mean over the study file's"
         " rates of min(loss, ln n_vocab) minus the smallest of them, in nats per token (Wortsman et"
         " al. 2023).",
-        ("group", "chosen", "rates tried", "diverged", data.labels.phrase, "sensitivity", "cells"),
+        (
+            "group",
+            "chosen",
+            "rates tried",
+            "diverged",
+            data.labels.phrase,
+            "error",
+            "sensitivity",
+            "cells",
+        ),
         tuple(rows),
         "SELECT cell.label AS cell, decision.value AS chosen, evidence ->> 'rates' AS rates,"
         " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"

@@ -19,7 +19,7 @@ NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2  # quadrature on (0, 1)
 
 
 def power(
-    n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: int | None = None
+    n: int, effect: float, sd: float = 1.0, *, alpha: float = ALPHA, df: float | None = None
 ) -> float:
     """Return the chance that a two-sided paired t-test finds a true effect.
 
@@ -45,7 +45,7 @@ def power(
 
 
 @lru_cache(maxsize=1024)
-def _resolvable_in_sd(n: int, target: float, alpha: float, df: int | None) -> float:
+def _resolvable_in_sd(n: int, target: float, alpha: float, df: float | None) -> float:
     if n < 2:
         return math.inf
     high = 1.0
@@ -59,7 +59,7 @@ def _resolvable_in_sd(n: int, target: float, alpha: float, df: int | None) -> fl
 
 
 def resolvable(
-    n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: int | None = None
+    n: int, sd: float = 1.0, power: float = POWER, *, alpha: float = ALPHA, df: float | None = None
 ) -> float:
     """Return the smallest true effect that n pairs detect with a power.
 

@@ -39,7 +39,7 @@ def spread(d: Floats) -> float:
 class Noise:
     """The noise of a mean: standard errors with their degrees of freedom; the widest counts."""
 
-    errors: tuple[tuple[float, int], ...]  # a NaN for noise that is not known
+    errors: tuple[tuple[float, float], ...]  # a NaN for noise that is not known
 
     def half(self, confidence: float) -> float:
         """Return half the width of the mean's t interval."""
@@ -53,7 +53,7 @@ class Noise:
         )
 
     @property
-    def df(self) -> int:
+    def df(self) -> float:
         """The fewest degrees of freedom."""
         return min(df for _, df in self.errors)
 

@@ -65,7 +65,11 @@ def values(db: Database, keys: Sequence[str], metric: str) -> dict[str, float]:
 
     NaN for a run that diverged or ended without a number.
     """
-    name, at = metrics.final(metric)
+    return finals(db, keys, *metrics.final(metric))
+
+
+def finals(db: Database, keys: Sequence[str], name: str, at: float = 0.0) -> dict[str, float]:
+    """Return key → final value of that name, as `values` does."""
     with db.read() as connection:
         rows = connection.exec_driver_sql(
             "SELECT run.key, run.status, final.run_id IS NOT NULL, final.value FROM json_each(?) AS"

@@ -65,7 +65,7 @@ class TuneTable(_Table):
         description="learning rates from the lowest to the highest, on a log scale",
     )
     seeds: int = Field(
-        1, ge=1, le=1000, description="runs at each learning rate, on seeds that are not compared"
+        3, ge=1, le=1000, description="runs at each learning rate, on seeds that are not compared"
     )
     per: str | list[str] = Field(
         description=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,3 +24,13 @@ def question_hash(study: Study, *question: Any) -> str:
     measured = measure(study.evaluation)
     by = study.metric, measured.get(metrics.final(study.metric)[0], measured["loss"])
     return hashlib.sha256(json.dumps([by, question]).encode()).hexdigest()
+
+
+def values(evidence: Mapping[str, Any]) -> list[list[float]]:
+    """Return the metric of a learning rate's tuning runs, a list for each seed, NaN if diverged.
+
+    The evidence of older decisions has one list, of the means over seeds.
+    """
+    stored = evidence["values"]
+    by_seed = stored if stored and isinstance(stored[0], list) else [stored]
+    return [[math.nan if one is None else float(one) for one in row] for row in by_seed]

@@ -1,12 +1,12 @@
-"""The learning rate of each group: which rates are tried next, by Optuna, and which is the best."""
+"""The learning rate of each group: which rates are tried next, by Optuna, and which is chosen."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.kinds import Run
 from ablate.plan import Decision, Plan
@@ -17,6 +17,10 @@ from ablate.tune.evidence import Stored, question_hash
 
 if TYPE_CHECKING:
     import optuna
+
+RULE = "fitted curve"  # part of the question: a decision by another rule is made anew
+LEARNT = 0.99  # of the loss of token frequencies: a higher loss shows that a rate trains nothing
+FINEST = 8  # a rate may be chosen at each of so many parts of a step
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
         assert tune
         cell, run = group.representative, of_cell[group.representative]
         key = run.with_(lr=1.0).key
-        question = question_hash(study, tune.low, tune.high, tune.points, seeds(study), key)
+        question = question_hash(study, RULE, tune.low, tune.high, tune.points, seeds(study), key)
         old = stored.get((cell, "lr"))
         shared = {"group": group.label, "cells": list(group.cells)}
         if old and old.evidence.get(decisions.BASIS) == question:
@@ -59,51 +63,96 @@ def decide_rates(plan: Plan, db: Database, stored: Stored) -> Rates:
                 found.new.append(decision)  # other cells share the rate now
             found.tried[cell] = old.evidence["rates"]
             continue
-        if not (values := _by_rate(study, tune, run, db)):
+        keys = _keys(study, tune, run)
+        if not (values := _by_rate(keys, db, study.metric)):
             continue  # the ladder is next
-        result = search(tune, {lr: _cost(value, study.goal) for lr, value in values.items()}.get)
+        result = search(tune, {lr: _costs(each, study.goal) for lr, each in values.items()}.get)
         found.tried[cell] = result.rates
         if result.best is not None:
             evidence = {
                 decisions.BASIS: question,
                 **shared,
-                "metric": study.metric,
-                "seeds": seeds(study),
-                "ladder": ladder(tune),
-                "rates": result.rates,
-                # null: diverged
-                "values": [
-                    values[lr] if math.isfinite(values[lr]) else None for lr in result.rates
-                ],
-                "at_edge": result.at_edge,
+                **_evidence(study, tune, result, values),
+                "trains": _trains(db, {lr: keys[lr] for lr in result.rates}, values),
             }
             found.new.append(Decision(cell, "lr", result.best, evidence))
     return found
 
 
-def _by_rate(study: Study, tune: Tune, run: Run, db: Database) -> dict[float, float]:
-    """Rate → metric, the mean over the tuning seeds, of the rates whose runs all have a result.
-
-    NaN for a rate at which a run diverged.
-    """
-    halves = range(-2 * WIDEST, 2 * (tune.points + WIDEST) - 1)
-    keys = {
-        lr: [run.with_(lr=lr, seed=seed).key for seed in seeds(study)]
-        for lr in (rate(tune, half / 2) for half in halves)
-    }
-    values = decisions.values(db, [key for each in keys.values() for key in each], study.metric)
+def _evidence(
+    study: Study, tune: Tune, result: Search, values: Mapping[float, Sequence[float]]
+) -> dict[str, Any]:
+    """What a decision rests on, as JSON values."""
+    sign = 1 if study.goal == "min" else -1
     return {
-        lr: fmean(values[key] for key in each)
+        "metric": study.metric,
+        "goal": study.goal,
+        "seeds": seeds(study),
+        "ladder": ladder(tune),
+        "rates": result.rates,
+        # a list for each seed; null: diverged
+        "values": [
+            [one if math.isfinite(one) else None for one in of_seed]
+            for of_seed in zip(*(values[lr] for lr in result.rates), strict=True)
+        ],
+        # of the fitted curve at the chosen rate; null where all diverged
+        "fitted": None if result.cost is None else sign * result.cost,
+        "at_edge": result.at_edge,
+        "near_cliff": result.near_cliff,
+        "left_range": not ladder(tune)[0]
+        <= result.rates[0]
+        <= result.rates[-1]
+        <= ladder(tune)[-1],
+    }
+
+
+def _keys(study: Study, tune: Tune, run: Run) -> dict[float, list[str]]:
+    """Rate → keys of its runs, one a tuning seed, of all rates that a search may try."""
+    quarters = range(-4 * WIDEST, 4 * (tune.points - 1 + WIDEST) + 1)
+    return {
+        lr: [run.with_(lr=lr, seed=seed).key for seed in seeds(study)]
+        for lr in (rate(tune, quarter / 4) for quarter in quarters)
+    }
+
+
+def _by_rate(
+    keys: Mapping[float, Sequence[str]], db: Database, metric: str
+) -> dict[float, list[float]]:
+    """Rate → metric of each tuning seed, of the rates whose runs all have a result.
+
+    NaN for a run that diverged.
+    """
+    values = decisions.values(db, [key for each in keys.values() for key in each], metric)
+    return {
+        lr: [values[key] for key in each]
         for lr, each in keys.items()
         if all(key in values for key in each)
     }
 
 
-def _cost(value: float, goal: str) -> float:
-    """What the search minimises; inf for a rate at which a run diverged."""
-    if not math.isfinite(value):
-        return math.inf
-    return value if goal == "min" else -value
+def _costs(values: Sequence[float], goal: str) -> list[float]:
+    """What the search minimises; inf where a run diverged."""
+    sign = 1 if goal == "min" else -1
+    return [sign * value if math.isfinite(value) else math.inf for value in values]
+
+
+def _trains(
+    db: Database, keys: Mapping[float, Sequence[str]], values: Mapping[float, Sequence[float]]
+) -> bool:
+    """Whether all runs of some rate are finite, and their mean loss is not that of frequencies.
+
+    The loss of token frequencies counts where it is stored.
+    """
+    finite = [lr for lr in keys if all(map(math.isfinite, values[lr]))]
+    every = [key for lr in finite for key in keys[lr]]
+    losses = decisions.values(db, every, "loss")
+    unigram = decisions.finals(db, every, "unigram_loss")
+    return any(
+        not (losses.keys() >= {*keys[lr]} <= unigram.keys())
+        or fmean(map(losses.__getitem__, keys[lr]))
+        < LEARNT * fmean(map(unigram.__getitem__, keys[lr]))
+        for lr in finite
+    )
 
 
 @dataclass(frozen=True)
@@ -112,25 +161,32 @@ class Search:
 
     Attributes:
         rates: Rates that were tried, or are to be tried next, from the lowest.
-        best: The best of them; None while some of them have no result.
-        at_edge: Whether the best is the lowest or highest rate tried.
+        best: The chosen rate, at or between rates tried; None while some of them have no result.
+        cost: Cost of the fitted curve there; None where a run diverged at every rate.
+        at_edge: Whether the best rate tried is the lowest or highest.
+        near_cliff: Whether a rate within a step of the best was next to a cliff.
     """
 
     rates: tuple[float, ...]
     best: float | None
+    cost: float | None = None
     at_edge: bool = False
+    near_cliff: bool = False
 
 
-def search(tune: Tune, cost: Callable[[float], float | None]) -> Search:
+def search(tune: Tune, costs: Callable[[float], Sequence[float] | None]) -> Search:
     """Return the state of a search, replayed from its beginning.
 
-    The search tries the ladder; while the best rate is at an end, one step beyond that end, at
-    most `WIDEST` times; then two rates around the best. Of equal costs the lowest rate is the
-    best. The same costs give the same search.
+    The search tries the ladder; while the rate of the lowest mean cost is at an end, one step
+    beyond that end, at most `WIDEST` times; then two rates half a step around the best; and, where
+    a cliff is next to them, two a quarter of a step around the best. The chosen rate is that of the
+    lowest cost on a curve fitted to all seeds and rates (see `ablate.stats.selection`). Where a run
+    diverged at every rate, it is the lowest rate. The same costs give the same search.
 
     Args:
         tune: The study's [tune].
-        cost: Learning rate → what is minimised: inf where a run diverged, None without a result.
+        costs: Learning rate → what is minimised, of each seed: inf where a run diverged, None
+            without results.
     """
     import optuna
 
@@ -141,28 +197,55 @@ def search(tune: Tune, cost: Callable[[float], float | None]) -> Search:
         rate(tune, low - WIDEST), rate(tune, high + WIDEST), log=True
     )
     rungs: Sequence[float] = range(tune.points)
-    refined = False
+    nearer = [0.5, 0.25]
+    near_cliff = False
     while True:
         for rung in rungs:
             study.enqueue_trial({"lr": rate(tune, rung)}, user_attrs={"rung": rung})
         for trial in [study.ask({"lr": ends}) for _ in rungs]:
-            if (value := cost(trial.params["lr"])) is not None:
-                study.tell(trial, value)
+            if (values := costs(trial.params["lr"])) is not None:
+                study.tell(trial, fmean(values))
         trials = study.get_trials(deepcopy=False)
         rates = tuple(sorted(trial.params["lr"] for trial in trials))
         if any(trial.value is None for trial in trials):
             return Search(rates, None)
         best = min(trials, key=_order)
         rung = best.user_attrs["rung"]
-        if refined:
-            return Search(rates, best.params["lr"], rung in (low, high))
         if rung == low > -WIDEST:
             rungs = [low := low - 1]
         elif rung == high < tune.points - 1 + WIDEST:
             rungs = [high := high + 1]
+        elif best.value == math.inf:
+            return Search(rates, best.params["lr"], None, rung in (low, high))
         else:
-            rungs = [near for near in (rung - 0.5, rung + 0.5) if low < near < high]
-            refined = True
+            if len(nearer) < 2:
+                chosen, cost, at_cliff = _fitted(tune, rates, costs, rung)
+                near_cliff |= at_cliff
+                if not nearer or not at_cliff:
+                    return Search(rates, chosen, cost, rung in (low, high), near_cliff)
+            off = nearer.pop(0)
+            rungs = [near for near in (rung - off, rung + off) if low < near < high]
+
+
+def _fitted(
+    tune: Tune,
+    rates: Sequence[float],
+    costs: Callable[[float], Sequence[float] | None],
+    rung: float,
+) -> tuple[float, float, bool]:
+    """Return the rate of the lowest fitted cost, that cost, and whether a cliff is near."""
+    import numpy as np
+
+    from ablate.stats import selection  # loads scipy, which no study needs before its ladder ended
+
+    step = math.log(tune.high / tune.low) / (tune.points - 1)
+    table = np.array([costs(lr) for lr in rates], float).T
+    curve = selection.fit(np.log(rates), table, step)
+    parts = range(round((rung - 1) * FINEST), round((rung + 1) * FINEST) + 1)
+    candidates = [rate(tune, part / FINEST) for part in parts]
+    at = int(selection.choose(curve, np.log(candidates)))
+    cost = float(selection.expected(curve, np.log(candidates))[at])
+    return candidates[at], cost, bool(selection.near_cliff(curve))
 
 
 def _order(trial: optuna.trial.FrozenTrial) -> tuple[float, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ablate.plan import Decision, Plan, Tried, decide
 from ablate.plan.tuning import Tuning
@@ -123,16 +124,30 @@ def describe(decision: Decision) -> str:
     """Return a sentence on a decision, without its full stop."""
     evidence = decision.evidence
     if decision.name == "lr":
-        n_rates = len(evidence["rates"])
-        if not any(value is not None for value in evidence["values"]):
-            rate = f"{decision.value:g}, the lowest of {n_rates}, all of which diverged"
-        else:
-            edge = ", at the edge of the rates tried" if evidence["at_edge"] else ""
-            rate = f"{decision.value:g}, the best of {n_rates}{edge}"
-        return f"learning rate of {evidence['group']}: {rate}"
+        return f"learning rate of {evidence['group']}: {_rate(decision.value, evidence)}"
     needed = max((count for count in evidence["wanted"].values() if count), default=0)
     capped = f", though the resolution asks for {needed}" if evidence["capped"] else ""
     return (
         f"{evidence['stratum'] or 'all cells'}: {decision.value:g} seeds after a pilot of"
         f" {len(evidence['pilot'])}{capped}"
     )
+
+
+def _rate(value: float, evidence: Mapping[str, Any]) -> str:
+    """What was chosen among which rates."""
+    rates, ladder = evidence["rates"], evidence["ladder"]
+    if evidence["fitted"] is None:
+        text = f"{value:g}, the lowest of {len(rates)}, at each of which a run diverged"
+    elif not evidence["trains"]:
+        text = f"{value:g}, but none of {len(rates)} rates trains it: no loss is below that of"
+        text += " token frequencies"
+    else:
+        seeds = f" on {len(evidence['seeds'])} seeds" if len(evidence["seeds"]) > 1 else ""
+        edge = ", at the edge of the rates tried" if evidence["at_edge"] else ""
+        text = f"{value:g}, the best on a curve of {len(rates)} rates{seeds}{edge}"
+    if evidence["left_range"]:
+        text += (
+            f"; rates from {rates[0]:g} to {rates[-1]:g} were tried, beyond the range of the study"
+            f" file ({ladder[0]:g} to {ladder[-1]:g})"
+        )
+    return text
