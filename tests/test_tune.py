@@ -88,7 +88,7 @@ def decided(path: Path) -> dict[tuple[str, str], float]:
 
 
 def tuned(path: Path, cell: str) -> list[float]:
-    sql = "SELECT lr FROM runs WHERE role = 'tune' AND cell = ? ORDER BY lr"
+    sql = "SELECT lr FROM all_runs WHERE role = 'tune' AND cell = ? ORDER BY lr"
     return [lr for (lr,) in rows(path, sql, cell)]
 
 
@@ -332,11 +332,9 @@ def test_a_study_tunes_each_group_and_then_compares(tmp_path: Path) -> None:
         for t, lr in (("serial", 1.78e-3), ("no-attention-skip", 1e-3))
         for n in (1, 2)
     }
-    assert not {s for (s,) in rows(path, "SELECT DISTINCT seed FROM runs WHERE role = 'tune'")} & {
-        0,
-        1,
-        2,
-    }
+    assert not {
+        s for (s,) in rows(path, "SELECT DISTINCT seed FROM all_runs WHERE role = 'tune'")
+    } & {0, 1, 2}
     assert (
         "bowl: learning rate of topology=serial: 0.00178, the best on a curve of 7 rates" in output
     )
@@ -674,7 +672,7 @@ def test_an_interrupt_at_the_end_of_a_stage_begins_no_other(tmp_path: Path, monk
     first.kill(signal.SIGTERM)  # the engine does not heed it: the last run of the ladder completes
     assert first.wait() == 143
     assert rows(
-        path, "SELECT count(*), sum(status = 'complete') FROM runs WHERE role = 'tune'"
+        path, "SELECT count(*), sum(status = 'complete') FROM all_runs WHERE role = 'tune'"
     ) == [(3, 3)]
     assert rows(path, "SELECT count(*) FROM runs WHERE role = 'compare'") == [(0,)]
 
@@ -802,8 +800,8 @@ def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
     launch(given, path)
     order = rows(
         path,
-        "SELECT name, min(id) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN runs.seed < 3 THEN"
-        " 'b' ELSE 'c' END AS name, attempt.id FROM runs JOIN attempt ON attempt.run_id = runs.run)"
+        "SELECT name, min(id) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN all_runs.seed < 3 THEN"
+        " 'b' ELSE 'c' END AS name, attempt.id FROM all_runs JOIN attempt ON attempt.run_id = all_runs.run)"
         " GROUP BY name ORDER BY 2",
     )
     assert [name for name, _ in order] == ["a", "b", "c"]
@@ -945,7 +943,7 @@ def test_the_report_has_the_sensitivity_of_each_group(tmp_path: Path, reported) 
     row = next(
         line for line in reported[2].splitlines() if line.startswith("| topology=parallel |")
     )
-    assert float(row.split("|")[6]) == pytest.approx(expected, abs=1e-3)
+    assert float(row.split("|")[7]) == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_report_names_unstable_cells_capped_seeds_and_equivalence(reported) -> None:

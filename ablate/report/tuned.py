@@ -114,11 +114,11 @@ def rates(data: ReportData) -> Table:
         )
     return Table(
         "rates",
-        f"The learning rate of each group, chosen by a curve of {data.labels.axis} over the rate that"
-        " is fitted to runs on seeds that are not compared, before any compared run used it. Error:"
-        " what the luck of this choice adds to the error of the group's metric. Sensitivity: the mean over the study file's"
-        " rates of min(loss, ln n_vocab) minus the smallest of them, in nats per token (Wortsman et"
-        " al. 2023).",
+        "The learning rate of each group: the minimum of a curve over the log rate, fitted to"
+        f" {data.labels.axis} on seeds that are not compared, before any compared run used it."
+        " Error: what the luck of this choice adds to the error of the group's metric. Sensitivity:"
+        " the mean over the study file's rates of min(loss, ln n_vocab) minus the smallest of them,"
+        " in nats per token (Wortsman et al. 2023).",
         (
             "group",
             "chosen",
