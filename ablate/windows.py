@@ -38,8 +38,8 @@ class WindowLosses(NamedTuple):
 
         The layout is zlib of little-endian int64: the W distances of each start from the one
         before, the first from 0, then the W numbers of scored tokens. Losses are little-endian
-        float32: in half precision the loss of a window of 1,024 bytes would be off by up to 0.0005
-        nats, as much as separates two similar runs.
+        float32: in half precision a loss between 1 and 2 would be off by up to 0.0005 nats, as much
+        as separates two similar runs.
         """
         layout = np.concatenate([np.diff(self.starts, prepend=0), self.scored])
         return zlib.compress(layout.astype("<i8").tobytes(), 9), self.losses.astype("<f4").tobytes()
