@@ -56,6 +56,7 @@ class StudyRow:
     goal: str  # "min" | "max"
     revision: int
     toml: str
+    evaluation: str  # JSON of its [eval]
 
 
 def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from report_study import TUNING_SEED, Outcome, study
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 from typer.testing import CliRunner
 
 import ablate
@@ -74,6 +75,35 @@ def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
     (cell,) = ablate.findings("topology", db).of(Untrained)
     assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
     assert cell.unigram == UNIGRAM
+
+
+def test_holm_over_the_study_covers_every_contrast(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    factors = {
+        "topology": {name: {"topology": name} for name in LEVELS[:2]},
+        "norm": {name: {"norm": name} for name in ("pre", "post")},
+    }
+    noise = {key: rng.normal(0, 0.01, 6) for key in ("pre", "post")}
+
+    def loss(levels: dict[str, str], seed: int) -> Outcome:
+        shift = 0.012 if levels["topology"] == "parallel" else 0.0
+        return Outcome(2.0 + shift + float(noise[levels["norm"]][seed]) * (shift > 0))
+
+    by = {}
+    for covered in ("family", "study"):
+        folder = tmp_path / covered
+        folder.mkdir()
+        toml = f'name = "topology"\n[report]\ncorrection = "{covered}"\n'
+        db = study(folder, factors, loss, seeds=6, within=["norm"], toml=toml)
+        by[covered] = ablate.findings("topology", db).of(Contrast)
+    p = [stats.ttest_1samp(0.012 + noise[norm], 0).pvalue for norm in ("pre", "post")]
+    assert [one.p_holm for one in by["family"]] == pytest.approx(p)
+    together = multipletests(p, method="holm")[1]
+    assert [one.p_holm for one in by["study"]] == pytest.approx(together)
+    assert [one.p_study for one in by["family"]] == pytest.approx(together)
+    for one in by["study"]:
+        half = stats.t.isf(0.05 / 4, 5) * one.sd / math.sqrt(6)
+        assert one.family_hi - one.mean == pytest.approx(half)
 
 
 def test_json_has_every_finding_and_null_for_what_is_unknown(db: Database) -> None:

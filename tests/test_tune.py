@@ -800,8 +800,9 @@ def test_a_pilot_waits_for_its_learning_rates(tmp_path: Path) -> None:
     launch(given, path)
     order = rows(
         path,
-        "SELECT name, min(id) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN all_runs.seed < 3 THEN"
-        " 'b' ELSE 'c' END AS name, attempt.id FROM all_runs JOIN attempt ON attempt.run_id = all_runs.run)"
+        "SELECT name, min(id) FROM (SELECT CASE WHEN role = 'tune' THEN 'a' WHEN all_runs.seed < 3"
+        " THEN 'b' ELSE 'c' END AS name, attempt.id FROM all_runs"
+        " JOIN attempt ON attempt.run_id = all_runs.run)"
         " GROUP BY name ORDER BY 2",
     )
     assert [name for name, _ in order] == ["a", "b", "c"]

@@ -69,6 +69,11 @@ class StudyData:
         except tomllib.TOMLDecodeError:
             return {}
 
+    @property
+    def correction(self) -> str:
+        """What Holm's correction covers: "family" or "study"."""
+        return paired.correction(self.study.toml)
+
     @cached_property
     def compared(self) -> pd.DataFrame:
         """The runs that are compared, not those that tuned something."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
@@ -107,7 +108,12 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         `arm`, as in `ablate.load`.
     """
     pairs = results.pairs(study, db)
-    rows = of_pairs(pairs, pilots(study, db), choices(results.decisions(study, db), pairs))
+    rows = of_pairs(
+        pairs,
+        pilots(study, db),
+        choices(results.decisions(study, db), pairs),
+        correction=correction(results.study(study, db).toml),
+    )
     frame = pd.DataFrame(
         [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
     )
@@ -235,18 +241,31 @@ def _contrast(pairs: pd.DataFrame) -> list[tuple[str, int]]:
     return [(str(first["cell"]), 1), (str(first["baseline"]), -1)]
 
 
+def correction(toml: str) -> str:
+    """Return what Holm's correction covers by a study file: "family" or "study"."""
+    try:
+        return str(tomllib.loads(toml).get("report", {}).get("correction", "family"))
+    except tomllib.TOMLDecodeError:
+        return "family"
+
+
 def of_pairs(
-    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+    pairs: pd.DataFrame,
+    pilots: Mapping[str, Pilot] = {},
+    choices: Mapping[str, Chosen] = {},
+    *,
+    correction: str = "family",
 ) -> list[EffectRow]:
-    """Compute the effect of every contrast, corrected within each family.
+    """Compute the effect of every contrast, corrected within each family or over the study.
 
     Args:
         pairs: Pairs as `ablate.results.pairs` returns them.
         pilots: Stratum → the pilot that decided its number of seeds.
         choices: Cell → its tuned rate, whose choice then counts in intervals and p. A contrast of
             cells that share a decision has no such error.
+        correction: "family", or "study" for all contrasts together.
     """
-    rows: list[EffectRow] = []
+    rows: list[tuple[pd.DataFrame, stats.Effect, str]] = []
     for _, family in pairs.groupby("family", sort=False):
         contrasts = [
             part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)
@@ -258,10 +277,14 @@ def of_pairs(
             pilots.get(contrasts[0]["stratum"].iloc[0], Pilot()),
             chosen,
         )
-        rows += [
-            _row(part, effect, digest) for part, effect in zip(contrasts, effects, strict=True)
+        rows += [(part, one, digest) for part, one in zip(contrasts, effects, strict=True)]
+    if correction == "study" and rows:
+        together = stats.together([effect for _, effect, _ in rows])
+        rows = [
+            (part, _detecting(effect, len(rows)), digest)
+            for (part, _, digest), effect in zip(rows, together, strict=True)
         ]
-    return rows
+    return [_row(*row) for row in rows]
 
 
 def changes(
@@ -406,7 +429,6 @@ def _family(
     if not differences:
         return []
     together = pd.concat(differences, axis=1)
-    alpha = (1 - CONFIDENCE) / len(differences)
     first = together.index.isin(pilot.seeds)
     effects = selection.with_choices(
         stats.family(
@@ -417,9 +439,13 @@ def _family(
         ),
         chosen,
     )
-    return [
-        replace(one, resolvable=stats.detectable(one.n, one.noise, alpha=alpha)) for one in effects
-    ]
+    return [_detecting(one, len(effects)) for one in effects]
+
+
+def _detecting(effect: stats.Effect, size: int) -> stats.Effect:
+    """Return an effect with what is detectable after correction over `size` contrasts."""
+    alpha = (1 - CONFIDENCE) / size
+    return replace(effect, resolvable=stats.detectable(effect.n, effect.noise, alpha=alpha))
 
 
 def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:

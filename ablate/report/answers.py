@@ -163,13 +163,15 @@ def families(data: ReportData) -> list[Family]:
     """
     contrasts = data.findings.of(Contrast)
     factors = list(dict.fromkeys(one.factor for one in contrasts))
+    whole = data.correction == "study"
+    of_study = _over(len(contrasts), "contrast") if whole else ""
     parts = grouped(contrasts, lambda one: one.family)
     if len(parts) > 1 and all(len(part) == 1 for part in parts):
         answers = tuple(
             _answer(
                 data,
                 one,
-                "",
+                of_study,
                 (f"{one.factor}={one.level}" if len(factors) > 1 else one.level)
                 + (f" at {one.stratum}" if one.stratum else ""),
             )
@@ -184,7 +186,7 @@ def families(data: ReportData) -> list[Family]:
     answered: list[Family] = []
     for part in parts:
         first, several = part[0], len({one.factor for one in part}) > 1
-        over = _over(len(part), "part" if several else "level")
+        over = of_study or _over(len(part), "part" if several else "level")
         answers = tuple(
             _answer(data, one, over, f"{one.factor}={one.level}" if several else one.level)
             for one in part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ablate.analysis.records import Tuning
+from ablate.evaluation import Evaluation
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
@@ -45,8 +46,22 @@ def _training(data: ReportData) -> str:
         f"Transformers with {texts['objective']} language modelling ({shape}) were trained on"
         f" {amount} tokens of {texts['corpus']} ({texts['tokenizer']} tokens, {texts['n_ctx']} a"
         f" sequence, {batch} a step) by AdamW with a {texts['schedule']} schedule, in"
-        f" {texts['precision']}: {recipe}. Held-out text is the last tenth of each document, or"
-        " every tenth document where there are 50 or more; it is never trained on."
+        f" {texts['precision']}: {recipe}. {_held_out(data)}"
+    )
+
+
+def _held_out(data: ReportData) -> str:
+    """Return how the text was split, and how much of it the metric reads."""
+    splits = {
+        "Held-out text is the file val.bin of the corpus; it is never trained on."
+        if tokenizer == "tokens"
+        else "Held-out text is the last tenth of each document, or every tenth document where there"
+        " are 50 or more; it is never trained on."
+        for tokenizer in data.compared["tokenizer"]
+    }
+    evaluation = Evaluation.model_validate_json(data.study.evaluation)
+    return " ".join(sorted(splits)) + (
+        f" The final loss is measured on up to {count(evaluation.n_final)} tokens of it."
     )
 
 
@@ -90,15 +105,21 @@ def _statistics(data: ReportData) -> str:
     )
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
-        " Student's t on n − 1 degrees of freedom for n pairs. Within a family, which"
-        f" is {_family(data)} in one stratum, p is corrected by Holm's method (1979) and the"
-        " family intervals by Bonferroni's; an effect is significant where Holm's p is at most"
+        f" Student's t on n − 1 degrees of freedom for n pairs. {_corrected(data)}, p is corrected"
+        " by Holm's method (1979) and the family intervals by Bonferroni's; an effect is"
+        " significant where Holm's p is at most"
         f" 0.05.{_stages(data)} The exact sign-flip p is a check that assumes symmetric noise"
         f" only.{check} A pair is lost if one of its runs diverged, failed, or ended without a"
         " finite value: it is counted and named, not imputed. The detectable effect is the smallest"
         " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
         " found and the family's correction."
     )
+
+
+def _corrected(data: ReportData) -> str:
+    if data.correction == "study":
+        return "Over all contrasts of the study"
+    return f"Within a family, which is {_family(data)} in one stratum"
 
 
 def _family(data: ReportData) -> str:

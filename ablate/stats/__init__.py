@@ -3,7 +3,7 @@
 from ablate.stats.best import ArmAgainstBest, BestArms, best_arms
 from ablate.stats.crossed import Component, Components, components
 from ablate.stats.failures import FailureRates, WorstRank, failure_rates, worst_rank
-from ablate.stats.families import family, holm, max_t
+from ablate.stats.families import family, holm, max_t, together
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
 from ablate.stats.groups import (
     Agreement,
@@ -88,6 +88,7 @@ __all__ = [
     "seeds_needed",
     "sign_flip",
     "sign_flip_floor",
+    "together",
     "two_stage",
     "unequal_spread",
     "unseen",

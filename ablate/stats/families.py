@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +46,26 @@ def family(
         after_pilot(paired(column, confidence=confidence), column, column[first], resolution)
         for column in columns
     ]
-    adjusted = holm([effect.p for effect in effects])
     if method == "bonferroni":
-        each = 1 - (1 - confidence) / max(len(effects), 1)
-    else:
-        assert method == "max-t" and rng is not None, method
-        each = max_t(columns.T, rng, confidence=confidence)
+        return together(effects, confidence=confidence)
+    assert method == "max-t" and rng is not None, method
+    each = max_t(columns.T, rng, confidence=confidence)
+    halves = [effect.noise.half(each) for effect in effects]
+    return [
+        replace(effect, family_lo=effect.mean - half, family_hi=effect.mean + half)
+        for effect, half in zip(together(effects), halves, strict=True)
+    ]
+
+
+def together(effects: Sequence[Effect], *, confidence: float = 0.95) -> list[Effect]:
+    """Return effects with Holm's p, and Bonferroni intervals, over all of them.
+
+    Args:
+        effects: each with its own noise, such as those of several families.
+        confidence: of all intervals together.
+    """
+    adjusted = holm([effect.p for effect in effects])
+    each = 1 - (1 - confidence) / max(len(effects), 1)
     halves = [effect.noise.half(each) for effect in effects]
     return [
         replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half)

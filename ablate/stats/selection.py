@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ablate.stats.families import holm
+from ablate.stats.families import together
 from ablate.stats.pairs import Effect, Equivalence, equivalence, noise_of
 from ablate.stats.values import Floats, Noise, Values, finite
 
@@ -357,13 +357,7 @@ def with_choices(effects: Sequence[Effect], choices: Sequence[Choice]) -> list[E
         noise = widened(effect.noise, choice)
         half, p = noise.half(effect.confidence), 2 * noise.tail(abs(effect.mean))
         wide.append(replace(effect, noise=noise, lo=effect.mean - half, hi=effect.mean + half, p=p))
-    adjusted = holm([effect.p for effect in wide])
-    each = 1 - (1 - wide[0].confidence) / len(wide)
-    halves = [effect.noise.half(each) for effect in wide]
-    return [
-        replace(effect, p_holm=float(p), family_lo=effect.mean - half, family_hi=effect.mean + half)
-        for effect, half, p in zip(wide, halves, adjusted, strict=True)
-    ]
+    return together(wide, confidence=wide[0].confidence)
 
 
 def equivalence_with(

@@ -67,9 +67,9 @@ def attempts(db: Database, study: str) -> Rows:
 
 
 def studies(db: Database, name: str | None = None) -> Rows:
-    """Return id, name, question, metric, goal, revision, toml of one study, or of all."""
+    """Return id, name, question, metric, goal, revision, toml, evaluation of studies."""
     sql = """
-        SELECT id, name, question, metric, goal, revision, toml FROM study
+        SELECT id, name, question, metric, goal, revision, toml, evaluation FROM study
         WHERE :name IS NULL OR name = :name ORDER BY id
     """
     return _select(db, sql, name=name)

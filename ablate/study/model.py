@@ -54,6 +54,14 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Reporting:
+    """[report]: how the report tests."""
+
+    delta: float | None = None  # effects within ±delta do not matter, in the metric's unit
+    correction: str = "family"  # Holm's correction covers a family, or all of the "study"
+
+
+@dataclass(frozen=True)
 class Study:
     """One question, as its file states it.
 
@@ -78,8 +86,7 @@ class Study:
     tune: Tune | None = None
     two_stage: TwoStage | None = None
     fit: Fit | None = None
-    # [report]: effects within ±delta do not matter, in the metric's unit
-    delta: float | None = None
+    reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

@@ -101,7 +101,7 @@ def parse(text: str, path: Path) -> Study:
         tune=tuned,
         two_stage=two_stage,
         fit=tables.fit(source, file.fit, factors),
-        delta=tables.delta(source, file.report),
+        reporting=tables.report(source, file.report),
         evaluation=evaluation,
         path=path,
         toml=text,

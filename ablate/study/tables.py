@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ablate.errors import AblateError, unknown, written
 from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
-from ablate.study.model import Fields, Fit, Match, Tune, TwoStage
+from ablate.study.model import Fields, Fit, Match, Reporting, Tune, TwoStage
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, number
 
@@ -92,7 +92,13 @@ class FitTable(_Table):
 class ReportTable(_Table):
     """The keys of [report]."""
 
-    delta: Any = Field(description="effects within ± this do not matter, in the metric's unit")
+    delta: Any = Field(
+        None, description="effects within ± this do not matter, in the metric's unit"
+    )
+    correction: Literal["family", "study"] = Field(
+        "family",
+        description="Holm's correction covers the contrasts of a `family`, or all of the `study`",
+    )
 
 
 def validated(
@@ -236,13 +242,13 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
     return Fit(table.group, table.hold_out or "")
 
 
-def delta(source: Source, raw: Mapping[str, Any] | None) -> float | None:
-    """Return the margin of equivalence of [report], or None without one."""
+def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
+    """Return [report], with its defaults where there is none."""
     if raw is None:
-        return None
-    return _positive(
-        source, "delta", _table(source, ReportTable, raw, "report", "[report]").delta, "report"
-    )
+        return Reporting()
+    table = _table(source, ReportTable, raw, "report", "[report]")
+    delta = None if table.delta is None else _positive(source, "delta", table.delta, "report")
+    return Reporting(delta, table.correction)
 
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:
