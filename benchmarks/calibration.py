@@ -469,7 +469,10 @@ def judged(noise: Floats, regret: Floats, error: Floats, df: Floats) -> tuple[fl
     )
     total = np.maximum(squares.sum(axis=0), 1e-30)  # exactly equal arms: p is 1
     welch = total**2 / np.maximum((squares**2 / dfs).sum(axis=0), 1e-60)
-    p = 2 * st.t.sf(np.abs(d.mean(axis=1)) / np.sqrt(total), welch)
+    away, own = np.abs(d.mean(axis=1)), np.maximum(own, 1e-30)
+    p = np.maximum(
+        2 * st.t.sf(away / np.sqrt(total), welch), 2 * st.t.sf(away / np.sqrt(own), pairs - 1)
+    )
     for study in range(2):
         base = selection.Choice(error[study, 0], df[study, 0])
         choices = [
@@ -478,7 +481,9 @@ def judged(noise: Floats, regret: Floats, error: Floats, df: Floats) -> tuple[fl
         ]
         effects = selection.with_choices(stats.family(d[study]), choices)
         assert np.allclose([effect.p for effect in effects], p[study], rtol=0.02, atol=1e-4)
-    width = 2 * st.t.isf(0.025, welch) * np.sqrt(total)
+    width = 2 * np.maximum(
+        st.t.isf(0.025, welch) * np.sqrt(total), st.t.isf(0.025, pairs - 1) * np.sqrt(own)
+    )
     return (
         float((p <= 0.05).mean()),
         float((p.min(axis=1) * p.shape[1] <= 0.05).mean()),

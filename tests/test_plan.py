@@ -645,7 +645,7 @@ def test_a_plan_is_a_pure_function(study) -> None:
 
 TUNED = (
     'seeds = 2\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer'
-    ' = [2, 4]\n[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = ["topology"]\n'
+    ' = [2, 4]\n[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nseeds = 1\nper = ["topology"]\n'
 )
 
 

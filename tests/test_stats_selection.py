@@ -101,17 +101,23 @@ def test_rates_beyond_a_cliff_move_nothing_and_the_rate_beside_it_needs_a_reason
 def test_a_contrast_has_the_errors_of_both_choices() -> None:
     d = np.array([0.1, 0.3, 0.2, 0.5, 0.1])
     (plain,) = stats.family(d[:, None])
-    both = selection.combined([(1, Choice(0.03, 6.0)), (-1, Choice(0.04, 4.0))])
-    assert both.error == pytest.approx(0.05)
-    assert both.df == pytest.approx(0.05**4 / (0.03**4 / 6 + 0.04**4 / 4))  # Satterthwaite 1946
+    both = selection.combined([(1, Choice(0.12, 6.0)), (-1, Choice(0.16, 4.0))])
+    assert both.error == pytest.approx(0.2)
+    assert both.df == pytest.approx(0.2**4 / (0.12**4 / 6 + 0.16**4 / 4))  # Satterthwaite 1946
     (wide,) = selection.with_choices([plain], [both])
     own = st.sem(d)
-    error = math.hypot(own, 0.05)
-    df = error**4 / (own**4 / 4 + 0.05**4 / both.df)
+    error = math.hypot(own, 0.2)
+    df = error**4 / (own**4 / 4 + 0.2**4 / both.df)
     assert (wide.lo, wide.hi) == pytest.approx(st.t.interval(0.95, df, d.mean(), error))
     assert wide.p == wide.p_holm == pytest.approx(2 * st.t.sf(d.mean() / error, df))
     assert (wide.mean, wide.sd, wide.p_sign_flip) == (plain.mean, plain.sd, plain.p_sign_flip)
     assert selection.with_choices([plain], [Choice()]) == [plain]
+
+
+def test_a_small_error_of_many_degrees_of_freedom_never_narrows_an_interval() -> None:
+    (plain,) = stats.family(np.array([[0.1], [0.3], [0.2]]))
+    (wide,) = selection.with_choices([plain], [Choice(0.01, 100.0)])
+    assert (wide.lo, wide.hi, wide.p) == (plain.lo, plain.hi, plain.p)
 
 
 def test_arms_of_one_decision_share_their_luck() -> None:
@@ -143,8 +149,10 @@ def test_after_a_pilot_the_choice_widens_both_noises() -> None:
     d = np.random.default_rng(5).normal(0.1, 0.3, size=12)
     (effect,) = stats.family(d[:, None], pilot=np.arange(12) < 5, resolution=2.0)
     (wide,) = selection.with_choices([effect], [Choice(0.1, 5.0)])
-    for (error, _), (own, _) in zip(wide.noise.errors, effect.noise.errors, strict=True):
-        assert error == pytest.approx(math.hypot(own, 0.1))
+    own = [error for error, _ in effect.noise.errors]
+    assert [error for error, _ in wide.noise.errors] == pytest.approx(
+        [*own, *(math.hypot(error, 0.1) for error in own)]
+    )
     assert wide.method == effect.method and wide.p > effect.p
 
 

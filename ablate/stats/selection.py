@@ -324,17 +324,18 @@ def combined(choices: Sequence[tuple[float, Choice]]) -> Choice:
 
 
 def widened(noise: Noise, choice: Choice) -> Noise:
-    """Return the noise of a mean with the error of a choice added (Welch 1947)."""
+    """Return the noise of a mean with the error of a choice added (Welch 1947).
+
+    The noise without it stays beside it: by its degrees of freedom it may be the wider of the two.
+    """
     if not choice.error > 0:
         return noise
-    return Noise(
-        tuple(
-            (math.hypot(error, choice.error), _welch([error**2, choice.error**2], [df, choice.df]))
-            if df > 0 and math.isfinite(error)
-            else (error, df)
-            for error, df in noise.errors
-        )
+    added = tuple(
+        (math.hypot(error, choice.error), _welch([error**2, choice.error**2], [df, choice.df]))
+        for error, df in noise.errors
+        if df > 0 and math.isfinite(error)
     )
+    return Noise((*noise.errors, *added))
 
 
 def _welch(squares: Sequence[float], dfs: Sequence[float]) -> float:
