@@ -516,3 +516,17 @@ def test_the_axis_fits_the_arms_that_did_not_diverge() -> None:
         "high (diverged)",
         "higher (diverged)",
     ]
+
+
+def test_every_seed_has_a_mark_and_groups_are_told_by_their_filling() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(arm, seed, rng.normal()) for arm in ("serial", "parallel") for seed in range(5)]
+    frame = pd.DataFrame(rows, columns=["arm", "seed", "metric"])
+    ax = figures.seeds(frame, {"serial": [0, 3]})
+    marks = {line.get_gid(): line for line in ax.get_lines() if line.get_gid()}
+    assert len(marks) == 10
+    for (arm, seed, value), (tip, mark) in zip(rows, marks.items(), strict=True):
+        assert tip == f"tip:{arm}, seed {seed}: {value:.4g}"
+        assert mark.get_ydata()[0] == value
+        hollow = mark.get_markerfacecolor() == "none"
+        assert hollow is (arm == "serial" and seed not in (0, 3))

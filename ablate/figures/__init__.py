@@ -9,6 +9,7 @@ from ablate.figures.cost import pareto
 from ablate.figures.grid import at_what
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
+from ablate.figures.seeds import seeds
 from ablate.figures.style import inline, save, theme
 from ablate.figures.training import blocks, curves, gaps, positions
 
@@ -29,5 +30,6 @@ __all__ = [
     "residuals",
     "save",
     "scaling",
+    "seeds",
     "theme",
 ]

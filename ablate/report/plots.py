@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ablate import figures
-from ablate.analysis.records import Tuning
+from ablate.analysis.records import SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.figures.cost import front
 from ablate.report.data import ReportData
@@ -46,6 +46,33 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     title = f"Effects on {labels.phrase}"
     look: dict[str, Any] = {"label": labels.difference, "goal": labels.goal}
     return [figure_set.add("effects", title, caption, figures.effects, *frames, **look)]
+
+
+def seeds(figure_set: FigureSet, data: ReportData) -> list[Figure]:
+    """Return the metric of every seed, for each stratum with two seeds or more."""
+    lower = {one.cell: one.groups[0] for one in data.findings.of(SeedGroups)}
+    plots = []
+    for number, stratum in enumerate(data.strata):
+        frame = data.good[data.good["stratum"] == stratum]
+        if frame["seed"].nunique() < 2:
+            continue
+        arms = frame.drop_duplicates("cell").set_index("cell")["arm"].astype(str)
+        groups = {arms[cell]: lower[cell] for cell in arms.index if cell in lower}
+        title = f"{sentence(data.labels.phrase)} of every seed" + (
+            f" at {stratum}" if stratum else ""
+        )
+        caption = (
+            "One mark a seed, in the same order for every arm; line: mean."
+            + (" Filled and hollow: the two groups of seeds that are separated." if groups else "")
+            + " An arm far from the others has its mean in its name and is not drawn."
+        )
+        look = {"label": data.labels.axis}
+        plots.append(
+            figure_set.add(
+                "seeds", title, caption, figures.seeds, frame, groups, **look, stratum=number
+            )
+        )
+    return plots
 
 
 def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:

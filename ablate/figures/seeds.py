@@ -1,0 +1,83 @@
+"""The figure of single seeds: every run's metric, arm by arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from ablate.figures import style
+
+
+def seeds(
+    frame: pd.DataFrame,
+    groups: Mapping[str, Iterable[int]] = {},
+    *,
+    y: str = "metric",
+    hue: str = "arm",
+    label: str = "metric",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the metric of every seed, with a column for each arm and a line at its mean.
+
+    The same seed has the same place in every column. The y axis fits the arms near each other; an
+    arm beyond it has its mean in its name.
+
+    Args:
+        frame: One row a run, with columns seed, y and `hue`.
+        groups: Arm → seeds of its lower group, which are drawn filled; all others are hollow. An
+            arm without groups is filled.
+        y: Column of the metric.
+        hue: Column of the arm.
+        label: Name of the y axis.
+        ax: Axes to draw on, None for a new figure.
+    """
+    with style.theme():
+        whole = frame[np.isfinite(frame[y].astype(float))]
+        arms = list(style.arms(whole, hue))
+        runs = whole.groupby(hue, observed=True)[y]
+        means = runs.mean()
+        near = style.near(list((means - means.median()).abs()), (runs.max() - runs.min()).median())
+        names = [
+            name + ("" if inside else f" ({style.decimal(round(mean, 3))})")
+            for name, mean, inside in zip(
+                style.entries(name for name, *_ in arms), means, near, strict=True
+            )
+        ]
+        ax = style.canvas(ax, 2.4)
+        order = sorted(set(whole["seed"]))
+        across = np.linspace(-0.3, 0.3, len(order)) if len(order) > 1 else [0.0]
+        place = dict(zip(order, across, strict=True))
+        for column, ((name, index, part), inside) in enumerate(zip(arms, near, strict=True)):
+            if not inside:
+                continue
+            lower = {*groups.get(name, part["seed"])}
+            ax.plot(
+                [column - 0.35, column + 0.35],
+                [part[y].mean()] * 2,
+                color=style.color(index),
+                linewidth=0.8,
+            )
+            for seed, value in zip(part["seed"], part[y], strict=True):
+                mark = ax.plot(
+                    [column + place[seed]],
+                    [value],
+                    style.marker(index),
+                    color=style.color(index),
+                    markerfacecolor=style.color(index) if seed in lower else "none",
+                    markersize=4,
+                )[0]
+                style.tip(mark, f"{name}, seed {seed}: {value:.4g}")
+        style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
+        ax.set_xticks(range(len(arms)), [style.plain(name, 30) for name in names])
+        if len(arms) > 3:
+            ax.tick_params(axis="x", rotation=30)
+            for text in ax.get_xticklabels():
+                text.set_horizontalalignment("right")
+        ax.set_xlim(-0.6, len(arms) - 0.4)
+        style.ticks(ax, "y")
+        ax.grid(axis="y")
+        style.labels(ax, "", label)
+        return ax
