@@ -33,7 +33,8 @@ Choice = Annotated[str, BeforeValidator(_canonical)]
 
 
 # in which runs of one job may differ: every member of a pack has its own value
-MEMBER_FIELDS = ("seed", "lr", "weight_decay", "mask_ratio")
+SEED_FIELDS = ("seed", "init_seed", "data_seed")
+MEMBER_FIELDS = (*SEED_FIELDS, "lr", "weight_decay", "mask_ratio")
 # values that are loaded into a step that is built already: they change no module and no size
 LOADED_FIELDS = (*MEMBER_FIELDS, "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
 
@@ -109,6 +110,8 @@ class RunConfig(BaseModel):
     schedule: Choice = "cosine"
     precision: Choice = "float32"
     seed: int = Limits(0, ge=0, lt=1 << 31)
+    init_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
+    data_seed: int | None = Limits(None, ge=0, lt=1 << 31)  # None: seed
 
     @model_validator(mode="before")
     @classmethod
@@ -189,6 +192,16 @@ class RunConfig(BaseModel):
     def parts(self) -> Iterator[Component]:
         """The components of this run, one a factor with levels."""
         return (self.part(name) for name, row in CATALOGUE.items() if row.choice)
+
+    @property
+    def weights_seed(self) -> int:
+        """Seed of the initial weights."""
+        return self.seed if self.init_seed is None else self.init_seed
+
+    @property
+    def batches_seed(self) -> int:
+        """Seed of batch order, masks and dropout."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     @property
     def batch_size(self) -> int:

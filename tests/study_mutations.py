@@ -18,7 +18,14 @@ from ablate.evaluation import Evaluation
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
-from ablate.study.tables import FitTable, MatchTable, ReportTable, SeedsTable, TuneTable
+from ablate.study.tables import (
+    CrossedTable,
+    FitTable,
+    MatchTable,
+    ReportTable,
+    SeedsTable,
+    TuneTable,
+)
 from ablate.study.values import BUDGETS
 
 Node = Any
@@ -79,7 +86,10 @@ OTHERS = (
 )
 LEVELS = sorted({level.name for row in CATALOGUE.values() for level in row.levels})
 WORDS = [*LEVELS, *CATALOGUE, *BUDGETS, *DESIGNS, *METRICS, *TEXTS]
-_TABLES = (StudyFile, Evaluation, FitTable, MatchTable, ReportTable, SeedsTable, TuneTable)
+_TABLES = (
+    *(StudyFile, CrossedTable, Evaluation, FitTable, MatchTable, ReportTable, SeedsTable),
+    TuneTable,
+)
 KEYS = sorted(
     {*CATALOGUE, *BUDGETS, "size", "heads", "max_epochs", "", "a b", "é", "\x00"}.union(
         *(table.model_fields for table in _TABLES)

@@ -50,6 +50,8 @@ NUMBERS: dict[str, Any] = {  # a value other than the one it has in `train_helpe
     "grad_clip": 0.01,
     "warmup": 0.5,
     "seed": 1,
+    "init_seed": 1,
+    "data_seed": 1,
 }
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 
 from ablate import stats
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
+from ablate.analysis.paired import split
 
 NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
 
@@ -42,12 +46,15 @@ def seed_groups(data: StudyData, untrained: frozenset[str]) -> Iterator[records.
     """Yield the cells whose seeds fall into groups, and whether copying goes with them.
 
     p is corrected by Holm's method over the cells of the study. Where there are more than three
-    seeds, one seed alone is no group.
+    seeds, one seed alone is no group. Runs of crossed seeds are not independent, as the test
+    assumes: then there are none.
 
     Args:
         data: The study.
         untrained: Cells that did not learn beyond token frequencies; they are not tested.
     """
+    if data.crossed:
+        return
     tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
     for cell, _ in _arms(data):
         runs = data.good[data.good["cell"] == cell]
@@ -88,17 +95,48 @@ def seed_groups(data: StudyData, untrained: frozenset[str]) -> Iterator[records.
         )
 
 
+def variance(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Variance]:
+    """Yield the parts of each cell's variance where seeds are crossed.
+
+    Args:
+        data: The study.
+        untrained: Cells that did not learn beyond token frequencies; they are left out.
+    """
+    if not data.crossed:
+        return
+    for cell, arm in _arms(data):
+        runs = data.good[data.good["cell"] == cell].set_index("seed")["metric"]
+        if cell not in untrained and (parts := of_variance(runs)):
+            yield records.Variance(stratum=_stratum(data, cell), cell=cell, arm=arm, **parts)
+
+
+def of_variance(values: pd.Series) -> dict[str, Any]:
+    """Return the fields of a finding on the variance of values by crossed seed.
+
+    Empty where fewer than two seeds of either kind have values with all of the other kind.
+    """
+    found = stats.components(stats.crossed_table(values.to_numpy(float), split(values.index)))
+    if math.isnan(found.init.share):
+        return {}
+    parts = {
+        name: records.Part(**asdict(getattr(found, name))) for name in ("init", "order", "residual")
+    }
+    return {"inits": found.inits, "orders": found.orders, **parts}
+
+
 def lengths(data: StudyData) -> Iterator[records.LengthChange]:
     """Yield the change of loss at the longest context of each cell that was measured."""
     finals = data.finals[data.finals["name"] == "loss_at_length"]
-    losses = finals.groupby(["cell", "run", "at"])["value"].mean().unstack()
+    losses = finals.groupby(["cell", "seed", "at"])["value"].mean().unstack()
     longest = finals["at"].max()
     if 1.0 not in losses or not longest > 1:
         return
     defined = set(finals.loc[finals["at"] == longest, "cell"])
     for cell, arm in _arms(data):
         if cell in losses.index:
-            change = stats.paired((losses[longest] - losses[1.0]).loc[cell])
+            changed = (losses[longest] - losses[1.0]).loc[cell]
+            crossed = split(changed.index) if data.crossed else None
+            change = stats.paired(changed.to_numpy(float), crossed=crossed)
             yield records.LengthChange(
                 stratum=_stratum(data, cell),
                 cell=cell,

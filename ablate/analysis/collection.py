@@ -130,9 +130,11 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from contrasts.changes(data, below)
     yield from untrained
     yield from cells.seed_groups(data, below)
-    yield from strata.no_failures(data, failed)
-    yield from strata.pairing(tested)
-    yield from strata.multiplicity(tested)
+    yield from cells.variance(data, below)
+    if not data.crossed:  # both need independent seeds
+        yield from strata.no_failures(data, failed)
+        yield from strata.pairing(tested)
+    yield from strata.multiplicity(tested, crossed=data.crossed)
     yield from tuned
     yield from tuning.changes(data, tuned)
     yield from tuning.by_rate(data)

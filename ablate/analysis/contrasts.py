@@ -11,6 +11,7 @@ import pandas as pd
 
 from ablate import stats
 from ablate.analysis import paired, records
+from ablate.analysis.cells import of_variance
 from ablate.analysis.data import StudyData
 from ablate.study import values
 
@@ -39,11 +40,16 @@ def contrasts(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Fi
         }
         verdict = _verdict(data, row, untrained)
         yield _contrast(data, row, which, of_row, verdict, float(p_study))
+        if data.crossed and verdict != "untrained":
+            parts = of_variance(paired.counted(of_row))
+            if parts:
+                yield records.DifferenceVariance(**which, **parts)
         if row["n"] and _keys(data, row["cell"]) == _keys(data, row["baseline"]):
             yield records.SameRuns(**which)
         if verdict != "untrained":
             yield from _equivalence(data, which, of_row, row)
-            yield from _spread(which, of_row)
+            if not data.crossed:  # the tests of spread and failures need independent pairs
+                yield from _spread(which, of_row)
         yield from _failures(data, which, of_row)
         yield from _mismatch(data, which)
 
@@ -85,7 +91,7 @@ def _contrast(
             for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)
         ),
         choice_error=paired.choice(pairs, data.choices).error if data.choices else math.nan,
-        **_robust(pairs, verdict),
+        **_robust(pairs, verdict, data.crossed),
         **_new_text(data, row, pairs, verdict),
     )
 
@@ -111,7 +117,7 @@ def _new_text(
     return {"text_lo": one.mean - half, "text_hi": one.mean + half}
 
 
-def _robust(pairs: pd.DataFrame, verdict: records.Verdict) -> dict[str, Any]:
+def _robust(pairs: pd.DataFrame, verdict: records.Verdict, crossed: bool) -> dict[str, Any]:
     """Return the Hodges–Lehmann estimate of a contrast and the seeds that lie far from it."""
     difference = paired.counted(pairs)
     values = difference.to_numpy(float)
@@ -120,8 +126,9 @@ def _robust(pairs: pd.DataFrame, verdict: records.Verdict) -> dict[str, Any]:
     one = stats.hodges_lehmann(values)
     return {
         "median": one.estimate,
-        "median_lo": one.lo,
-        "median_hi": one.hi,
+        # the signed-rank sum is that of independent pairs
+        "median_lo": math.nan if crossed else one.lo,
+        "median_hi": math.nan if crossed else one.hi,
         "outlying": _seeds(difference.index, stats.outlying(values).seeds),
     }
 
@@ -152,7 +159,7 @@ def _equivalence(
         margin = float(values.number("delta", delta))
     if math.isnan(margin):
         return
-    test = paired.equivalence(pairs, margin, data.pilots, data.choices)
+    test = paired.equivalence(pairs, margin, data.pilots, data.choices, crossed=data.crossed)
     if not math.isnan(test.p):
         yield records.Equivalence(
             **which, margin=margin, proposed=delta is None, p=test.p, equivalent=test.equivalent
@@ -196,15 +203,18 @@ def _failures(
     rates = stats.failure_rates(failed[""], failed["baseline_"])
     goal: Any = data.study.goal
     ranks = stats.worst_rank(values[""], values["baseline_"], goal=goal)
+    tested: dict[str, Any] = {
+        "rate_lo": rates.interval[0],
+        "rate_hi": rates.interval[1],
+        "p": rates.p,
+        "p_worst_rank": ranks.p,
+    }
     yield records.Failures(
         **which,
         ended=len(done),
         failed=_seeds(done["seed"].to_numpy(), np.flatnonzero(failed[""])),
         baseline_failed=_seeds(done["seed"].to_numpy(), np.flatnonzero(failed["baseline_"])),
-        rate_lo=rates.interval[0],
-        rate_hi=rates.interval[1],
-        p=rates.p,
-        p_worst_rank=ranks.p,
+        **(dict.fromkeys(tested, math.nan) if data.crossed else tested),
         worse=ranks.rank_sum_worse > ranks.rank_sum_better,
     )
 

@@ -74,6 +74,11 @@ class StudyData:
         """What Holm's correction covers: "family" or "study"."""
         return paired.correction(self.study.toml)
 
+    @property
+    def crossed(self) -> bool:
+        """Whether seeds of initialisation and of data order are crossed."""
+        return paired.crossed(self.study.toml)
+
     @cached_property
     def compared(self) -> pd.DataFrame:
         """The runs that are compared, not those that tuned something."""
@@ -127,14 +132,16 @@ def read(db: Database, study: str) -> StudyData:
     pairs, pilots = results.pairs(study, db), paired.pilots(study, db)
     decisions = results.decisions(study, db)
     choices = paired.choices(decisions, pairs)
+    row = results.study(study, db)
+    crossed = paired.crossed(row.toml)
     return StudyData(
-        study=results.study(study, db),
+        study=row,
         runs=runs,
         arms=arms,
         pairs=pairs,
         effects=paired.effects(study, db),
-        changes=paired.changes(pairs, pilots, choices),
-        interactions=paired.interactions(pairs, pilots, choices),
+        changes=paired.changes(pairs, pilots, choices, crossed=crossed),
+        interactions=paired.interactions(pairs, pilots, choices, crossed=crossed),
         pilots=pilots,
         choices=choices,
         decisions=decisions,

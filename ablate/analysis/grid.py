@@ -27,6 +27,10 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
         reason = f"the metric is not comparable across {across}, which the grid varies"
         yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
         return
+    if data.crossed:
+        reason = "the fit takes runs as independent, and those of crossed seeds are not"
+        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
+        return
     cells = list(data.levels)
     runs = data.good.sort_values(
         "cell", key=lambda names: names.map(cells.index), kind="stable"

@@ -19,6 +19,7 @@ import pandas as pd
 
 from ablate import metrics, results, stats, tune
 from ablate.stats import selection
+from ablate.study import split_seed
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -53,7 +54,7 @@ class EffectRow:
         family_hi: Upper end of it.
         p: p value of no effect.
         p_holm: The same after Holm's correction over the family.
-        p_sign_flip: p value of the exact sign-flip test.
+        p_sign_flip: p value of the exact sign-flip test; NaN where seeds are crossed.
         correlation: Correlation of the two arms over seeds.
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
@@ -108,11 +109,13 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
         `arm`, as in `ablate.load`.
     """
     pairs = results.pairs(study, db)
+    toml = results.study(study, db).toml
     rows = of_pairs(
         pairs,
         pilots(study, db),
         choices(results.decisions(study, db), pairs),
-        correction=correction(results.study(study, db).toml),
+        correction=correction(toml),
+        crossed=crossed(toml),
     )
     frame = pd.DataFrame(
         [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
@@ -249,12 +252,27 @@ def correction(toml: str) -> str:
         return "family"
 
 
+def crossed(toml: str) -> bool:
+    """Return whether seeds of initialisation and of data order are crossed by a study file."""
+    try:
+        seeds = tomllib.loads(toml).get("seeds")
+    except tomllib.TOMLDecodeError:
+        return False
+    return isinstance(seeds, dict) and "init" in seeds
+
+
+def split(seeds: Iterable[int]) -> np.ndarray:
+    """Return the seeds of initialisation and of data order behind crossed seeds, [n, 2]."""
+    return np.array([split_seed(int(seed)) for seed in seeds], dtype=int).reshape(-1, 2)
+
+
 def of_pairs(
     pairs: pd.DataFrame,
     pilots: Mapping[str, Pilot] = {},
     choices: Mapping[str, Chosen] = {},
     *,
     correction: str = "family",
+    crossed: bool = False,
 ) -> list[EffectRow]:
     """Compute the effect of every contrast, corrected within each family or over the study.
 
@@ -264,6 +282,8 @@ def of_pairs(
         choices: Cell → its tuned rate, whose choice then counts in intervals and p. A contrast of
             cells that share a decision has no such error.
         correction: "family", or "study" for all contrasts together.
+        crossed: Whether the seeds are pairs of a seed of the initialisation and one of the data
+            order, which are then both random.
     """
     rows: list[tuple[pd.DataFrame, stats.Effect, str]] = []
     for _, family in pairs.groupby("family", sort=False):
@@ -276,6 +296,7 @@ def of_pairs(
             [counted(part) for part in contrasts],
             pilots.get(contrasts[0]["stratum"].iloc[0], Pilot()),
             chosen,
+            crossed=crossed,
         )
         rows += [(part, one, digest) for part, one in zip(contrasts, effects, strict=True)]
     if correction == "study" and rows:
@@ -288,7 +309,11 @@ def of_pairs(
 
 
 def changes(
-    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+    pairs: pd.DataFrame,
+    pilots: Mapping[str, Pilot] = {},
+    choices: Mapping[str, Chosen] = {},
+    *,
+    crossed: bool = False,
 ) -> pd.DataFrame:
     """Compute how the effect of each level changes from the first stratum to each other one.
 
@@ -300,6 +325,7 @@ def changes(
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
+        crossed: As in `of_pairs`.
 
     Returns:
         Columns family, factor, level, stratum, first, n, mean, lo, hi, p, p_holm, resolvable,
@@ -325,7 +351,7 @@ def changes(
                 )
                 for one in both
             ]
-            tested = _family(moved, Pilot(pilot.seeds), chosen)
+            tested = _family(moved, Pilot(pilot.seeds), chosen, crossed=crossed)
             for one, effect in zip(both, tested, strict=True):
                 rows.append(
                     (family, *one, stratum, strata[0], *(getattr(effect, name) for name in CHANGE))
@@ -338,7 +364,11 @@ def _negative(arms: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def interactions(
-    pairs: pd.DataFrame, pilots: Mapping[str, Pilot] = {}, choices: Mapping[str, Chosen] = {}
+    pairs: pd.DataFrame,
+    pilots: Mapping[str, Pilot] = {},
+    choices: Mapping[str, Chosen] = {},
+    *,
+    crossed: bool = False,
 ) -> pd.DataFrame:
     """Compute the interactions of factors that were varied together and each alone.
 
@@ -350,6 +380,7 @@ def interactions(
         pairs: As in `of_pairs`.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
+        crossed: As in `of_pairs`.
 
     Returns:
         Columns factor, level, stratum, n, mean, lo, hi, p, p_holm, resolvable, significant,
@@ -377,6 +408,7 @@ def interactions(
             [difference for difference, _ in levels.values()],
             Pilot(pilots.get(stratum, Pilot()).seeds),
             [choice for _, choice in levels.values()],
+            crossed=crossed,
         )
         for level, effect in zip(levels, effects, strict=True):
             rows.append((factor, level, stratum, *(getattr(effect, name) for name in CHANGE)))
@@ -388,6 +420,8 @@ def equivalence(
     margin: float,
     pilots: Mapping[str, Pilot] = {},
     choices: Mapping[str, Chosen] = {},
+    *,
+    crossed: bool = False,
 ) -> stats.Equivalence:
     """Test whether the effect of one contrast lies within ± `margin`.
 
@@ -396,6 +430,7 @@ def equivalence(
         margin: In the metric's unit.
         pilots: As in `of_pairs`.
         choices: As in `of_pairs`.
+        crossed: As in `of_pairs`.
     """
     difference = counted(pairs)
     pilot = pilots.get(pairs["stratum"].iloc[0], Pilot())
@@ -406,6 +441,7 @@ def equivalence(
         _choice(_contrast(pairs), choices),
         pilot=first.to_numpy(float),
         resolution=pilot.resolution,
+        crossed=split(difference.index) if crossed else None,
     )
 
 
@@ -423,7 +459,11 @@ def counted(pairs: pd.DataFrame) -> pd.Series:
 
 
 def _family(
-    differences: Sequence[pd.Series], pilot: Pilot, chosen: Sequence[selection.Choice]
+    differences: Sequence[pd.Series],
+    pilot: Pilot,
+    chosen: Sequence[selection.Choice],
+    *,
+    crossed: bool,
 ) -> list[stats.Effect]:
     """Return the effects of a family, with detectable effects corrected for its size."""
     if not differences:
@@ -436,6 +476,7 @@ def _family(
             confidence=CONFIDENCE,
             pilot=first,
             resolution=pilot.resolution,
+            crossed=split(together.index) if crossed else None,
         ),
         chosen,
     )

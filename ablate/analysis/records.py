@@ -198,7 +198,8 @@ class Failures(OfContrast):
         ended: Pairs of which both runs ended.
         failed: Seeds of the arm's runs without a finite value.
         baseline_failed: Seeds of such runs of the baseline.
-        rate_lo: Lower end of the arm's 95% interval of the rate (Wilson 1927).
+        rate_lo: Lower end of the arm's 95% interval of the rate (Wilson 1927). NaN, as both p,
+            where seeds are crossed, so that pairs are not independent.
         rate_hi: Upper end of it.
         p: p value of equal failure rates (exact McNemar test).
         p_worst_rank: p value of the signed-rank test in which a failed run is worse than any
@@ -437,6 +438,59 @@ class SeedGroups(OfCell):
     copying: tuple[float, ...]
     p_copying: float
     like: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a variance over crossed seeds, in the metric's unit squared.
+
+    Attributes:
+        variance: Its estimate, not below 0.
+        lo: Lower end of its 95% interval.
+        hi: Upper end of it.
+        share: Share in the sum of the parts.
+        share_lo: Lower end of its 95% interval.
+        share_hi: Upper end of it.
+    """
+
+    variance: float
+    lo: float
+    hi: float
+    share: float
+    share_lo: float
+    share_hi: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variance(OfCell):
+    """The variance of a cell's metric over crossed seeds of initialisation and of data order.
+
+    Attributes:
+        inits: Seeds of the initialisation that count.
+        orders: Seeds of the data order that count, each with each of the others.
+        init: What the initialisation adds.
+        order: What batch order, masks and dropout add.
+        residual: What the combination of both adds, and noise of the hardware.
+    """
+
+    kind: ClassVar[str] = "variance"
+    inits: int
+    orders: int
+    init: Part
+    order: Part
+    residual: Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceVariance(OfContrast):
+    """The same as `Variance`, of the paired difference from the baseline."""
+
+    kind: ClassVar[str] = "difference-variance"
+    inits: int
+    orders: int
+    init: Part
+    order: Part
+    residual: Part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from ablate import stats
-from ablate.analysis import records
+from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
 
 
@@ -40,7 +40,11 @@ def best(
         if len(arms) < 2 or len(judged) < 2 or len(table) < 2:
             continue
         goal: Any = data.study.goal
-        found = stats.best_arms(table.to_numpy(float), goal=goal)
+        found = stats.best_arms(
+            table.to_numpy(float),
+            goal=goal,
+            crossed=paired.split(table.index) if data.crossed else None,
+        )
         chosen = [judged[position] for position in found.candidates]
         yield records.Best(
             stratum=stratum,
@@ -79,8 +83,15 @@ def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoF
         yield records.NoFailures(seeds=int(seeds.min()), upper=stats.unseen(int(seeds.min())))
 
 
-def multiplicity(contrasts: Sequence[records.Contrast]) -> Iterator[records.Multiplicity]:
-    """Yield how many contrasts and families the study tests."""
+def multiplicity(
+    contrasts: Sequence[records.Contrast], *, crossed: bool
+) -> Iterator[records.Multiplicity]:
+    """Yield how many contrasts and families the study tests.
+
+    Args:
+        contrasts: All of them.
+        crossed: Whether seeds are crossed, so that no sign-flip test is made.
+    """
     if not contrasts:
         return
     families: dict[str, int] = {}
@@ -88,7 +99,7 @@ def multiplicity(contrasts: Sequence[records.Contrast]) -> Iterator[records.Mult
         families[one.family] = families.get(one.family, 0) + 1
     largest = max(families.values())
     pairs = max(one.n for one in contrasts)
-    floor = stats.sign_flip_floor(pairs, largest).p if pairs else math.nan
+    floor = stats.sign_flip_floor(pairs, largest).p if pairs and not crossed else math.nan
     yield records.Multiplicity(
         families=len(families),
         contrasts=len(contrasts),

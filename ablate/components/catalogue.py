@@ -227,6 +227,16 @@ _ROWS = (
         "training",
         "Seed of weights, batch order, masks and dropout; set by the study's `seeds`.",
     ),
+    Factor(
+        "init_seed",
+        "training",
+        "Seed of the initial weights, by default seed; set by `seeds = { init, data }`.",
+    ),
+    Factor(
+        "data_seed",
+        "training",
+        "Seed of batch order, masks and dropout, by default seed; set by `seeds = { init, data }`.",
+    ),
 )
 
 CATALOGUE: dict[str, Factor] = {row.name: row for row in _ROWS}

@@ -108,7 +108,7 @@ class Masked:
         self.load(configs)
 
     def load(self, configs: Sequence[RunConfig]) -> None:
-        self._seeds.copy_(torch.tensor([config.seed for config in configs]))
+        self._seeds.copy_(torch.tensor([config.batches_seed for config in configs]))
         self._ratios.copy_(torch.tensor([config.mask_ratio for config in configs]))
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:

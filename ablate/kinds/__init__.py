@@ -23,6 +23,7 @@ from ablate.errors import unknown
 from ablate.evaluation import Evaluation
 
 Fields = Mapping[str, Any]  # name → JSON value, defaults written out, without the seed
+SEEDS = ("init_seed", "data_seed")  # fields whose default is the run's seed
 Emit = Callable[..., None]  # emit("metrics", steps=[…], series={…}): a journal event of one run
 
 
@@ -152,7 +153,8 @@ class Run:
     Attributes:
         kind: Name of the kind.
         fields: Resolved fields, as `Kind.check` returns them.
-        seed: Seed of weights, batch order, masks and dropout.
+        seed: Seed of weights, batch order, masks and dropout, but for what the fields `SEEDS` say;
+            different for every run of a cell.
         parent: Key of the run whose weights this one starts from; "" for none.
     """
 
@@ -169,6 +171,9 @@ class Run:
         """
         of = kind(self.kind)
         content = dict(of.identity(self.fields))
+        for name in SEEDS:
+            if content.get(name) == self.seed:
+                del content[name]
         content |= {"seed": self.seed} if self.seed else {}
         content |= {"kind": self.kind} if self.kind != "transformer" else {}
         content |= {"parent": self.parent} if self.parent else {}

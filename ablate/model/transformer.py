@@ -122,13 +122,17 @@ class Transformer(nn.Module):
         return x, bias
 
     @torch.no_grad()
-    def initialise(self, seeds: Sequence[int]) -> None:
+    def initialise(self, seeds: Sequence[int], data_seeds: Sequence[int] | None = None) -> None:
         """Set every parameter of member k from (seeds[k], the parameter's name).
 
         Gains start at 1, biases at 0, all else as the run's `init` says.
+
+        Args:
+            seeds: Seeds of the members' weights.
+            data_seeds: Seeds of their dropout, by default `seeds`.
         """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
-        self.rng.seed.copy_(torch.tensor(list(seeds)))
+        self.rng.seed.copy_(torch.tensor(list(seeds if data_seeds is None else data_seeds)))
         for name, parameter in self.named_parameters():
             owner, _, kind = name.rpartition(".")
             if kind == "gain":

@@ -108,4 +108,5 @@ def _compared_runs(
     for number, seed in enumerate((*study.seeds, *more)):
         for cell in cells:
             if number < decided.get(cell.stratum, len(study.seeds)):
-                yield PlannedRun(cell.label, cell.run.with_(seed=seed))
+                run = cell.run.with_(seed=seed, **study.seed_fields(seed))
+                yield PlannedRun(cell.label, run)

@@ -12,7 +12,7 @@ from typing import Any
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.plan.cells import build
-from ablate.study import Fields, Study
+from ablate.study import Crossed, Fields, Study
 from ablate.study.levels import sets
 from ablate.study.values import BUDGETS, label
 
@@ -32,14 +32,18 @@ Change = Callable[[Any], Any]
 def tiny(study: Study) -> Study:
     """Return `study` with narrow, shallow models, short contexts, few steps and two seeds.
 
+    Where initialisation and data order are crossed, there are two of each.
+
     Levels stay different from each other. All widths are divided by one number and all budgets
     multiplied by one, so that their ratios are unchanged.
     """
+    crossed = Crossed(SEEDS, SEEDS) if study.crossed else None
     shrunk = _changed(_explicit(study), _shape_changes(study))
     shrunk = replace(
         shrunk,
         name=f"{study.name}-tiny",
-        seeds=study.seeds[:SEEDS],
+        seeds=crossed.seeds if crossed else study.seeds[:SEEDS],
+        crossed=crossed,
         tune=replace(study.tune, points=RATES, seeds=1) if study.tune else None,
         two_stage=replace(study.two_stage, most=SEEDS + 1) if study.two_stage else None,
         evaluation=study.evaluation.model_copy(

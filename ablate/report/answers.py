@@ -12,6 +12,7 @@ from ablate.analysis.records import (
     Best,
     Change,
     Contrast,
+    DifferenceVariance,
     Equivalence,
     Failures,
     Interaction,
@@ -22,6 +23,7 @@ from ablate.analysis.records import (
     SeedGroups,
     Spread,
     Untrained,
+    Variance,
     Verdict,
 )
 from ablate.plan.compare import MISMATCH
@@ -94,10 +96,15 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
 
 
 def cells(data: ReportData) -> list[str]:
-    """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
+    """Return a sentence on cells that did not learn, groups of seeds, and crossed seeds."""
     return [
         *(say("untrained", one) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+        *(say("variance", one, one.arm) for one in data.findings.of(Variance)),
+        *(
+            say("variance", one, f"the difference of {one.level} from {one.baseline_level}")
+            for one in data.findings.of(DifferenceVariance)
+        ),
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ablate import sizes
-from ablate.config import RunConfig
+from ablate.config import SEED_FIELDS, RunConfig
 from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
 
@@ -95,7 +95,7 @@ def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> li
     """Return the factors that change only size or training of the model at every step."""
     first = runs.drop_duplicates("cell").set_index("cell")
     cells = {cell: chosen for cell, chosen in levels.items() if cell in first.index}
-    fields = [name for name in RunConfig.model_fields if name in first and name != "seed"]
+    fields = [name for name in RunConfig.model_fields if name in first and name not in SEED_FIELDS]
     growing = []
     for factor in dict.fromkeys(factor for chosen in cells.values() for factor in chosen):
         groups: dict[tuple[tuple[str, str], ...], list[str]] = {}

@@ -1,7 +1,8 @@
 """Arrays → effects, intervals, number of seeds. No database, no pandas; random by a Generator."""
 
 from ablate.stats.best import ArmAgainstBest, BestArms, best_arms
-from ablate.stats.crossed import Component, Components, components
+from ablate.stats.crossed import Component, Components, components, crossed_noise
+from ablate.stats.crossed import table as crossed_table
 from ablate.stats.failures import FailureRates, WorstRank, failure_rates, worst_rank
 from ablate.stats.families import family, holm, max_t, together
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
@@ -65,6 +66,8 @@ __all__ = [
     "best_arms",
     "compare",
     "components",
+    "crossed_noise",
+    "crossed_table",
     "detectable",
     "equivalence",
     "equivalence_power",

@@ -38,7 +38,11 @@ class BestArms:
 
 
 def best_arms(
-    values: npt.ArrayLike, *, goal: Literal["min", "max"] = "min", confidence: float = 0.95
+    values: npt.ArrayLike,
+    *,
+    goal: Literal["min", "max"] = "min",
+    confidence: float = 0.95,
+    crossed: npt.ArrayLike | None = None,
 ) -> BestArms:
     """Return the arms that are the best or not distinguishable from it (Hsu 1984).
 
@@ -55,6 +59,7 @@ def best_arms(
             equal but not zero, cannot be distinguished. An arm without any value is no candidate.
         goal: the better direction of the metric.
         confidence: of the set and of all intervals, together.
+        crossed: [S, 2], as in `stats.paired`.
     """
     x = np.asarray(values, float)
     arms = x.shape[1]
@@ -65,8 +70,9 @@ def best_arms(
     for i in range(arms):
         for j in range(i):
             with np.errstate(invalid="ignore"):
-                d, _ = finite(sign * (x[:, i] - x[:, j]))
-            width = noise_of(d).half(one_sided)
+                difference = sign * (x[:, i] - x[:, j])
+            d, _ = finite(difference)
+            width = noise_of(difference, crossed=crossed).half(one_sided)
             mean[i, j] = d.mean() if len(d) else NAN
             mean[j, i] = -mean[i, j]
             half[i, j] = half[j, i] = math.inf if math.isnan(width) else width

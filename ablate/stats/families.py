@@ -23,6 +23,7 @@ def family(
     rng: np.random.Generator | None = None,
     pilot: npt.ArrayLike | None = None,
     resolution: float | None = None,
+    crossed: npt.ArrayLike | None = None,
 ) -> list[Effect]:
     """Return the effects of a family of contrasts.
 
@@ -36,6 +37,7 @@ def family(
         pilot: [S], whether a row belongs to the pilot that decided on S; intervals and tests are
             then those of `after_pilot`.
         resolution: the half width that the pilot decided for.
+        crossed: [S, 2], as in `paired`; without a pilot.
 
     Returns:
         M effects as `paired` gives them, with Holm's p and the family's intervals.
@@ -43,7 +45,12 @@ def family(
     columns = np.asarray(differences, float).T
     first = np.zeros(columns.shape[1], bool) if pilot is None else np.asarray(pilot, bool)
     effects = [
-        after_pilot(paired(column, confidence=confidence), column, column[first], resolution)
+        after_pilot(
+            paired(column, confidence=confidence, crossed=crossed),
+            column,
+            column[first],
+            resolution,
+        )
         for column in columns
     ]
     if method == "bonferroni":

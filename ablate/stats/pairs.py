@@ -17,8 +17,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats as st
 
+from ablate.stats.crossed import crossed_noise
 from ablate.stats.planning import ALPHA, resolvable, two_stage
 from ablate.stats.values import SAME, Floats, Noise, Values, finite, quantile, spread
 
@@ -59,12 +61,16 @@ class Effect:
         return self.significant
 
 
-def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
+def paired(
+    differences: Values, *, confidence: float = 0.95, crossed: npt.ArrayLike | None = None
+) -> Effect:
     """Return the effect behind paired differences.
 
     Args:
         differences: [n], one a seed; a value that is not finite is a lost pair.
         confidence: of the interval.
+        crossed: [n, 2], seeds of initialisation and of data order, where these are crossed. The
+            noise is then that of `crossed_noise`, and there is no sign-flip test.
 
     Returns:
         Mean, Student-t interval, p and the smallest effect that n pairs detect with 80% power.
@@ -74,7 +80,7 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
     (3, 1, 0.2, 0.0742)
     """
     d, lost = finite(differences)
-    n, sd, noise = len(d), spread(d), noise_of(d)
+    n, sd, noise = len(d), spread(d), noise_of(differences, crossed=crossed)
     mean = float(d.mean()) if n else NAN
     half = noise.half(confidence)
     return Effect(
@@ -87,9 +93,10 @@ def paired(differences: Values, *, confidence: float = 0.95) -> Effect:
         hi=mean + half,
         confidence=confidence,
         p=2 * noise.tail(abs(mean)),
-        p_sign_flip=sign_flip(d),
+        p_sign_flip=sign_flip(d) if crossed is None else NAN,
         standardised=mean / sd if sd > 0 else NAN,
         resolvable=detectable(n, noise, alpha=1 - confidence),
+        method="paired t" if crossed is None else "crossed t",
     )
 
 
@@ -137,7 +144,12 @@ def after_pilot(
     )
 
 
-def noise_of(differences: Values, pilot: Values = (), resolution: float | None = None) -> Noise:
+def noise_of(
+    differences: Values,
+    pilot: Values = (),
+    resolution: float | None = None,
+    crossed: npt.ArrayLike | None = None,
+) -> Noise:
     """Return the noise of the mean of differences, some of which may be a pilot.
 
     After a pilot it is the pilot's sd and degrees of freedom, over √N: this makes coverage exact
@@ -149,7 +161,10 @@ def noise_of(differences: Values, pilot: Values = (), resolution: float | None =
         differences: [N].
         pilot: the differences among them that decided on N.
         resolution: the half width that N was decided for; None where it was decided otherwise.
+        crossed: [N, 2], as in `paired`; such seeds have no pilot.
     """
+    if crossed is not None:
+        return crossed_noise(differences, crossed)
     d, _ = finite(differences)
     n, sd = len(d), spread(d)
     error = sd / math.sqrt(n) if sd > 0 or (sd == 0 and not d.any()) else NAN
@@ -330,6 +345,7 @@ def equivalence(
     alpha: float = 0.05,
     pilot: Values = (),
     resolution: float | None = None,
+    crossed: npt.ArrayLike | None = None,
 ) -> Equivalence:
     """Test |true effect| < margin by two one-sided tests (Schuirmann 1987).
 
@@ -341,11 +357,12 @@ def equivalence(
         alpha: of each one-sided test.
         pilot: as in `noise_of`.
         resolution: as in `noise_of`.
+        crossed: as in `noise_of`.
     """
     assert margin > 0, margin
     d, _ = finite(differences)
     mean = float(d.mean()) if len(d) else NAN
-    noise = noise_of(d, pilot, resolution)
+    noise = noise_of(differences, pilot, resolution, crossed)
     half, p = noise.half(1 - 2 * alpha), noise.tail(margin - abs(mean))
     return Equivalence(margin, p, mean - half, mean + half, p < alpha)
 

@@ -368,6 +368,7 @@ def equivalence_with(
     *,
     pilot: Values = (),
     resolution: float | None = None,
+    crossed: npt.ArrayLike | None = None,
 ) -> Equivalence:
     """Return `stats.equivalence` at 5%, with the error of a choice of rates.
 
@@ -377,12 +378,13 @@ def equivalence_with(
         choice: of the arms' rates.
         pilot: as in `noise_of`.
         resolution: as in `noise_of`.
+        crossed: as in `noise_of`.
     """
-    test = equivalence(differences, margin, pilot=pilot, resolution=resolution)
+    test = equivalence(differences, margin, pilot=pilot, resolution=resolution, crossed=crossed)
     if not choice.error > 0:
         return test
     d, _ = finite(differences)
-    noise = widened(noise_of(d, pilot, resolution), choice)
+    noise = widened(noise_of(differences, pilot, resolution, crossed), choice)
     mean = float(d.mean()) if len(d) else math.nan
     half, p = noise.half(0.9), noise.tail(margin - abs(mean))
     return replace(test, p=p, lo=mean - half, hi=mean + half, equivalent=p < 0.05)

@@ -183,7 +183,8 @@ def _why(row: Any, what: str) -> str:
 def _two_stage(toml: str) -> bool:
     """Whether a pilot decides the number of seeds."""
     try:
-        return isinstance(tomllib.loads(toml).get("seeds"), dict)
+        seeds = tomllib.loads(toml).get("seeds")
+        return isinstance(seeds, dict) and "pilot" in seeds
     except tomllib.TOMLDecodeError:
         return False
 

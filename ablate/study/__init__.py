@@ -6,12 +6,12 @@ import contextlib
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
-from ablate.study.model import Fields, Study, Tune, TwoStage
+from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, split_seed
 from ablate.study.parse import parse
 
 LARGEST_FILE = 1 << 20  # bytes
 
-__all__ = ["Fields", "Study", "Tune", "TwoStage", "find", "load"]
+__all__ = ["Crossed", "Fields", "Study", "Tune", "TwoStage", "find", "load", "split_seed"]
 
 
 def load(path_or_name: str) -> Study:

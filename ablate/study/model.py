@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,40 @@ class TwoStage:
     # half the width that the 95% interval of an effect is to have, in the metric's unit
     resolution: float
     most: int  # seeds of a cell
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """seeds = { init, data }: each seed of the initialisation with each seed of the data order."""
+
+    init: int  # seeds 0, 1, … of the initial weights
+    data: int  # seeds 0, 1, … of batch order, masks and dropout
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of a cell's runs: one number for each pair, see `crossed_seed`."""
+        return tuple(
+            crossed_seed(init, data) for init, data in product(range(self.init), range(self.data))
+        )
+
+
+MOST_CROSSED = 1000  # seeds of either, so that `crossed_seed` has three digits for each
+
+
+def crossed_seed(init: int, data: int) -> int:
+    """Return the seed of the run with these seeds of initialisation and of data order.
+
+    Unique among all pairs: the number itself where both are equal, as in a run whose seed is not
+    split; 1003005 for 3 and 5.
+    """
+    return init if init == data else MOST_CROSSED**2 + MOST_CROSSED * init + data
+
+
+def split_seed(seed: int) -> tuple[int, int]:
+    """Return the seeds of initialisation and of data order behind a `crossed_seed`."""
+    if seed < MOST_CROSSED**2:
+        return seed, seed
+    return seed // MOST_CROSSED - MOST_CROSSED, seed % MOST_CROSSED
 
 
 @dataclass(frozen=True)
@@ -85,8 +120,16 @@ class Study:
     match: Match | None = None
     tune: Tune | None = None
     two_stage: TwoStage | None = None
+    crossed: Crossed | None = None
     fit: Fit | None = None
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
+
+    def seed_fields(self, seed: int) -> Fields:
+        """Return the fields of a run that its seed sets: none unless seeds are crossed."""
+        if not self.crossed:
+            return {}
+        init, data = split_seed(seed)
+        return {} if init == data else {"init_seed": init, "data_seed": data}

@@ -18,7 +18,7 @@ from ablate.evaluation import Evaluation
 from ablate.study import tables
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
-from ablate.study.model import Fields, Study, Tune
+from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, label, number
@@ -44,7 +44,8 @@ class StudyFile(BaseModel):
         [], description="groups of factors that are also varied together (not in a grid)"
     )
     seeds: int | list[int] | dict[str, Any] = Field(
-        description="how many runs a cell has, or their seeds, or { pilot, resolution, max }"
+        description="how many runs a cell has, or their seeds, or { pilot, resolution, max },"
+        " or { init, data }"
     )
     base: dict[str, Any] = Field({}, description="what every run starts from")
     factors: dict[str, Any] = Field(
@@ -79,7 +80,8 @@ def parse(text: str, path: Path) -> Study:
     _check_design(source, file, factors)
     if file.design == "add-one-in":
         factors = {name: dict(reversed(levels.items())) for name, levels in factors.items()}
-    seeds, two_stage = tables.seeds(source, file.seeds)
+    seeds, rule = tables.seeds(source, file.seeds)
+    two_stage = rule if isinstance(rule, TwoStage) else None
     tuned = tables.tune(source, file.tune, fields, factors)
     _affordable(source, file, factors, two_stage.most if two_stage else len(seeds), tuned)
     evaluation = _evaluation(source, file.eval)
@@ -100,6 +102,7 @@ def parse(text: str, path: Path) -> Study:
         match=tables.match(source, file.match, factors, file.within),
         tune=tuned,
         two_stage=two_stage,
+        crossed=rule if isinstance(rule, Crossed) else None,
         fit=tables.fit(source, file.fit, factors),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ablate.errors import AblateError, unknown, written
 from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
-from ablate.study.model import Fields, Fit, Match, Reporting, Tune, TwoStage
+from ablate.study.model import MOST_CROSSED, Crossed, Fields, Fit, Match, Reporting, Tune, TwoStage
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, number
 
@@ -30,7 +30,7 @@ class _Table(BaseModel):
 
 
 class SeedsTable(_Table):
-    """The keys of seeds = { … }."""
+    """The keys of seeds = { … } with a pilot."""
 
     pilot: int = Field(
         ge=2, description="seeds of every cell before the noise is known; five or more is best"
@@ -39,6 +39,13 @@ class SeedsTable(_Table):
         description="half-width of the 95% intervals to aim at, in the metric's unit"
     )
     max: int = Field(description="the most seeds that a cell may get")
+
+
+class CrossedTable(_Table):
+    """The keys of seeds = { … } that cross initialisation and data order."""
+
+    init: int = Field(ge=2, le=MOST_CROSSED, description="seeds of the initial weights")
+    data: int = Field(ge=2, le=MOST_CROSSED, description="seeds of batch order, masks and dropout")
 
 
 class MatchTable(_Table):
@@ -143,10 +150,23 @@ def _table(
 
 def seeds(
     source: Source, raw: int | list[int] | dict[str, Any]
-) -> tuple[tuple[int, ...], TwoStage | None]:
-    """Return the seeds of every cell, and the two-stage rule where the file has one."""
+) -> tuple[tuple[int, ...], TwoStage | Crossed | None]:
+    """Return the seeds of every cell, and the rule of a table: a pilot, or two crossed seeds."""
     location = source.where("seeds")
     if isinstance(raw, dict):
+        pilot, split = (list(table.model_fields) for table in (SeedsTable, CrossedTable))
+        for key in raw:
+            if key not in (*pilot, *split):
+                raise unknown("key of seeds", key, [*pilot, *split], source.where("seeds", key))
+        if raw.keys() & set(split):
+            if both := [key for key in raw if key in pilot]:
+                raise AblateError(
+                    f"{source.where('seeds', both[0])}: seeds.{both[0]} = {raw[both[0]]!s:.80}: a"
+                    " pilot decides one number of seeds, which cannot be split; give either"
+                    f" {{ {', '.join(pilot)} }} or {{ {', '.join(split)} }}"
+                )
+            crossed = Crossed(**_table(source, CrossedTable, raw, "seeds", "seeds").model_dump())
+            return crossed.seeds, crossed
         table = _table(source, SeedsTable, raw, "seeds", "seeds")
         resolution = _positive(source, "resolution", table.resolution, "seeds")
         if not table.pilot <= table.max <= MAX_RUNS:

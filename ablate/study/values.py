@@ -26,6 +26,8 @@ FOLLOWS = {
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
     "seed": "is set by the study's `seeds`",
+    "init_seed": "is set by the study's `seeds`",
+    "data_seed": "is set by the study's `seeds`",
 }
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 

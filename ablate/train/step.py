@@ -92,13 +92,13 @@ class Step:
     def load(self, configs: Sequence[RunConfig], tokens: Tokens) -> None:
         """Prepare the first step of runs of this step's shape."""
         first = configs[0]
-        seeds = [config.seed for config in configs]
+        data_seeds = [config.batches_seed for config in configs]
         where = self.device if tokens.train.nbytes <= TEXT_BYTES else torch.device("cpu")
         self.batches = Batches(
-            tokens.train, seeds, first.n_ctx, first.batch_size, first.steps, where
+            tokens.train, data_seeds, first.n_ctx, first.batch_size, first.steps, where
         )
         self.objective.load(configs)
-        self.model.initialise(seeds)
+        self.model.initialise([config.weights_seed for config in configs], data_seeds)
         self.steps.fill_(first.steps)
         self.warmup.fill_(first.warmup * first.steps)
         self.lr.copy_(torch.tensor([config.lr for config in configs]))
