@@ -42,7 +42,10 @@ TEXT = frozenset(
         "baseline_status",
     ]
 )
-WHOLE = ("diverged_at", "seed", "tokens", "n_params", "n_params_body", "attempts", "step")
+WHOLE = (
+    *("diverged_at", "seed", "init_seed", "data_seed", "tokens", "n_params", "n_params_body"),
+    *("attempts", "step"),
+)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Are the rules on seeds, best arms and text what they claim to be? Simulations with known answers.
 
-    python benchmarks/seeds.py [outlying groups best text components] [--studies 4000] [--seed 0]
+    python benchmarks/seeds.py [outlying groups best text components crossed]
+                               [--studies 4000] [--seed 0]
 
 Prints the tables of docs/method.md, "Seeds, failures and text". `outlying` also prints the critical
 scores of ablate/stats/robust.py. Takes about half an hour on one core.
@@ -173,7 +174,27 @@ def components(rng: np.random.Generator, studies: int) -> None:
         row(f"{inits} × {orders}", truth, *map(float, np.mean(held, axis=0)))
 
 
-PARTS = {one.__name__: one for one in (outlying, groups, best, text, components)}
+def crossed(rng: np.random.Generator, studies: int) -> None:
+    """Misses of the interval of a mean over crossed seeds, and of the t interval of all pairs."""
+    table("inits × orders", "true variances", "crossed", "as independent pairs")
+    for (inits, orders), truth in itertools.product(
+        ((2, 2), (2, 8), (3, 3), (5, 3), (4, 4), (8, 8)),
+        ((0.0, 0.0, 1.0), (1.0, 0.0, 0.01), (1.0, 0.1, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 0.01)),
+    ):
+        seeds = list(itertools.product(range(inits), range(orders)))
+        missed = np.zeros(2)
+        for _ in range(studies):
+            x = (
+                np.sqrt(truth[0]) * rng.normal(size=(inits, 1))
+                + np.sqrt(truth[1]) * rng.normal(size=(1, orders))
+                + np.sqrt(truth[2]) * rng.normal(size=(inits, orders))
+            ).ravel()
+            both = stats.crossed_noise(x, seeds), stats.paired(x).noise
+            missed += [abs(x.mean()) > noise.half(0.95) for noise in both]
+        row(f"{inits} × {orders}", truth, *map(float, missed / studies))
+
+
+PARTS = {one.__name__: one for one in (outlying, groups, best, text, components, crossed)}
 
 
 def main() -> None:

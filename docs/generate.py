@@ -21,7 +21,14 @@ from ablate.evaluation import Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
-from ablate.study.tables import FitTable, MatchTable, ReportTable, SeedsTable, TuneTable
+from ablate.study.tables import (
+    CrossedTable,
+    FitTable,
+    MatchTable,
+    ReportTable,
+    SeedsTable,
+    TuneTable,
+)
 from ablate.study.values import BUDGETS, FOLLOWS
 
 PAGES = Path(__file__).parent
@@ -156,6 +163,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "budgets": lambda: named(BUDGETS, "budget"),
     "study": lambda: keys(StudyFile),
     "seeds": lambda: keys(SeedsTable),
+    "crossed": lambda: keys(CrossedTable),
     "match": lambda: keys(MatchTable),
     "tune": lambda: keys(TuneTable),
     "fit": lambda: keys(FitTable),

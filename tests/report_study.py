@@ -23,7 +23,7 @@ from ablate.plan import Cell, Contrast, Plan, PlannedRun
 from ablate.report import fitted
 from ablate.scaling import Losses
 from ablate.store import Database, ingest, owners, records, register
-from ablate.study import Study
+from ablate.study import Crossed, Study
 from ablate.study.design import PARTWISE
 
 NAN = math.nan
@@ -55,7 +55,7 @@ def study(
     factors: Mapping[str, Mapping[str, Mapping[str, Any]]],
     outcome: Callable[[Levels, int], Outcome | None],
     *,
-    seeds: int = 5,
+    seeds: int | Crossed = 5,
     within: Sequence[str] = (),
     name: str = "topology",
     question: str = "Which wiring learns fastest?",
@@ -73,7 +73,7 @@ def study(
     rates: learning rates tried by each cell on seed 1000, by runs whose role is to tune; `outcome`
     finds it in levels["lr"].
     """
-    plan = _plan(factors, range(seeds), within, name, question, metric, goal, base, toml, design)
+    plan = _plan(factors, seeds, within, name, question, metric, goal, base, toml, design)
     tuning = [
         PlannedRun(cell.label, cell.run.with_(seed=TUNING_SEED, lr=rate), "tune")
         for cell in plan.cells
@@ -99,6 +99,10 @@ def study(
 
 def _plan(factors, seeds, within, name, question, metric, goal, base, toml, design) -> Plan:  # type: ignore[no-untyped-def]
     text = toml or f'name = "{name}"\n'
+    crossed = seeds if isinstance(seeds, Crossed) else None
+    if crossed and not toml:
+        text += f"seeds = {{ init = {crossed.init}, data = {crossed.data} }}\n"
+    seeds = crossed.seeds if crossed else tuple(range(seeds))
     described = Study(
         name,
         question,
@@ -106,10 +110,11 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
         goal,
         design,
         tuple(within),
-        tuple(seeds),
+        seeds,
         dict(base),
         dict(factors),
         toml=text,
+        crossed=crossed,
     )  # type: ignore[arg-type]
     cells = []
     first = {factor: next(iter(levels)) for factor, levels in factors.items()}
@@ -150,7 +155,9 @@ def _plan(factors, seeds, within, name, question, metric, goal, base, toml, desi
                 Contrast(family, cell.stratum, factor, level, cell.label, base_cell.label)
             )
     planned = [
-        PlannedRun(cell.label, cell.run.with_(seed=seed)) for seed in seeds for cell in cells
+        PlannedRun(cell.label, cell.run.with_(seed=seed, **described.seed_fields(seed)))
+        for seed in seeds
+        for cell in cells
     ]
     return Plan(described, tuple(cells), tuple(contrasts), tuple(planned))
 

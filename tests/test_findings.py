@@ -7,17 +7,31 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_study import TUNING_SEED, Outcome, study
 from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.multitest import multipletests
 from typer.testing import CliRunner
 
 import ablate
 from ablate.analysis import records
-from ablate.analysis.records import Contrast, Failures, Mismatch, Untrained
+from ablate.analysis.records import (
+    Contrast,
+    DifferenceVariance,
+    Failures,
+    Mismatch,
+    NoFailures,
+    Pairing,
+    SeedGroups,
+    Untrained,
+    Variance,
+)
 from ablate.cli import app
 from ablate.store import Database
+from ablate.study import Crossed, split_seed
 
 LEVELS = ("serial", "parallel", "concat", "no-skip")
 TOPOLOGY = {"topology": {name: {"topology": name} for name in LEVELS}}
@@ -144,3 +158,98 @@ def test_tuning_runs_are_returned_only_if_asked_for(tmp_path: Path) -> None:
     assert set(ablate.finals("topology", "loss", db, role=None)["seed"]) == {0, 1, TUNING_SEED}
     for points in (None, 10):
         assert set(ablate.curves("topology", "loss", db, points=points)["seed"]) <= {0, 1}
+
+
+# -- crossed seeds ---------------------------------------------------------------------------------
+
+CROSSED = Crossed(4, 3)
+TWO = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
+TABLES = {
+    "serial": 1.5 + RNG.normal(0, 0.03, (4, 1)) + RNG.normal(0, 0.005, (4, 3)),
+    "parallel": 1.4 + RNG.normal(0, 0.03, (1, 3)) + RNG.normal(0, 0.005, (4, 3)),
+}
+DIFFERENCE = TABLES["parallel"] - TABLES["serial"]
+
+
+def crossed_outcome(levels: dict[str, str], seed: int) -> Outcome:
+    return Outcome(float(TABLES[levels["topology"]][split_seed(seed)]))
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    return study(tmp_path_factory.mktemp("crossed"), TWO, crossed_outcome, seeds=CROSSED)
+
+
+def mean_squares(table: np.ndarray) -> tuple[float, float, float]:
+    """By statsmodels: init, data, residual."""
+    frame = pd.DataFrame(
+        [(i, j, table[i, j]) for i in range(4) for j in range(3)], columns=["i", "j", "y"]
+    )
+    found = anova_lm(ols("y ~ C(i) + C(j)", frame).fit())
+    return tuple(found["sum_sq"] / found["df"])  # type: ignore[return-value]
+
+
+def test_the_effect_of_crossed_seeds_counts_both_as_random(crossed: Database) -> None:
+    one = contrast(crossed, "parallel")
+    assert (one.n, one.lost, one.method) == (12, 0, "crossed t")
+    by_pair = {pair.seed: pair.value - pair.baseline_value for pair in one.pairs}
+    assert {split_seed(seed): by_pair[seed] for seed in by_pair} == pytest.approx(
+        {(i, j): DIFFERENCE[i, j] for i in range(4) for j in range(3)}
+    )
+    init, data, rest = mean_squares(DIFFERENCE)
+    assert min(init, data) > rest
+    variance = (init + data - rest) / 12
+    df = (init + data - rest) ** 2 / (init**2 / 3 + data**2 / 2 + rest**2 / 6)
+    errors = [(variance, df), (init / 12, 3), (data / 12, 2)]
+    half = max(stats.t.ppf(0.975, df) * math.sqrt(square) for square, df in errors)
+    assert one.mean == pytest.approx(DIFFERENCE.mean())
+    assert (one.lo, one.hi) == pytest.approx((one.mean - half, one.mean + half))
+    assert math.isnan(one.p_sign_flip) and math.isnan(one.median_lo)
+    effects = ablate.effects("topology", crossed)
+    assert effects["lo"].item() == pytest.approx(one.lo)
+
+
+def test_the_variance_of_crossed_seeds_is_split(crossed: Database) -> None:
+    found = ablate.findings("topology", crossed)
+    cells = {one.arm: one for one in found.of(Variance)}
+    (difference,) = found.of(DifferenceVariance)
+    for one, table in [
+        *((cells[name], table) for name, table in TABLES.items()),
+        (difference, DIFFERENCE),
+    ]:
+        init, data, rest = mean_squares(table)
+        assert (one.inits, one.orders) == (4, 3)
+        assert one.init.variance == pytest.approx(max(init - rest, 0) / 3)
+        assert one.order.variance == pytest.approx(max(data - rest, 0) / 4)
+        assert one.residual.variance == pytest.approx(rest)
+    assert cells["serial"].init.share > 0.8 and cells["parallel"].order.share > 0.8
+    assert not found.of(SeedGroups) and not found.of(Pairing) and not found.of(NoFailures)
+
+
+def test_every_run_of_crossed_seeds_keeps_a_row_of_its_own(crossed: Database) -> None:
+    runs = ablate.load("topology", crossed)
+    assert len(runs) == 24 and not runs.duplicated(["cell", "seed"]).any()
+    seeds = runs[["init_seed", "data_seed"]].apply(lambda one: one.fillna(runs["seed"]))
+    for (init, data), cell, loss in zip(
+        seeds.itertuples(index=False, name=None), runs["topology"], runs["metric"], strict=True
+    ):
+        assert loss == pytest.approx(TABLES[cell][init, data])
+
+
+def test_the_report_of_crossed_seeds_says_whose_the_variance_is(
+    crossed: Database, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "report")
+    command = ["report", "topology", "--db", str(crossed.path), "--out", out]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    share = ablate.findings("topology", crossed).of(Variance)[0].init.share
+    page = (tmp_path / "report" / "topology" / "report.md").read_text()
+    for text in (page, result.output):
+        assert f"{100 * share:.0f}% (" in " ".join(text.split())
+    assert "nan" not in page
+
+
+def test_a_study_of_plain_seeds_has_no_split_of_variance(db: Database) -> None:
+    assert not ablate.findings("topology", db).of(Variance)
+    assert not ablate.load("topology", db)[["init_seed", "data_seed"]].notna().any(axis=None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ablate import sizes
+from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.kinds import Cost, Fields
 from ablate.kinds.transformer import Transformer
@@ -672,6 +673,25 @@ def test_a_decision_on_seeds_is_for_the_cells_of_its_stratum(study) -> None:
         *((4, seed) for seed in (2, 3) for _ in range(2)),
     ]
     assert price(made).pairs == 2
+
+
+def test_crossed_seeds_pair_and_share_the_runs_of_plain_ones(study) -> None:
+    plain = TUNED[: TUNED.index("[tune]")]
+    made = plan(study(plain.replace("seeds = 2", "seeds = { init = 2, data = 3 }")))
+    by_cell: dict[str, list[RunConfig]] = {}
+    for run in made.runs:
+        by_cell.setdefault(run.cell, []).append(run.config)
+    labels = [[config.seed for config in configs] for configs in by_cell.values()]
+    assert len(labels) == 4 and all(one == labels[0] for one in labels)
+    for configs in by_cell.values():
+        pairs = [(config.weights_seed, config.batches_seed) for config in configs]
+        assert sorted(pairs) == [(init, data) for init in (0, 1) for data in (0, 1, 2)]
+    assert len({run.run.key for run in made.runs}) == 24
+    keys = {run.run.key for run in plan(study(plain)).runs}  # of seeds 0 and 1
+    assert len(keys) == 8 and keys < {run.run.key for run in made.runs}
+    assert price(made).pairs == 6
+    small = tiny(study(plain.replace("seeds = 2", "seeds = { init = 3, data = 5 }")))
+    assert len(plan(small).runs) == 4 * 4
 
 
 def test_runs_that_tune_come_first_and_are_named_so(study) -> None:

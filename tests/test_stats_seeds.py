@@ -465,3 +465,114 @@ def test_intervals_of_components_hold() -> None:
         parts = zip((found.init, found.order, found.residual), (4.0, 1.0, 1.0), strict=True)
         missed += [not part.lo <= true <= part.hi for part, true in parts]
     assert max(missed) / studies <= below(0.055, studies)
+
+
+# -- crossed seeds ---------------------------------------------------------------------------------
+
+GRID = list(itertools.product((0, 1, 2), (4, 5)))  # seeds of initialisation and of data order
+# by hand: means of rows 2, 4, 9, of columns 4, 6, of all 5; residuals ±1, 0, ∓1
+HAND = [0.0, 4.0, 3.0, 5.0, 9.0, 9.0]
+
+
+def test_the_noise_of_crossed_seeds_is_that_of_a_hand_worked_table() -> None:
+    rows, columns = 2 * (9 + 1 + 16) / 2, 3 * (1 + 1) / 1
+    rest = (1 + 1 + 0 + 0 + 1 + 1) / 2
+    variance = (rows + columns - rest) / 6
+    df = (rows + columns - rest) ** 2 / (rows**2 / 2 + columns**2 + rest**2 / 2)
+    found = stats.crossed_noise(HAND, GRID)
+    expected = [(math.sqrt(variance), df), (math.sqrt(rows / 6), 2), (math.sqrt(columns / 6), 1)]
+    assert np.array(found.errors) == pytest.approx(np.array(expected))
+    effect = stats.paired(HAND, crossed=GRID)
+    half = max(st.t.ppf(0.975, df) * error for error, df in found.errors)
+    assert (effect.mean, effect.hi, effect.lo) == pytest.approx((5, 5 + half, 5 - half))
+    assert effect.p == pytest.approx(max(2 * st.t.sf(5 / error, df) for error, df in found.errors))
+    assert math.isnan(effect.p_sign_flip) and effect.method == "crossed t"
+    order = [4, 0, 5, 2, 1, 3]
+    shuffled = stats.crossed_noise([HAND[k] for k in order], [GRID[k] for k in order])
+    assert np.array(shuffled.errors) == pytest.approx(np.array(expected))
+    # the same noise in a family, in a test of equivalence and among the best arms
+    (one,) = stats.family(np.array(HAND)[:, None], crossed=GRID)
+    assert (one.lo, one.p_holm) == pytest.approx((effect.lo, effect.p))
+    within = stats.equivalence(HAND, 100, crossed=GRID)
+    assert within.hi == pytest.approx(
+        5 + max(st.t.ppf(0.95, df) * error for error, df in found.errors)
+    )
+    best = stats.best_arms(np.array([HAND, np.zeros(6)]).T, crossed=GRID)
+    wide = max(st.t.ppf(0.95, df) * error for error, df in found.errors)
+    assert best.arms[0].hi == pytest.approx(5 + wide)
+
+
+def test_a_negative_component_counts_as_none() -> None:
+    # rows that agree: their mean square, 0, is below the residual's
+    x = [1.0, 3.0, 2.0, 2.0, 3.0, 1.0]
+    rest = (1 + 0 + 1 + 1 + 0 + 1) / 2
+    found = stats.crossed_noise(x, GRID)
+    assert found.errors[0] == pytest.approx((math.sqrt(rest / 6), 2))
+
+
+def test_lost_pairs_of_crossed_seeds_leave_the_mean_of_the_others() -> None:
+    """Its variance by the covariance matrix of the pairs that are left."""
+    rng = np.random.default_rng(15)
+    seeds = list(itertools.product(range(5), range(4)))
+    x = 3 * rng.normal(size=(5, 1)) + 2 * rng.normal(size=(1, 4)) + rng.normal(size=(5, 4))
+    x[2, 1] = x[2, 3] = NAN
+    found = stats.crossed_noise(x.ravel(), seeds)
+    parts = stats.components(x)
+    assert (parts.inits, parts.orders) == (4, 4)
+    left = np.array([pair for pair, value in zip(seeds, x.ravel(), strict=True) if value == value])
+    same = [(left[:, k][:, None] == left[:, k]).astype(float) for k in (0, 1)]
+    covariance = (
+        parts.init.variance * same[0]
+        + parts.order.variance * same[1]
+        + parts.residual.variance * np.eye(len(left))
+    )
+    assert found.errors[0][0] == pytest.approx(math.sqrt(covariance.mean()))
+    # a pair that is missing is a pair that is lost
+    whole = [k for k, value in enumerate(x.ravel()) if value == value]
+    again = stats.crossed_noise(x.ravel()[whole], [seeds[k] for k in whole])
+    assert np.array(again.errors) == pytest.approx(np.array(found.errors))
+
+
+def test_noise_of_crossed_seeds_that_cannot_be_known() -> None:
+    one_row = stats.paired([1.0, 2.0, 4.0], crossed=[(0, 0), (0, 1), (0, 2)])
+    assert one_row.mean == pytest.approx(7 / 3) and math.isnan(one_row.lo)
+    assert math.isnan(stats.paired([], crossed=[]).lo)
+    assert math.isnan(stats.paired([1.0], crossed=[(0, 0)]).p)
+    same = stats.paired([0.0] * 6, crossed=GRID)
+    assert (same.lo, same.hi, same.p) == (0, 0, 1)
+    constant = stats.paired([2.0] * 6, crossed=GRID)
+    assert constant.mean == 2 and math.isnan(constant.lo) and math.isnan(constant.p)
+
+
+@pytest.mark.parametrize(
+    ("inits", "orders", "sds"),
+    [(4, 4, (1, 1, 1)), (2, 6, (1, 0.3, 1)), (5, 3, (1, 1, 0.1)), (4, 4, (0, 0, 1))],
+)
+def test_the_interval_of_crossed_seeds_holds(
+    inits: int, orders: int, sds: tuple[float, float, float]
+) -> None:
+    rng, studies = np.random.default_rng(16), 1500
+    seeds = list(itertools.product(range(inits), range(orders)))
+    missed = 0
+    for _ in range(studies):
+        x = (
+            sds[0] * rng.normal(size=(inits, 1))
+            + sds[1] * rng.normal(size=(1, orders))
+            + sds[2] * rng.normal(size=(inits, orders))
+        )
+        missed += abs(x.mean()) > stats.crossed_noise(x.ravel(), seeds).half(0.95)
+    assert missed / studies <= below(0.052, studies)
+
+
+def test_intervals_of_shares_hold() -> None:
+    rng, studies = np.random.default_rng(17), 400
+    missed = np.zeros(3)
+    for _ in range(studies):
+        x = 2 * rng.normal(size=(6, 1)) + rng.normal(size=(1, 6)) + rng.normal(size=(6, 6))
+        found = stats.components(x)
+        parts = (found.init, found.order, found.residual)
+        for part in parts:
+            assert part.share_lo <= part.share <= part.share_hi
+        truth = zip(parts, (4 / 6, 1 / 6, 1 / 6), strict=True)
+        missed += [not part.share_lo <= true <= part.share_hi for part, true in truth]
+    assert max(missed) / studies <= below(0.055, studies)

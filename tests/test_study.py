@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -13,7 +14,7 @@ from ablate import metrics
 from ablate.errors import AblateError
 from ablate.plan import plan
 from ablate.scaling.held_out import HELD_OUT
-from ablate.study import Study, Tune, TwoStage, load, tables
+from ablate.study import Crossed, Study, Tune, TwoStage, load, split_seed, tables
 from ablate.study.design import combinations, count
 from ablate.study.source import Source
 from ablate.study.values import label, number
@@ -219,6 +220,14 @@ WRONG = [  # (what is replaced, by what, line, words of the message)
     _seeds("pilot = 5, resolution = 0, max = 30", ["seeds.resolution = 0", "above 0"]),
     _seeds("pilot = 5, resolution = 'fine', max = 30", ["seeds.resolution = 'fine'", "number"]),
     _seeds("pilot = 2, resolution = 1, max = 9000", ["4 cells × 9,000 seeds"], line=10),
+    _seeds("init = 8", ["seeds.data is missing", "batch order"]),
+    _seeds("init = 1, data = 8", ["seeds.init = 1", "2"]),
+    _seeds("init = 8, data = 1001", ["seeds.data = 1001", "1000"]),
+    _seeds("init = 8, dta = 8", ["key of seeds 'dta'", "'data'"]),
+    _seeds(
+        "init = 8, data = 8, pilot = 5", ["seeds.pilot = 5", "cannot be split", "{ init, data }"]
+    ),
+    _seeds("init = 90, data = 90", ["4 cells × 8,100 seeds"], line=10),
     ("seeds = 2", 'seeds = 2\ndesign = "gird"', 4, ["'gird'", "'grid'", "one-factor"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layers"]', 4, ["'n_layers'", "'n_layer'"]),
     ("seeds = 2", 'seeds = 2\nwithin = ["n_layer", "topology"]', 4, ["nothing is left"]),
@@ -423,6 +432,17 @@ def test_a_rate_that_is_tuned_is_not_also_given(tmp_path: Path) -> None:
             )
             + TUNE,
         )
+
+
+def test_crossed_seeds_are_every_pair_once(tmp_path: Path) -> None:
+    study = read(tmp_path, PLAIN.replace("seeds = 2", "seeds = { init = 3, data = 1000 }"))
+    assert study.crossed == Crossed(3, 1000) and study.two_stage is None
+    pairs = list(product(range(3), range(1000)))
+    assert [split_seed(seed) for seed in study.seeds] == pairs
+    assert len(set(study.seeds)) == 3000 and max(study.seeds) < 1 << 31
+    assert study.seed_fields(study.seeds[5]) == {"init_seed": 0, "data_seed": 5}
+    assert study.seed_fields(2) == {}
+    assert read(tmp_path, PLAIN).seed_fields(study.seeds[5]) == {}
 
 
 def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:

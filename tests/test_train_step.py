@@ -155,10 +155,60 @@ def test_each_step_draws_its_own_masks_and_dropout() -> None:
         )
 
 
+CROSSED = [(0, 0), (0, 5), (3, 0), (3, 5)]  # seeds of initialisation and of data order
+
+
+def crossed(init: int, data: int) -> RunConfig:
+    return config(
+        objective="masked",
+        dropout=0.2,
+        precision="float64",
+        seed=9,
+        init_seed=init,
+        data_seed=data,
+        steps=10,
+    )
+
+
+def test_initialisation_and_data_order_have_seeds_of_their_own() -> None:
+    """Equal init_seed: the same weights; equal data_seed: the same batches, masks and dropout."""
+    whole = {pair: Step([crossed(*pair)], text(), "cpu") for pair in CROSSED}
+    for one in CROSSED:
+        for other in CROSSED:
+            first, second = whole[one], whole[other]
+            weights = torch.equal(first.optimiser.weights, second.optimiser.weights)
+            windows = [step.batches.several(2, 1)[0] for step in (first, second)]
+            examples = [
+                step.objective.train(window, 2)
+                for step, window in zip((first, second), windows, strict=True)
+            ]
+            assert weights is (one[0] == other[0])
+            same_data = one[1] == other[1]
+            assert torch.equal(*windows) is same_data
+            assert torch.equal(*(example.inputs for example in examples)) is same_data
+            assert torch.equal(*(example.weights for example in examples)) is same_data
+            assert torch.equal(first.model.rng.seed, second.model.rng.seed) is same_data
+
+
+def test_two_equal_seeds_are_a_run_with_that_seed() -> None:
+    plain = config(objective="masked", dropout=0.2, precision="float64", seed=3, steps=10)
+    assert torch.equal(go([plain], 10).optimiser.weights, go([crossed(3, 3)], 10).optimiser.weights)
+
+
+def test_a_pack_of_crossed_seeds_equals_each_run_alone() -> None:
+    together = members(go([crossed(*pair) for pair in CROSSED], 10))
+    for pair, packed in zip(CROSSED, together, strict=True):
+        (alone,) = members(go([crossed(*pair)], 10))
+        for name, value in alone.items():
+            torch.testing.assert_close(packed[name], value, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"seed": 7},
+        {"init_seed": 7},
+        {"data_seed": 7},
         {"lr": 0.003},
         {"weight_decay": 0.9},
         {"mask_ratio": 0.4},

@@ -151,7 +151,7 @@ def _equivalence(
     arms equivalent with 80% power.
     """
     delta = (data.settings.get("report") or {}).get("delta")
-    if row["lost"]:
+    if row["lost"] or (delta is None and data.crossed):  # a proposal takes pairs as independent
         return
     if delta is None:
         margin = stats.proposed_margin(row["sd"], row["n"]) if row["sd"] > 0 else math.nan

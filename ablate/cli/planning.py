@@ -319,6 +319,9 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
     """The smallest effect that the seeds can detect."""
     from ablate import metrics, stats
 
+    pairs, crossed = price.pairs, plan.study.crossed
+    if crossed:
+        pairs = min(crossed.init, crossed.data)
     if price.pairs < 2:
         yield (
             "With one seed no effect is detectable, because the noise is unknown; give seeds = 5"
@@ -326,8 +329,8 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         )
         return
     single, corrected = (
-        stats.resolvable(price.pairs),
-        stats.resolvable(price.pairs, alpha=0.05 / max(1, price.largest_family)),
+        stats.resolvable(pairs),
+        stats.resolvable(pairs, alpha=0.05 / max(1, price.largest_family)),
     )
     noise = existing_noise(plan, db)
     unit = metrics.parse(plan.study.metric)[0].unit
@@ -336,8 +339,13 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
 
     yield (
-        f"{price.pairs} seeds detect an effect of"
-        f" {amount(single, ' standard deviations of the paired difference')} at 80% power"
+        (
+            f"{crossed.init} × {crossed.data} crossed seeds, where one of the two is all of the"
+            " noise, detect an effect of"
+            if crossed
+            else f"{pairs} seeds detect an effect of"
+        )
+        + f" {amount(single, ' standard deviations of the paired difference')} at 80% power"
         + (
             f", {amount(corrected)} after correction for {price.largest_family} contrasts"
             if price.largest_family > 1

@@ -294,7 +294,19 @@ def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
 
 def _levels(part: pd.DataFrame, x: str, y: str) -> dict[float, stats.Effect]:
     """x → the mean of the runs there and its t-interval: `paired` of the values themselves."""
-    return {float(value): stats.paired(runs[y].to_numpy(float)) for value, runs in part.groupby(x)}  # type: ignore[arg-type]
+    return {
+        float(value): stats.paired(runs[y].to_numpy(float), crossed=_crossed(runs))  # type: ignore[arg-type]
+        for value, runs in part.groupby(x)
+    }
+
+
+def _crossed(runs: pd.DataFrame) -> np.ndarray | None:
+    """Seeds of initialisation and of data order [n, 2]; None where no run has two seeds."""
+    names = ["init_seed", "data_seed"]
+    if not {*names, "seed"} <= set(runs) or runs[names].isna().all(axis=None):
+        return None
+    seeds = runs[names].apply(lambda column: column.fillna(runs["seed"]))
+    return seeds.to_numpy(int)
 
 
 def _has_interval(effect: stats.Effect) -> bool:

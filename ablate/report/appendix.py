@@ -151,7 +151,8 @@ def unstable(data: ReportData) -> Table:
         if diverged:
             low, high = stats.wilson(diverged, len(part))
             share = diverged / len(part)
-            interval = Value(f"{percent(low)} to {percent(high)}", low)
+            known = not data.crossed  # the interval needs independent runs
+            interval = Value(f"{percent(low)} to {percent(high)}" if known else "–", low)
             counted = Value(f"{diverged} of {len(part)}", diverged)
             rows.append((str(cell), counted, Value(percent(share), share), interval))
     return Table(

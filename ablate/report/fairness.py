@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ablate.analysis.paired import split
 from ablate.analysis.records import Mismatch, Multiplicity, NoFailures, Pairing, SeedCount, Tuning
 from ablate.report import masked
 from ablate.report.data import ReportData
@@ -89,6 +90,9 @@ def _paired(data: ReportData) -> list[str]:
     found = data.findings.of(Pairing)
     if found:
         return [say("pairing", found)]
+    if data.crossed:
+        seeds = split(data.compared["seed"])
+        return [say("crossed", *(len(set(seeds[:, column])) for column in (0, 1)))]
     return [say("paired", int(data.compared["seed"].nunique()))]
 
 

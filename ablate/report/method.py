@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ablate.analysis import paired
 from ablate.analysis.records import Tuning
 from ablate.evaluation import Evaluation
 from ablate.report.data import ReportData
@@ -80,6 +81,15 @@ def _tuning(data: ReportData) -> list[str]:
 
 
 def _comparison(data: ReportData) -> str:
+    if data.crossed:
+        pairs = paired.split(data.compared["seed"])
+        inits, orders = (len(set(pairs[:, column])) for column in (0, 1))
+        return (
+            f"Every cell was trained with the same {inits} seeds of the initialisation, each with"
+            f" the same {orders} seeds of the data order. The first fix, by name and shape, the"
+            " initial value of every weight; the second batch order, masks and dropout; a cell and"
+            f" its baseline are compared in pairs that share both. {_when(data)}"
+        )
     counts = data.compared.groupby("cell")["seed"].nunique()
     least, most = int(counts.min()), int(counts.max())
     seeds = (
@@ -90,8 +100,14 @@ def _comparison(data: ReportData) -> str:
     return (
         f"Every cell was trained with {seeds}. A seed fixes the batch order and, by name and shape,"
         " the initial value of every weight, so that a cell and its baseline are compared in"
-        f" pairs. The metric is {data.labels.axis} at the end of the whole schedule; no"
-        " checkpoint was chosen."
+        f" pairs. {_when(data)}"
+    )
+
+
+def _when(data: ReportData) -> str:
+    return (
+        f"The metric is {data.labels.axis} at the end of the whole schedule; no checkpoint was"
+        " chosen."
     )
 
 
@@ -103,14 +119,26 @@ def _statistics(data: ReportData) -> str:
         if 0 < most < SIGN_FLIP_FROM
         else ""
     )
+    df = (
+        "Satterthwaite's degrees of freedom (1946), with the variance of its mean from a two-way"
+        " analysis of variance in which both seeds are random, and never narrower than for either"
+        " seed alone"
+        if data.crossed
+        else "n − 1 degrees of freedom for n pairs"
+    )
+    sign_flip = (
+        ""
+        if data.crossed
+        else f" The exact sign-flip p is a check that assumes symmetric noise only.{check}"
+    )
     return (
         "An effect is the mean of the paired differences, with the interval and the two-sided p of"
-        f" Student's t on n − 1 degrees of freedom for n pairs. {_corrected(data)}, p is corrected"
+        f" Student's t on {df}. {_corrected(data)}, p is corrected"
         " by Holm's method (1979) and the family intervals by Bonferroni's; an effect is"
         " significant where Holm's p is at most"
-        f" 0.05.{_stages(data)} The exact sign-flip p is a check that assumes symmetric noise"
-        f" only.{check} A pair is lost if one of its runs diverged, failed, or ended without a"
-        " finite value: it is counted and named, not imputed. The detectable effect is the smallest"
+        f" 0.05.{_stages(data)}{sign_flip} A pair is lost if one of its runs diverged, failed, or"
+        " ended without a finite value: it is counted and named, not imputed. The detectable effect"
+        " is the smallest"
         " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
         " found and the family's correction."
     )

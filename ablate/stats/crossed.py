@@ -198,8 +198,8 @@ def crossed_noise(values: Values, seeds: npt.ArrayLike) -> Noise:
     seeds and of runs where no run is lost. A negative estimate counts as zero; degrees of freedom
     are Satterthwaite's (1946), which are too many where a part of few degrees of freedom decides.
     So the interval is never narrower than that for either seed alone, with the mean square of its
-    own: simulated, it misses at most 5.1% with 2 to 8 seeds of either kind, where an interval of
-    N × M independent pairs misses up to 68% (`benchmarks/calibration.py` has the table).
+    own: simulated, it misses at most 5.2% with 2 to 8 seeds of either kind, where an interval of
+    N × M independent pairs misses up to 68% (docs/method.md has the table).
 
     Args:
         values: [n]; a value that is not finite is a lost pair.
