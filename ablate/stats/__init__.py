@@ -1,5 +1,6 @@
 """Arrays → effects, intervals, number of seeds. No database, no pandas; random by a Generator."""
 
+from ablate.stats import selection
 from ablate.stats.families import family, holm, max_t
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
 from ablate.stats.pairs import (
@@ -34,6 +35,7 @@ __all__ = [
     "power",
     "resolvable",
     "seeds_needed",
+    "selection",
     "sign_flip",
     "two_stage",
     "unequal_spread",
