@@ -43,13 +43,14 @@ def made(tmp_path: Path):
         factors: str = "z_loss = [0, 1e-4]",
         evaluation: str = "",
         metric: str = "loss",
+        top: str = 'design = "one-factor"',
     ) -> Plan:
         keys = "".join(
             f"{name} = {value!r}\n" for name, value in (BASE | base).items() if value is not None
         )
         file = tmp_path / "t.toml"
         file.write_text(
-            f'name = "t"\nquestion = "?"\nseeds = 1\ndesign = "one-factor"\nmetric = "{metric}"\n'
+            f'name = "t"\nquestion = "?"\nseeds = 1\n{top}\nmetric = "{metric}"\n'
             f"[base]\n{keys}[factors]\n{factors}\n[eval]\n{evaluation}\n"
         )
         return plan(load(str(file)))
@@ -59,6 +60,7 @@ def made(tmp_path: Path):
 
 MASKED = {"objective": "masked"}
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
+RATIOS = "mask_ratio = [0.15, 0.4]"
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     (
@@ -122,6 +124,63 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         {},
         r"line \d+: tokenizer = 'nothing.json' has 0 tokens",
     ),
+    (MASKED, {"factors": RATIOS}, "'loss' cannot be compared where mask_ratio varies"),
+    (
+        {},
+        {"factors": 'objective = ["causal", "masked"]', "metric": "bits_per_byte"},
+        "where objective varies",
+    ),
+    ({}, {"factors": 'tokenizer = ["byte", "bpe:512"]'}, "'loss'.*tokenizer varies.*bits_per_byte"),
+    ({}, {"metric": "probe_loss"}, "line 5: metric 'probe_loss@0.15' is not measured"),
+    ({"mask_ratio": 0.3}, {}, "mask_ratio .*objective = 'masked'"),
+    ({"norm": "none", "norm_kind": "rmsnorm"}, {}, "norm_kind .*norm = 'pre'"),
+    (
+        {},
+        {"factors": f"z_loss = [0, 1e-4]\n{RATIOS}"},
+        "level '0.15' of mask_ratio occurs in no cell",
+    ),
+    ({}, {"evaluation": "probe = { ratio = [0.4] }"}, "probe .*objective = 'masked'"),
+    ({}, {"evaluation": 'downstream = ["era_accuracy"]'}, "'z_loss=0'.*needs corpus = 'sotu'"),
+    (
+        {},
+        {"factors": "z_loss = [0, 1]\n[[exclude]]\nz_loss = 0\n[[exclude]]\nz_loss = 1"},
+        "leaves no cell",
+    ),
+    (
+        {"n_layer": None},
+        {
+            "factors": "topology = [1, 2]\nn_layer = [2, 4, 6]\n[[exclude]]\nn_layer = 6\n"
+            "[[exclude]]\ntopology = 2\nn_layer = 4"
+        },
+        r"\[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell",
+    ),
+    (
+        {},
+        {
+            "factors": f'objective = ["masked", "causal"]\n{RATIOS}',
+            "top": 'within = ["mask_ratio"]',
+        },
+        "cell 'objective=causal' is without its baseline.*within",
+    ),
+    ({"n_head": None}, {"factors": "n_head = [2, 3]"}, "n_head = 3 does not divide d_model = 16"),
+    ({"tokens": 100}, {}, "tokens = 100 is less than one step of batch_tokens = 256"),
+    (
+        {"n_layer": None, "d_model": None, "n_head": None},
+        {"factors": 'size = { params = ["100", "1M"], aspect = 32, d_head = 32 }'},
+        "cell 'size=100': size: no model has about 100 body parameters.*d_head = 32",
+    ),
+    (
+        {"d_mlp": 8},
+        {"factors": 'qkv = ["linear", "mlp"]\n[match]\nparams = "body"'},
+        r"cell 'qkv=mlp': \[match\].*d_mlp cannot match",
+    ),
+    ({"corpus": "austin"}, {}, r"line \d+: corpus 'austin'.*'austen'"),
+    ({"tokenizer": "bite"}, {}, r"line \d+: unknown tokenizer 'bite'.*'byte'"),
+    (
+        {"corpus": "short.txt", "n_ctx": 256},
+        {},
+        r"cell 'z_loss=0': corpus 'short' is too short.*short\.txt\)",
+    ),
 ]
 
 
@@ -130,7 +189,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     REFUSED,
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_fails_in_a_worker_is_refused_by_the_plan(made, base, rest, complaint: str) -> None:
+def test_what_fails_misleads_or_does_nothing_is_refused(made, base, rest, complaint: str) -> None:
     with pytest.raises(AblateError, match=complaint) as refused:
         made(base, **rest)
     assert "\n" not in str(refused.value)
