@@ -195,24 +195,6 @@ def _commands(
 
 def test_every_command_and_every_parameter_has_help(ablate: Run) -> None:
     commands = dict(_commands(typer.main.get_command(app)))
-    alone = {
-        "plan",
-        "run",
-        "status",
-        "show",
-        "query",
-        "factors",
-        "report",
-        "analyse",
-        "power",
-        "new",
-    }
-    assert {" ".join(path) for path in commands} >= alone | {
-        "db path",
-        "db upgrade",
-        "db check",
-        "db merge",
-    }
     for path, command in commands.items():
         code, out, _ = ablate(*path, "--help")
         assert code == 0
@@ -424,12 +406,6 @@ def test_noise_is_borrowed_only_from_runs_like_the_planned(
     assert (ablate("power", "other.toml", "--db", measured)[0] == 0) is borrows
 
 
-def test_tiny_is_planned_under_a_name_of_its_own(ablate: Run) -> None:
-    _, out, _ = ablate("plan", QUICKSTART, "--size", "tiny")
-    assert "quickstart-tiny" in out
-    assert "5 cells × 2 seeds = 10 runs" in out
-
-
 def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
@@ -452,11 +428,6 @@ def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.Monk
             )
     # no room at all: broken, but nothing of a number is lost
     assert "".join(shown[12].split()).count("8") == 4
-
-
-def test_a_factor_without_aliases_has_no_column_for_them(ablate: Run) -> None:
-    assert " or " not in ablate("factors", "norm")[1].splitlines()[2]
-    assert " or " in ablate("factors", "topology")[1].splitlines()[2]
 
 
 def test_factors_list_the_catalogue(ablate: Run) -> None:

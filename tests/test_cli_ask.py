@@ -49,6 +49,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["query", "--list", "means"], ["--list"]),
         (["query", "meens", "wiring"], ["'meens'", "'means'", "best-lr"]),
         (["query", "means"], ["needs study", "ablate query means STUDY"]),
+        (["query", "means", "wiring", "b"], ["STUDY", "'b'"]),
+        (["query", "learning-curve", "series=loss"], ["needs study"]),
+        (["query", "shared-runs", "a"], ["no parameter", "'a'"]),
         (["query", "means", "wirin"], ["'wirin'", "did you mean 'wiring'"]),
         (["query", "learning-curve", "wiring", "lss"], ["series 'lss'", "did you mean 'loss'"]),
         (["query", "SELECT", "cell"], ["in quotes"]),
@@ -277,14 +280,6 @@ def test_browse_says_what_it_needs(
 
 
 # -- help and completion ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", ["", "query", "export", "new", "run", "report", "db check"])
-def test_help_names_no_type_where_none_is_given(ablate: Run, command: str) -> None:
-    code, out, _ = ablate(*command.split(), "--help")
-    assert code == 0
-    for ugly in ("<bool>", "<str>", "<list", "[["):
-        assert ugly not in out
 
 
 @pytest.mark.parametrize(

@@ -413,9 +413,7 @@ def test_no_worker_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("ABLATE_WORKER", "broken")
     monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
-    with pytest.raises(
-        AblateError, match="no worker can start on cpu: OSError: libcuda is not what it was"
-    ):
+    with pytest.raises(AblateError, match="libcuda is not what it was"):
         launch(plan, path)
     assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {
         "planned",

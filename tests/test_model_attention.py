@@ -142,9 +142,7 @@ def test_longer_texts_than_the_training_context(position: str) -> None:
     given = torch.randint(config.n_vocab, (1, 1, 5 * config.n_ctx))
     if position == "learned":
         assert config.longest_context == config.n_ctx
-        with pytest.raises(
-            AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"
-        ):
+        with pytest.raises(AblateError, match=r"'learned'.* n_ctx = 12: .* 60"):
             model(given)
     else:
         assert config.longest_context is None

@@ -60,22 +60,6 @@ def test_weights_depend_on_seed_and_name_not_on_pack_or_precision() -> None:
     assert not torch.equal(packed.embedding.weight[0], packed.embedding.weight[1])
 
 
-def test_names_say_which_part_and_nothing_else() -> None:
-    names = {
-        name for name, _ in build(small(position="t5", tie_embeddings="tied")).named_parameters()
-    }
-    assert {
-        "embedding.weight",
-        "position.table.weight",
-        "blocks.1.attention.query.weight",
-        "blocks.1.attention.output.bias",
-        "blocks.1.mlp.hidden.weight",
-        "blocks.1.n1.gain",
-        "final_norm.gain",
-    } <= names
-    assert names == set(build(small(position="t5", tie_embeddings="tied")).state_dict())
-
-
 @pytest.mark.parametrize("name", CATALOGUE["init"].names)
 def test_weights_start_at_the_stated_deviation(name: str) -> None:
     config = small(
@@ -347,18 +331,6 @@ def test_head_and_features_make_the_logits() -> None:
     features = model.features(given)
     chosen = features.flatten(1, 2)[:, [0, 5, 7]]
     torch.testing.assert_close(model.head(chosen), model(given).flatten(1, 2)[:, [0, 5, 7]])
-
-
-def test_the_mlm_transform_is_berts() -> None:
-    model = build(small(objective="masked", mlm_head_transform="dense", activation="relu"))
-    x = torch.randn(1, 3, 16)
-    transform = model.transform
-    expected = F.layer_norm(F.relu(x @ transform.dense.weight[0].T), (16,), eps=1e-5)
-    torch.testing.assert_close(transform(x), expected)
-    nn.init.normal_(model.unembedding.bias)
-    torch.testing.assert_close(
-        model.head(x), expected @ model.unembedding.weight[0].T + model.unembedding.bias[0]
-    )
 
 
 def test_every_factor_of_the_model_has_a_case() -> None:

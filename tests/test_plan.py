@@ -171,10 +171,7 @@ def test_excluded_cells_are_named_and_not_trained(study) -> None:
         "topology=serial, n_layer=4",
     ]
     assert made.excluded == ("topology=no-skip, n_layer=4",)
-    with pytest.raises(
-        AblateError,
-        match=r"t\.toml, line 10: \[\[exclude\]\] leaves n_layer=4 without its baseline",
-    ):
+    with pytest.raises(AblateError, match=r"line 10: .* n_layer=4 without"):
         plan(study(text.replace("{topology}", "1")))
 
 
@@ -279,9 +276,7 @@ def test_flops_are_three_forward_passes_a_token(study) -> None:
 def test_named_levels_may_hold_different_budgets_but_one_each(study) -> None:
     text = 'seeds = 1\n[factors.budget]\nshort = { tokens = "1M" }\nlarge = { flops = "1e13" }\n'
     assert plan(study(text)).cells[0].config.steps == 122
-    with pytest.raises(
-        AblateError, match=r"cell 'budget=large'.*exactly one budget.*tokens and flops"
-    ):
+    with pytest.raises(AblateError, match=r"'budget=large'.*tokens and flops"):
         plan(study(text.replace('flops = "1e13"', 'tokens = "1M", flops = "1e13"')))
     with pytest.raises(AblateError, match=r"cell 'budget=large'.*exactly one budget.*none"):
         plan(study(text.replace('flops = "1e13"', "n_layer = 2")))
@@ -294,9 +289,7 @@ def test_epochs_are_limited(study) -> None:
     )
     made = plan(study(text.format("3M")))
     assert 0.8 < made.cells[0].epochs < 0.9  # nine tenths of 4.02 MB are trained on
-    with pytest.raises(
-        AblateError, match=r"line 7: .* more than max_epochs = 1 times, 'lr=0.001' 1\.11 times"
-    ):
+    with pytest.raises(AblateError, match=r"line 7: .*max_epochs = 1 .* 1.11"):
         plan(study(text.format("4M")))
 
 
@@ -332,10 +325,8 @@ def test_a_size_has_one_shape_with_all_other_factors(planned) -> None:
 
 def test_a_size_stays_its_size_under_another_activation(planned) -> None:
     made = planned(
-        (
-            'activation = ["gelu", "swiglu"]\n'
-            'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }'
-        )
+        'activation = ["gelu", "swiglu"]\n'
+        'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }'
     )
     small, large, gated_small, gated_large = made.cells
     assert (small.config.n_layer, small.config.d_model) == (

