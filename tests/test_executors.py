@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 import stub_worker
 from in_process import InProcessExecutor
-from launch_helpers import HERE, content, small_plan
+from launch_helpers import content, small_plan, use_worker, wait_for
 from rich.console import Console
 
 from ablate import journal, store
@@ -34,8 +34,7 @@ Make = Callable[..., Executor]
 @pytest.fixture(params=["local", "in process"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes executors with so many slots; closes them at the end of a test."""
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    use_worker(monkeypatch, "stub_worker")
     made: list[Executor] = []
 
     def start(slots: int = 1) -> Executor:
@@ -75,13 +74,6 @@ def events(path: Path) -> list[str]:
 
 def end(path: Path) -> dict:
     return journal.read(path)[0][-1]
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.01)
 
 
 def test_a_job_runs_to_its_end_in_the_journals_of_its_runs(make: Make, tmp_path: Path) -> None:
@@ -241,8 +233,7 @@ def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_asked_to_end_gets_no_further_job(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    use_worker(monkeypatch, "stub_worker")
     monkeypatch.setenv("STUB_DELAY", "0.01")
     executor = LocalExecutor([CPU])
     try:

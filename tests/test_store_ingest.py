@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_helpers import Run
-from store_plans import claim_next, execute, fresh, plan_of, rows, train
+from store_plans import claim_next, execute, plan_of, rows, train
 
 from ablate.errors import AblateError
 from ablate.journal import Journal
@@ -33,15 +32,8 @@ VALUES = [
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as db:
-        yield db
-
-
-@pytest.fixture
-def claim(db: Database) -> Iterator[records.Claim]:
-    with owners.Owner.here(db) as owner:
-        yield claim_next(db, register.register(db, plan_of()), owner, 1)[0]
+def claim(db: Database, owner: owners.Owner) -> records.Claim:
+    return claim_next(db, register.register(db, plan_of()), owner, 1)[0]
 
 
 def _bits(value: float | None) -> bytes:
@@ -271,9 +263,8 @@ def test_ingester_that_read_the_same_lines_gets_nothing(
 
 
 @pytest.fixture
-def pack(db: Database) -> Iterator[list[records.Claim]]:
-    with owners.Owner.here(db) as owner:
-        yield claim_next(db, register.register(db, plan_of()), owner, 4)
+def pack(db: Database, owner: owners.Owner) -> list[records.Claim]:
+    return claim_next(db, register.register(db, plan_of()), owner, 4)
 
 
 def _points(db: Database) -> dict[int, int]:

@@ -15,14 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_helpers import QUICKSTART, measure
+from cli_helpers import QUICKSTART, measured_quickstart
 from other_user import OWNER, STRANGER, Answer, as_user, give, need_other_users, open_folder
 from store_plans import execute, names, rows
 
 from ablate import store
-from ablate.plan import plan
-from ablate.store import register
-from ablate.study import load
 
 COUNT = "query 'SELECT count(*) AS runs, sum(loss) AS loss FROM runs' --format csv"
 COUNTED = "runs,loss\n25,100.0\n"
@@ -41,10 +38,7 @@ WRITES = (
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the quickstart's results."""
     folder = tmp_path_factory.mktemp("measured")
-    made = plan(load(QUICKSTART))
-    with store.open(str(folder / "ablate.db"), create=True) as db:
-        register.register(db, made)
-        measure(db, made.runs, lambda run: 2.0 + run.config.seed)
+    measured_quickstart(folder / "ablate.db", lambda cell, seed: 2.0 + seed)
     (folder / "ablate.journals").mkdir()
     return folder
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import claim_next, do_all, fresh, plan_of, rows, train
+from store_plans import claim_next, do_all, plan_of, rows, train
 
 from ablate import sizes
 from ablate.errors import AblateError
@@ -21,18 +19,6 @@ from ablate.launch.scheduler import RETRIES
 from ablate.store import Database, effects, owners, register, runs, schema
 from ablate.store.ingest import ingest
 from ablate.store.status import survey
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as db:
-        yield db
-
-
-@pytest.fixture
-def owner(db: Database) -> Iterator[owners.Owner]:
-    with owners.Owner.here(db) as owner:
-        yield owner
 
 
 def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
