@@ -331,7 +331,7 @@ def test_the_expected_width_is_the_bootstraps() -> None:
             _, copies = estimate(
                 FORMS["nd"], columns, np.log(losses(columns, 0.005, seed)), rng(seed), 200
             )
-            lo, hi = limits(copies, len(columns["n"]) - 5, 0.95)
+            lo, hi = limits(copies, len(columns["n"]) - 5)
             got.append(hi[2] - lo[2])
         assert np.median(got) == pytest.approx(expected, rel=0.34)
 
