@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ablate.cli import complete
-from ablate.cli.database import require, to_write
-from ablate.cli.render import Db, console, table, writing
+from ablate.cli.database import to_write
+from ablate.cli.render import Db, Stored, console, table, writing
 
 
 def report(
@@ -46,19 +46,10 @@ def report(
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 
-def analyse(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
-        ),
-    ],
-    db: Db = None,
-) -> None:
+def analyse(study: Stored, db: Db = None) -> None:
     """Recompute a study's effects from the results in the database, and store them."""
     from ablate import analysis
 
-    require(db)
     with to_write(db) as database:
         rows = analysis.analyse(database, study)
     headings = ["family", "factor", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import complete
-from ablate.cli.render import Db, writing
+from ablate.cli.render import Db, Stored, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,12 +27,7 @@ SUFFIXES = ("csv", "json", "parquet")
 
 
 def export(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
-        ),
-    ],
+    study: Stored,
     out: Annotated[
         Path,
         typer.Argument(

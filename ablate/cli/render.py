@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ablate.cli import complete
+from ablate.cli.flags import option
 from ablate.formats import printable
 
 if TYPE_CHECKING:
@@ -20,12 +22,16 @@ PIPED_WIDTH = 160  # columns where the output is no terminal
 
 Db = Annotated[
     str | None,
-    typer.Option(
-        "--db",
-        help="Database file; by default $ABLATE_DB, else results/ablate.db.",
-        show_default=False,
-        metavar="FILE",
+    option("Database file; by default $ABLATE_DB, else results/ablate.db.", "--db", metavar="FILE"),
+]
+Stored = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
     ),
+]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
 ]
 
 
