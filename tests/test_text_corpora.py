@@ -208,17 +208,6 @@ def test_an_error_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_unpacks_to_far_more_than_text_would_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "_UNPACKED_FREELY", 1 << 20)
-    (tmp_path / "fine.txt.gz").write_bytes(gzip.compress(b"word " * 100_000))
-    (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"a" * (8 << 20)))
-    assert corpora.find("fine.txt.gz", tmp_path).n_documents == 1
-    with pytest.raises(AblateError, match=r"bomb\.txt\.gz unpacks to more than 1 MiB"):
-        corpora.find("bomb.txt.gz", tmp_path)
-
-
 def test_a_cache_that_cannot_be_written_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
