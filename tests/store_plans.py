@@ -18,7 +18,7 @@ from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.store import Database, owners, records, runs
+from ablate.store import Database, owners, records, register, runs
 from ablate.store.ingest import ingest
 from ablate.study import Study
 
@@ -76,8 +76,9 @@ def train(
     status: str | None = "complete",
     start: int = 0,
     finals: Sequence[tuple[str, float, float]] | None = None,
+    series: dict[str, list[float]] | None = None,
 ) -> None:
-    """Write what a worker does: a start, two series a step, finals, an end (None: killed)."""
+    """Write what a worker does: a start, series (by default two), finals, an end (None: killed)."""
     with Journal(claim.journal) as journal:
         journal.append(
             "start",
@@ -92,10 +93,8 @@ def train(
         journal.append(
             "metrics",
             steps=list(steps),
-            series={
-                "loss": [loss + 1 / max(step, 1) for step in steps],
-                "lr": [1e-3 for _ in steps],
-            },
+            series=series
+            or {"loss": [loss + 1 / max(step, 1) for step in steps], "lr": [1e-3 for _ in steps]},
         )
         if status in ("complete", "diverged"):
             value = loss if status == "complete" else math.nan
@@ -144,6 +143,14 @@ def do_all(db: Database, study_id: int, owner: owners.Owner, **how: Any) -> int:
             ingest(db, claim.attempt_id)
             done += 1
     return done
+
+
+def trained(db: Database, plan: Plan, **how: Any) -> int:
+    """Register a plan and complete it by a launcher of its own; return the study's id."""
+    study_id = register.register(db, plan)
+    with owners.Owner.here(db) as owner:
+        do_all(db, study_id, owner, **how)
+    return study_id
 
 
 def rows(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:

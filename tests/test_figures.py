@@ -165,17 +165,6 @@ def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
     assert "diverged at step 1234" in cross.get_gid()  # type: ignore[operator]
 
 
-def test_curves_by_flops_and_seconds_have_units() -> None:
-    frame = report_frames.curves()
-    assert (
-        figures.curves(frame, x="flops", label="held-out loss (nats per token)").get_xlabel()
-        == "training FLOPs"
-    )
-    ax = figures.curves(frame, x="seconds", label="held-out loss (nats per token)")
-    assert ax.get_xlabel() == "training time (s)"
-    assert ax.get_ylabel().replace("\n", " ") == "held-out loss (nats per token)"
-
-
 def test_gaps_have_zero_in_the_picture() -> None:
     frame = report_frames.curves()
     ax = figures.gaps(frame.assign(value=frame["value"] - 1.0))

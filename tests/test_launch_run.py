@@ -26,9 +26,7 @@ from rich.console import Console
 from ablate import journal, store
 from ablate.errors import AblateError
 from ablate.launch import pool
-from ablate.plan import plan as make
 from ablate.store import status
-from ablate.study import load
 from ablate.study_run import Outcome
 
 pytestmark = pytest.mark.usefixtures("stub")
@@ -349,28 +347,6 @@ def test_a_worker_is_free_when_it_reports_it_not_when_its_journal_ends(tmp_path,
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
     assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
-
-
-def test_studies_share_runs(tmp_path):
-    path = tmp_path / "a.db"
-    assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
-    text = (
-        (tmp_path / "stub.toml")
-        .read_text()
-        .replace('"stub"', '"other"')
-        .replace("[0.001, 0.002]", "[0.002, 0.003]")
-    )
-    (tmp_path / "stub.toml").write_text(text.replace('metric = "loss"', 'metric = "accuracy"'))
-    outcome, output = launch(make(load(str(tmp_path / "stub.toml"))), path)
-    assert (
-        outcome.counts == {"complete": 2}
-        and "other 2/2: lr=0.003, seed 0 complete, accuracy 0.5\n" in output
-    )
-    assert (
-        rows(path, "SELECT count(*) FROM run")
-        == rows(path, "SELECT count(*) FROM attempt")
-        == [(3,)]
-    )
 
 
 def test_no_worker_starts(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from model_cases import build, small, tokens
 from torch import Tensor
 
 from ablate.components import CATALOGUE
-from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.position import Alibi, Rotary, T5Bias
@@ -117,11 +116,6 @@ def test_every_t5_bucket_holds_a_distance(n_ctx: int, attention: str) -> None:
         n for n in range(position.buckets) if n not in unused
     ]
     assert position.maximum <= n_ctx
-
-
-def test_t5_is_t5s_at_its_own_context() -> None:
-    assert t5_buckets(small(n_ctx=512)) == (32, 128)
-    assert t5_buckets(small(n_ctx=512, objective="masked")) == (32, 128)
 
 
 def test_sinusoids_are_the_papers_and_go_on_beyond_the_table() -> None:

@@ -135,34 +135,6 @@ def test_values_come_back_bit_by_bit(db: Database, claim: records.Claim, place: 
     assert [schema.to_db(value) for value in values] == stored
 
 
-def test_a_thousand_hostile_names(db: Database, claim: records.Claim) -> None:
-    names = [
-        "select",
-        "",
-        " ",
-        "a'b\"c",
-        "loss; DROP TABLE run",
-        "日本\u202e",
-        "\x00\n",
-        "<script>",
-    ]
-    names += [f"metric {i}" for i in range(1000)]
-    with Journal(claim.journal) as journal:
-        journal.append(
-            "metrics",
-            steps=[1, 2],
-            series={name: [float(i), math.nan] for i, name in enumerate(names)},
-        )
-        journal.append("final", values=[[name, 0, i] for i, name in enumerate(names)])
-    ingest(db, claim.attempt_id)
-    assert dict(rows(db.path, "SELECT series, value FROM curves WHERE step = 1")) == {
-        n: float(i) for i, n in enumerate(names)
-    }
-    assert dict(rows(db.path, "SELECT name, value FROM final")) == {
-        n: float(i) for i, n in enumerate(names)
-    }
-
-
 @pytest.mark.parametrize("points", [1, 9, 10, 49, 50, 51, 61, 100, 1000])
 def test_every_point_of_a_long_series_once(db: Database, claim: records.Claim, points: int) -> None:
     with Journal(claim.journal) as journal:

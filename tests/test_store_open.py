@@ -130,20 +130,6 @@ def test_absent_file_or_folder(path: Path) -> None:
         assert connection.exec_driver_sql("SELECT * FROM runs").all() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_folder_and_file(path: Path) -> None:
-    store.open(str(path), create=True).close()
-    path.chmod(0o444)
-    with pytest.raises(AblateError, match="no permission"):
-        store.open(str(path), create=True)
-    path.parent.chmod(0o555)
-    try:
-        with pytest.raises(AblateError, match="not writable"):
-            store.open(str(path.parent / "new.db"), create=True)
-    finally:
-        path.parent.chmod(0o755)
-
-
 def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
     with pytest.raises(AblateError, match="not writable"):

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import claim_next, fresh, names, plan_of, rows
+from store_plans import claim_next, fresh, names, plan_of, rows, train
 
 from ablate import store
-from ablate.journal import Journal
 from ablate.store import Database, owners, register
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
@@ -33,33 +32,14 @@ def db(tmp_path: Path) -> Database:
     """Four runs: two complete, one diverged, one under way."""
     with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
         for number, claim in enumerate(claim_next(db, register.register(db, plan_of()), owner, 4)):
-            with Journal(claim.journal) as journal:
-                journal.append(
-                    "start",
-                    step=0,
-                    time=1.7e9,
-                    host=None,
-                    device="cpu",
-                    threads=1,
-                    versions={},
-                    dirty=False,
-                )
-                values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
-                journal.append("metrics", steps=list(STEPS), series=dict.fromkeys(EVERY, values))
-                if number < 3:
-                    journal.append(
-                        "final", values=[["loss", 0, 5e-324], ["accuracy", 0, -math.inf]]
-                    )
-                    status = "diverged" if number == 2 else "complete"
-                    journal.append(
-                        "end",
-                        status=status,
-                        step=300,
-                        error=None,
-                        device_seconds=1.0,
-                        peak_bytes=1,
-                        time=1.7e9,
-                    )
+            values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
+            train(
+                claim,
+                steps=STEPS,
+                status=("complete", "complete", "diverged", None)[number],
+                finals=[("loss", 0, 5e-324), ("accuracy", 0, -math.inf)],
+                series=dict.fromkeys(EVERY, values),
+            )
             ingest(db, claim.attempt_id)
     return store.open(str(db.path))
 

@@ -208,16 +208,6 @@ def test_an_error_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_cache_that_cannot_be_written_names_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
-    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(AblateError, match=r"cannot use the cache.*ABLATE_CACHE"):
-        corpora.find("a.txt.gz", tmp_path)
-
-
 def test_a_file_of_the_working_folder_is_named_as_the_study_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
