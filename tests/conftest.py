@@ -62,7 +62,9 @@ def owner(db: Database) -> Iterator[Owner]:
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> str:
-    """A database with the quickstart; a final is its seed plus a tenth of its cell's index."""
-    measured_quickstart(tmp_path / "measured.db", lambda cell, seed: seed * (1 + cell * 0.01))
-    return str(tmp_path / "measured.db")
+def measured(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The default database, with the quickstart; a final is its seed plus its cell's hundredths."""
+    path = tmp_path / "measured.db"
+    measured_quickstart(path, lambda cell, seed: seed * (1 + cell * 0.01))
+    monkeypatch.setenv("ABLATE_DB", str(path))
+    return str(path)

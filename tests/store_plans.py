@@ -6,6 +6,8 @@ import contextlib
 import functools
 import math
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,6 +159,15 @@ def rows(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """What `sqlite3` itself says, whatever ablate does."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql, values).fetchall()
+
+
+def killed_writer(path: Path, *statements: str) -> None:
+    """A process that is killed after these statements, in the middle of what they began."""
+    code = (
+        "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "for statement in sys.argv[2:]: c.execute(statement).fetchall()\nos.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), *statements], check=False)
 
 
 def names(folder: Path) -> list[str]:

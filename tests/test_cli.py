@@ -183,11 +183,11 @@ def test_plan_shows_cells_costs_detectability_and_confounds(ablate: Run, tmp_pat
 
 
 def test_plan_shows_what_is_done(ablate: Run, measured: str) -> None:
-    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    out = ablate("plan", QUICKSTART)[1]
     assert "Done: 25 of 25 runs\n" in out and out.endswith("Next: ablate report quickstart\n")
     with sqlite3.connect(measured) as connection:
         connection.execute("UPDATE run SET status = 'stopped' WHERE id = 1")
-    out = ablate("plan", QUICKSTART, "--db", measured)[1]
+    out = ablate("plan", QUICKSTART)[1]
     assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
 
 
@@ -196,7 +196,7 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
 ) -> None:
     # differences of cell k are seed·k/100: standard deviation k/100 · √2.5; the median over k = 1 …
     # 4 is 2.5/100 · √2.5
-    _, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    _, out, _ = ablate("plan", QUICKSTART)
     assert (
         "detect an effect of 1.7 standard deviations of the paired difference (0.066 nats per"
         " token) at 80% power" in out
@@ -206,7 +206,7 @@ def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
     with contextlib.closing(sqlite3.connect(measured)) as connection, connection:
         run = "(SELECT run FROM runs WHERE cell = 'topology=parallel' AND seed = 0)"
         connection.execute(f"UPDATE final SET value = 9e999 WHERE name = 'loss' AND run_id = {run}")
-    code, out, _ = ablate("plan", QUICKSTART, "--db", measured)
+    code, out, _ = ablate("plan", QUICKSTART)
     assert code == 0 and "nats per token) at 80% power" in out
 
 
@@ -255,21 +255,6 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     assert "topology=serial: 0.00316" in out and "topology=no-attention-skip: 0.00316" in out
     assert "Next stage: 6 runs to compare\n" in out
-    with store.open("a.db", create=True) as db:
-        made = next(tune.stages(plan(given), db)).plan
-        measure(
-            db,
-            made.runs,
-            lambda run: (
-                abs(run.config.lr - 3e-3)
-                + 0.006 * run.config.seed * (run.cell != "topology=serial")
-            ),
-        )
-        next(tune.stages(plan(given), db))
-    _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
-    # differences 0, 0.006, 0.012: ⌈(4.303 · 0.006 / 0.01)²⌉ = 7 seeds
-    assert "Next stage: 8 runs to compare\n" in out
-    assert "In all: 2 cells × 7 seeds = 14 runs and 10 tuning runs" in out
 
 
 def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -> None:
@@ -281,16 +266,7 @@ def test_power_says_how_many_seeds_an_effect_needs(ablate: Run, measured: str) -
     # the differences of cell k are seed·k/100
     sds = [0.01 * k * statistics.stdev(range(5)) for k in range(1, 5)]
     code, out, _ = ablate(
-        "power",
-        "quickstart",
-        "--effect",
-        "0.02",
-        "--effect",
-        "0.1",
-        "--power",
-        "0.9",
-        "--db",
-        measured,
+        "power", "quickstart", "--effect", "0.02", "--effect", "0.1", "--power", "0.9"
     )
     assert code == 0 and "90% power" in out
     lines = [line.split() for line in out.splitlines() if line.strip().startswith("topology:")]
@@ -308,19 +284,16 @@ def test_power_borrows_the_noise_of_other_studies(
     # as the quickstart
     like = TUNED.replace('"1M"', '"0.2M"\nn_layer = 2\nd_model = 64\nn_head = 2\nn_ctx = 64')
     (tmp_path / "tuned.toml").write_text(like)
-    _, out, _ = ablate("power", "tuned.toml", "--db", measured)
+    _, out, _ = ablate("power", "tuned.toml")
     assert (
         "tuned: seeds needed to detect an effect on loss" in out
         and "from the 20 pairs of study quickstart in the database" in out
     )
     assert "After correction" not in out
     (tmp_path / "tuned.toml").write_text(like.replace("[1, 2]", "[1, 2, 3, 4]"))
-    assert (
-        "After correction for the contrasts of a family."
-        in ablate("power", "tuned.toml", "--db", measured)[1]
-    )
+    assert "After correction for the contrasts of a family." in ablate("power", "tuned.toml")[1]
     (tmp_path / "tuned.toml").write_text(like.replace("question", 'metric = "accuracy"\nquestion'))
-    code, out, err = ablate("power", "tuned.toml", "--db", measured)
+    code, out, err = ablate("power", "tuned.toml")
     assert code == 2 and "the database cannot estimate the noise in accuracy" in err
 
 
@@ -345,10 +318,10 @@ def test_noise_is_borrowed_only_from_runs_like_the_planned(
     lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
     head = 'name = "other"\nquestion = "?"\nseeds = 5\n[factors]\ntopology = [1, 5]\n[base]\n'
     (tmp_path / "other.toml").write_text(head + "\n".join(lines))
-    _, out, _ = ablate("plan", "other.toml", "--db", measured)
+    _, out, _ = ablate("plan", "other.toml")
     assert ("noise: the 20 pairs of study quickstart" in out) is borrows
     assert ("nats per token) at" in out) is borrows
-    assert (ablate("power", "other.toml", "--db", measured)[0] == 0) is borrows
+    assert (ablate("power", "other.toml")[0] == 0) is borrows
 
 
 def test_a_narrow_terminal_breaks_no_word_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,31 +404,15 @@ def test_the_first_steps_of_help_work_in_an_empty_folder(ablate: Run) -> None:
 
 def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
     origin = str(ROOT / "studies" / "heads.toml")
-    code, _, _ = ablate(
-        "new",
-        "narrow",
-        "--from",
-        origin,
-        "--base",
-        "d_model=128",
-        "--factor",
-        "n_layer=2,3",
-        "--out",
-        "n.toml",
-    )
-    assert code == 0
+    changes = ["--base", "d_model=128", "--factor", "n_layer=2,3", "--out", "n.toml"]
+    assert ablate("new", "narrow", "--from", origin, *changes)[0] == 0
     raw, before = (
         tomllib.loads((tmp_path / "n.toml").read_text()),
         tomllib.loads(Path(origin).read_text()),
     )
-    assert raw.pop("name") == "narrow"
-    assert raw["base"].pop("d_model") == 128
-    assert raw["factors"].pop("n_layer") == [2, 3]
-    for fields in (raw, before):
-        fields.pop("name", None)
-        fields["base"].pop("d_model", None)
-        fields["base"].pop("n_layer", None)
-    assert raw == before
+    before["base"].pop("n_layer", None)
+    expected = {"name": "narrow", "base": before["base"] | {"d_model": 128}}
+    assert raw == before | expected | {"factors": before["factors"] | {"n_layer": [2, 3]}}
 
 
 def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(
@@ -546,18 +503,18 @@ def test_plan_names_a_cell_that_falls_off_a_cliff(
 
 
 def test_status_counts_runs_by_status(ablate: Run, measured: str) -> None:
-    _, out, _ = ablate("status", "--db", measured)
+    _, out, _ = ablate("status")
     line = next(line for line in out.splitlines() if "quickstart" in line)
     assert line.split()[:3] == ["quickstart", "25", "25"]
-    _, out, _ = ablate("status", "quickstart", "--db", measured)
+    _, out, _ = ablate("status", "quickstart")
     assert sum(line.split()[1:] == ["5", "5"] for line in out.splitlines()) == 5
-    code, _, err = ablate("status", "quickstat", "--db", measured)
+    code, _, err = ablate("status", "quickstat")
     assert code == 2 and "'quickstart'" in err
 
 
 def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
     key = plan(load(QUICKSTART)).runs[6].run.key
-    code, out, _ = ablate("show", key[:10], "--db", measured)
+    code, out, _ = ablate("show", key[:10])
     assert code == 0
     for words in (
         f"Key {key}",
@@ -569,44 +526,30 @@ def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
         assert words in out
     assert "dropout" not in out  # at its default
     number = out.split()[1].rstrip(":")
-    assert ablate("show", number, "--db", measured)[1] == out
+    assert ablate("show", number)[1] == out
     for wrong in ("", "zzz", "999", "f" * 64, "%"):
-        code, _, err = ablate("show", "--db", measured, "--", wrong)
+        code, _, err = ablate("show", "--", wrong)
         assert code == 2 and "ablate query" in err
 
 
-def test_query_prints_in_every_format(ablate: Run, measured: str) -> None:
-    sql = "SELECT cell, count(*) AS runs FROM runs WHERE cell LIKE '%parallel' GROUP BY cell"
-    assert "topology=parallel" in ablate("query", sql, "--db", measured)[1]
-    assert (
-        ablate("query", sql, "--format", "csv", "--db", measured)[1]
-        == "cell,runs\ntopology=parallel,5\n"
-    )
-    assert json.loads(ablate("query", sql, "--format", "json", "--db", measured)[1]) == [
-        {"cell": "topology=parallel", "runs": 5}
-    ]
-    assert (
-        ablate("query", sql, "--format", "md", "--db", measured)[1].splitlines()[-1]
-        == "| topology=parallel | 5 |"
-    )
-    assert "diverged_at" in ablate("query", "--tables", "--db", measured)[1]
+def test_query_lists_tables_and_refuses_all_but_one_select(ablate: Run, measured: str) -> None:
+    assert "diverged_at" in ablate("query", "--tables")[1]
     for bad in ("DELETE FROM run", "SELECT nothing FROM runs", "SELECT 1; SELECT 2"):
-        assert ablate("query", bad, "--db", measured)[0] == 2
+        assert ablate("query", bad)[0] == 2
 
 
 def test_db_path_and_environment(
     ablate: Run, measured: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ablate("db", "path")[1] == "results/ablate.db\n"
-    monkeypatch.setenv("ABLATE_DB", measured)
     assert ablate("db", "path")[1] == f"{measured}\n"
-    assert ablate("status")[0] == 0
+    monkeypatch.delenv("ABLATE_DB")
+    assert ablate("db", "path")[1] == "results/ablate.db\n"
     assert ablate("db", "path", "--db", "other.db")[1] == "other.db\n"
 
 
 def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> None:
     # differences of `parallel`: seed × 4/100 over seeds 0 … 4: mean 0.08
-    code, out, _ = ablate("analyse", "quickstart", "--db", measured)
+    code, out, _ = ablate("analyse", "quickstart")
     line = next(line for line in out.splitlines() if "parallel" in line)
     assert code == 0 and line.split()[:6] == ["topology", "topology", "parallel", "5", "0", "+0.08"]
     stored = ablate(
@@ -614,19 +557,17 @@ def test_analyse_works_out_and_stores_effects(ablate: Run, measured: str) -> Non
         "SELECT level, round(mean, 6) AS mean FROM effects WHERE level = 'parallel'",
         "--format",
         "csv",
-        "--db",
-        measured,
     )
     assert stored[1] == "level,mean\nparallel,0.08\n"
 
 
 def test_db_check_and_merge(ablate: Run, measured: str, tmp_path: Path) -> None:
-    assert ablate("db", "check", "--db", measured)[0] == 0
+    assert ablate("db", "check")[0] == 0
     code, out, _ = ablate("db", "merge", measured, "--db", "mine.db")
     assert code == 0 and "1 studies new or changed, 25 runs new" in out
     assert "0 runs new" in ablate("db", "merge", measured, "--db", "mine.db")[1]
     sql = "SELECT cell, seed, loss FROM runs ORDER BY cell, seed"
-    assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql, "--db", measured)
+    assert ablate("query", sql, "--db", "mine.db") == ablate("query", sql)
     assert (
         ablate("query", "SELECT count(*) FROM effect", "--format", "csv", "--db", "mine.db")[1]
         == "count(*)\n4\n"
@@ -656,13 +597,13 @@ def test_db_check_of_a_cut_off_file_says_what_to_do(
 def test_report_answers_and_says_where_the_page_is(
     ablate: Run, measured: str, tmp_path: Path
 ) -> None:
-    code, out, _ = ablate("report", "quickstart", "--db", measured, "--out", "pages")
+    code, out, _ = ablate("report", "quickstart", "--out", "pages")
     assert code == 0
     assert "Which wiring of attention and MLP learns fastest on a laptop?" in out
     assert "parallel" in out
     assert out.splitlines()[-1] == f"Report: {Path('pages/quickstart/report.html')}"
     assert (tmp_path / "pages" / "quickstart" / "report.html").stat().st_size > 10_000
-    code, _, err = ablate("report", "--db", measured, "--out", measured)
+    code, _, err = ablate("report", "--out", measured)
     assert code == 2 and err == f"ablate: {measured} cannot be written: Not a directory\n"
-    code, _, err = ablate("report", "quickstat", "--db", measured)
+    code, _, err = ablate("report", "quickstat")
     assert code == 2 and "quickstart" in err

@@ -102,41 +102,6 @@ def test_a_job_of_two_runs_is_journaled_with_its_provenance(worker, tmp_path):
         ]
 
 
-def test_the_worker_stays_and_a_failing_run_costs_only_itself(worker, tmp_path):
-    process = worker()
-    (failing,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RAISES))
-    (good,) = send(process, 2, tmp_path, RunConfig(steps=5))
-    assert [done(process), done(process)] == [1, 2]
-    (end,) = events(failing, "end")
-    assert (
-        end["status"] == "failed"
-        and "ValueError: the stub fails as requested" in end["error"]
-        and "Traceback" in end["error"]
-    )
-    assert end["step"] == 2
-    assert events(good, "end")[0]["status"] == "complete"
-    assert events(good, "start")[0]["pid"] == events(failing, "start")[0]["pid"] == process.pid
-
-
-def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
-    process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RUNS_OUT_OF_MEMORY))
-    assert done(process) is None and process.wait(10) == 0
-    (end,) = events(path, "end")
-    assert (
-        end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
-    )
-
-
-def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
-    process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.BREAKS_DEVICE))
-    assert done(process) is None and process.wait(10) == 1
-    assert (
-        not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
-    )
-
-
 def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
     """The journal has room; torch says of the disk what it likes."""
     process = worker(

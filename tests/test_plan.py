@@ -461,12 +461,6 @@ def test_text_and_vocabulary_are_part_of_a_run_and_paths_are_not(study, tmp_path
     )
 
 
-def test_a_plan_is_a_pure_function(study) -> None:
-    text = 'seeds = 2\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\n'
-    made = plan(study(text))
-    assert plan(study(text)) == made
-
-
 TUNED = (
     'seeds = 2\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\nn_layer'
     ' = [2, 4]\n[tune]\nlr = [1e-4, 1e-2]\npoints = 3\nper = ["topology"]\n'

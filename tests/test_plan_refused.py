@@ -63,67 +63,33 @@ TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
 RATIOS = "mask_ratio = [0.15, 0.4]"
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
-    (
-        {},
-        {"evaluation": "lengths = [0.125, 1]"},
-        r"line \d+: 0.125 × n_ctx .32. is shorter than the 8 tokens",
-    ),
+    ({}, {"evaluation": "lengths = [0.125, 1]"}, r"line \d+: 0.125 × n_ctx .32. .* 8 tokens"),
     ({}, {"evaluation": "lengths = [0.3]"}, r"line \d+: 0.3 × n_ctx .32. is 9.6"),
     (
         {"corpus": "short.txt"},
         {"evaluation": "lengths = [1, 8]"},
-        (
-            r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, but a"
-            r" context of 8 × n_ctx needs 257"
-        ),
+        r"'short' .*lengths: its held-out part has 132 tokens, .* 8 × n_ctx needs 257",
     ),
     (
         {},
         {"factors": POSITIONS, "evaluation": "lengths = [1, 2]", "metric": "loss_at_length@2"},
-        (
-            r"line 5: metric 'loss_at_length@2' is not measured in cell 'position=learned': .* not"
-            r" defined beyond n_ctx = 32"
-        ),
+        r"line 5: metric 'loss_at_length@2' .*'position=learned': .* beyond n_ctx = 32",
     ),
-    (
-        {},
-        {"metric": "pseudo_perplexity"},
-        r"'pseudo_perplexity' is not measured in cell 'z_loss=0': its objective is not 'masked'",
-    ),
-    (
-        TOKENS,
-        {"metric": "bits_per_byte"},
-        r"line 5: metric 'bits_per_byte' is not measured in cell 'z_loss=0': .*tokenizer.json",
-    ),
+    ({}, {"metric": "pseudo_perplexity"}, r"'pseudo_perplexity' .*'z_loss=0': .*not 'masked'"),
+    (TOKENS, {"metric": "bits_per_byte"}, r"line 5: .*'bits_per_byte' .*: .*tokenizer.json"),
     (
         TOKENS | MASKED,
         {"factors": 'mask_kind = ["token", "whole-word"]', "metric": "probe_loss"},
-        (
-            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': it is unknown where words"
-            r" begin"
-            r" in corpus 'bins'"
-        ),
+        r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': .* in corpus 'bins'",
     ),
     (
         TOKENS | MASKED,
         {"evaluation": 'probe = { kind = "whole-word" }'},
         r"cell 'z_loss=0': probe.kind = 'whole-word': it is unknown",
     ),
-    (
-        {"corpus": "latin.txt", "tokenizer": "bpe:300"},
-        {},
-        r"line \d+: tokenizer = 'bpe:300': .* not UTF-8 around b'caf.xe9",
-    ),
-    (
-        {"corpus": "short.txt", "tokenizer": "words.json"},
-        {},
-        r"words.json cannot encode the corpus: .*\[UNK\]",
-    ),
-    (
-        {"corpus": "short.txt", "tokenizer": "nothing.json"},
-        {},
-        r"line \d+: tokenizer = 'nothing.json' has 0 tokens",
-    ),
+    ({"corpus": "latin.txt", "tokenizer": "bpe:300"}, {}, "'bpe:300': .*UTF-8 .*caf.xe9"),
+    ({"corpus": "short.txt", "tokenizer": "words.json"}, {}, r"words.json cannot .*UNK"),
+    ({"corpus": "short.txt", "tokenizer": "nothing.json"}, {}, "'nothing.json' has 0 tokens"),
     (MASKED, {"factors": RATIOS}, "'loss' cannot be compared where mask_ratio varies"),
     (
         {},

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from store_plans import execute, names, rows
+from store_plans import execute, killed_writer, names, rows
 
 from ablate import store
 from ablate.cli.database import existing
@@ -278,14 +276,12 @@ def test_versions_are_those_of_the_scripts() -> None:
 def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Path) -> None:
     """The writer died in its commit; a read-only connection may not roll it back."""
     store.open(str(path), create=True).close()
-    code = (
-        "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1],"
-        " isolation_level=None)\nc.execute('PRAGMA journal_mode = DELETE'), c.execute('PRAGMA"
-        " cache_size = 1'), c.execute('BEGIN IMMEDIATE')\nnames = [(f'{k:0500}', '', 'min') for k"
-        " in range(2000)]\nc.executemany('INSERT INTO series (name, unit, goal) VALUES (?, ?, ?)',"
-        " names)\nos.kill(os.getpid(), 9)\n"
+    many = (
+        "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n LIMIT 2000) INSERT INTO"
+        " series (name, unit, goal) SELECT printf('%0500d', k), '', 'min' FROM n"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    pragmas = "PRAGMA journal_mode = DELETE", "PRAGMA cache_size = 1"
+    killed_writer(path, *pragmas, "BEGIN IMMEDIATE", many)
     assert path.with_name(path.name + "-journal").stat().st_size > 0
     with store.open(str(path)) as db, db.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM series").scalar_one() == 0

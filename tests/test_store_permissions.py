@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_helpers import QUICKSTART, measured_quickstart
 from other_user import OWNER, STRANGER, Answer, as_user, give, need_other_users, open_folder
-from store_plans import execute, names, rows
+from store_plans import execute, killed_writer, names, rows
 
 from ablate import store
 
@@ -97,18 +95,6 @@ def _expect_one_line(answers: list[Answer], *words: str) -> None:
 # -- somebody else's database ----------------------------------------------------------------------
 
 
-def _leave_log(folder: Path) -> None:
-    """Leave a database as a killed writer does: in WAL mode, with a commit only in the log."""
-    code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA journal_mode = WAL').fetchall()\n"
-        "c.execute('UPDATE study SET question = ?', ['in the log'])\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(folder / "ablate.db")], check=False)
-
-
 def test_a_stranger_reads_a_database_in_whatever_state_it_is(
     measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
@@ -120,7 +106,8 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
     for name in ("wal", "shared"):
         rows(files[name], "PRAGMA journal_mode = WAL")
     files["shared"].parent.chmod(0o777)
-    _leave_log(files["killed"].parent)
+    log = "UPDATE study SET question = 'in the log'"  # a commit that is only in the log
+    killed_writer(files["killed"], "PRAGMA journal_mode = WAL", log)
     assert "ablate.db-wal" in names(files["killed"].parent)
     for path in files.values():
         give(path.parent, owner)
@@ -168,14 +155,8 @@ def test_another_user_learns_of_a_commit_that_only_the_owner_can_roll_back(
     measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     path = _copy(measured, place / "a", owner)
-    code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA cache_size = 1'), c.execute('BEGIN IMMEDIATE')\n"
-        "c.execute('UPDATE run SET fields = fields || fields')\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    half = "UPDATE run SET fields = fields || fields"
+    killed_writer(path, "PRAGMA cache_size = 1", "BEGIN IMMEDIATE", half)
     assert path.with_name("ablate.db-journal").stat().st_size > 0
     give(path.parent, owner)
     _expect_one_line(

@@ -153,20 +153,9 @@ def test_token_files_are_described_by_their_largest_token(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("files", "spec", "complaint"),
     [
-        (
-            {},
-            "austin",
-            (
-                "corpus 'austin': there is no such corpus, and no such file .*; did you mean"
-                " 'austen'.*austen, sotu"
-            ),
-        ),
+        ({}, "austin", "'austin': .*; did you mean 'austen'.*austen, sotu"),
         ({"story.txt": TEXT}, "stroy.txt", "did you mean 'story.txt'"),
-        (
-            {},
-            "no/such/folder/x.txt",
-            "corpus 'no/such/folder/x.txt': .* in /.*/no/such/folder; paths are relative",
-        ),
+        ({}, "no/such/folder/x.txt", "in /.*/no/such/folder; paths are relative"),
         ({"tiny.toml": b"", ".tiny.txt": TEXT}, "tiny.txt", "study file's folder. Named corpora"),
         ({}, "/no/such/x.txt", "file or folder in /no/such. Named"),
         ({}, "*.txt", "there is no such file"),
@@ -176,22 +165,10 @@ def test_token_files_are_described_by_their_largest_token(tmp_path: Path) -> Non
         ({"folder/.hidden": TEXT}, "folder", "the folder is empty"),
         ({"image.txt": b"\x89PNG\0\0"}, "image.txt", "image.txt holds NUL bytes"),
         ({"bad.txt.gz": b"no gzip"}, "bad.txt.gz", "bad.txt.gz cannot be unpacked"),
-        (
-            {"torn.txt.gz": gzip.compress(TEXT)[:-12]},
-            "torn.txt.gz",
-            "torn.txt.gz cannot be unpacked",
-        ),
-        (
-            {"torn.txt.xz": lzma.compress(TEXT)[:-20]},
-            "torn.txt.xz",
-            "torn.txt.xz cannot be unpacked",
-        ),
+        ({"torn.txt.gz": gzip.compress(TEXT)[:-12]}, "torn.txt.gz", "cannot be unpacked"),
+        ({"torn.txt.xz": lzma.compress(TEXT)[:-20]}, "torn.txt.xz", "cannot be unpacked"),
         ({"bin/train.bin": b"ab"}, "bin", "val.bin is missing"),
-        (
-            {"bin/train.bin": b"ab", "bin/val.bin": b"abc"},
-            "bin",
-            "val.bin has 3 bytes: .*16-bit tokens",
-        ),
+        ({"bin/train.bin": b"ab", "bin/val.bin": b"abc"}, "bin", "val.bin has 3 bytes"),
         ({"bin/train.bin": b"ab", "bin/val.bin": b""}, "bin", "val.bin has 0 bytes"),
         ({}, "hf:nowhere", "there is no folder"),
         ({}, "debian-docs", "python studies/corpora/debian_docs.py"),

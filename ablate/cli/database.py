@@ -143,10 +143,9 @@ def thin(
     from ablate.store.thin import thin as reduce
 
     file = store.locate(db)
-    before = sum(
-        part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists()
-    )
     with to_write(db) as database:
+        parts = file, file.with_name(f"{file.name}-wal")
+        before = sum(part.stat().st_size for part in parts if part.exists())
         done = reduce(database, keep)
     print(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
