@@ -68,6 +68,17 @@ def ended(executor: Executor, number: int = 1, seconds: float = 30) -> dict[int,
     return {each.handle: each for each in found}
 
 
+def at_work(executor: Executor, folder: Path, steps: int) -> list[Path]:
+    """Give every slot a run; return their journals, which all have points."""
+    paths = []
+    for slot in executor.capacity():
+        work, journals = job(folder, "a", RunConfig(steps=steps, seed=slot.number))
+        executor.submit(slot.number, work, journals)
+        paths += journals
+    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    return paths
+
+
 def events(path: Path) -> list[str]:
     return [each["event"] for each in journal.read(path)[0]]
 
@@ -116,12 +127,7 @@ def test_capacity_tells_which_slots_are_free(make: Make, tmp_path: Path, monkeyp
 def test_jobs_run_side_by_side(make: Make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STUB_DELAY", "0.02")
     executor = make(2)
-    paths = []
-    for slot in executor.capacity():
-        work, journals = job(tmp_path, "a", RunConfig(steps=100, seed=slot.number))
-        executor.submit(slot.number, work, journals)
-        paths += journals
-    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    paths = at_work(executor, tmp_path, steps=100)
     assert all(events(path)[-1] != "end" for path in paths)
     assert {each.how for each in ended(executor, 2).values()} == {"done"}
 
@@ -193,12 +199,7 @@ def test_heartbeats_come_from_a_job_that_emits_nothing(
 def test_close_ends_what_is_left(make: Make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STUB_DELAY", "0.01")
     executor = make(2)
-    paths = []
-    for slot in executor.capacity():
-        work, journals = job(tmp_path, "a", RunConfig(steps=100_000, seed=slot.number))
-        executor.submit(slot.number, work, journals)
-        paths += journals
-    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    paths = at_work(executor, tmp_path, steps=100_000)
     executor.close(10.0)
     assert [end(path)["status"] for path in paths] == ["stopped", "stopped"]
 

@@ -397,14 +397,6 @@ def test_arms_over_an_ordered_factor_are_shifted_and_at_their_levels(
     ax = figures.ordered(frame, x="x", hue="arm")
     figure = ax.figure
     figure.draw_without_rendering()  # type: ignore[union-attr]
-    width = ax.get_window_extent().width
-    for level in levels:
-        place = ax.transData.transform((level, 2.0))[0]
-        assert (
-            ax.get_window_extent().x0 + 0.04 * width
-            < place
-            < ax.get_window_extent().x1 - 0.04 * width
-        )
     marks = [
         line
         for line in ax.lines

@@ -246,13 +246,6 @@ def test_named_queries_and_values_take_hostile_words(db: Database) -> None:
             )
 
 
-def test_all_other_commands_take_the_names(db: Database, tmp_path: Path) -> None:
-    for arguments in (("status", STUDY), ("analyse", STUDY)):
-        out = invoke(db, *arguments)
-        assert all(line.isprintable() for line in out.split("\n"))
-        assert "alert" in out or "日本語" in out
-
-
 @pytest.mark.usefixtures("svg_only")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of sums beyond the largest number
 def test_every_kind_of_loss_through_the_report(tmp_path: Path) -> None:
