@@ -430,10 +430,6 @@ def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(
 def test_completion_knows_factors_levels_and_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert complete.levels("topolo") == ["topology="]
-    assert complete.levels("topology=serial,no-") == [
-        f"topology=serial,{name}" for name in ("no-attention-skip", "no-mlp-skip", "no-skip")
-    ]
     assert complete.levels("nothing=") == []
     assert "n_head" in complete.factors("n_")
     monkeypatch.chdir(ROOT)

@@ -297,14 +297,6 @@ def test_a_copy_has_positions_of_its_own() -> None:
     assert other.blocks[0].attention.rotate.__self__ is other.position is not model.position
 
 
-def test_head_and_features_make_the_logits() -> None:
-    config = small(objective="masked", mlm_head_transform="dense")
-    model, given = build(config, 0, 1), tokens(config, 2)
-    features = model.features(given)
-    chosen = features.flatten(1, 2)[:, [0, 5, 7]]
-    torch.testing.assert_close(model.head(chosen), model(given).flatten(1, 2)[:, [0, 5, 7]])
-
-
 def test_every_factor_of_the_model_has_a_case() -> None:
     numbers = {
         name for name, row in CATALOGUE.items() if row.group in MODEL_GROUPS and not row.levels

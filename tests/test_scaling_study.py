@@ -26,7 +26,6 @@ from ablate.scaling import fit, isoflop
 from ablate.scaling.forms import Cost, best_split
 from ablate.scaling.planned import predict
 from ablate.scaling.study import of_study, resources
-from ablate.sizes import head_flops_per_token
 from ablate.study.parse import parse
 
 TRUTH = np.array([0.9, 40.0, 0.30, 300.0, 0.32])
@@ -388,12 +387,3 @@ def test_residuals_are_in_per_cent() -> None:
         [np.asarray(line.get_ydata(), float) for line in figures.residuals(points()).lines[1:]]
     )
     assert values == pytest.approx(0.1)
-
-
-def test_head_flops_are_part_of_all() -> None:
-    for transform in ("none", "dense"):
-        config = RunConfig(mlm_head_transform=transform, objective="masked")
-        products = config.d_model * (
-            config.n_vocab + (config.d_model if transform == "dense" else 0)
-        )
-        assert head_flops_per_token(config.d_model, config.n_vocab, transform) == 2 * products

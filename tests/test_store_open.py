@@ -128,13 +128,6 @@ def test_absent_file_or_folder(path: Path) -> None:
         assert connection.exec_driver_sql("SELECT * FROM runs").all() == []
 
 
-def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
-    with pytest.raises(AblateError, match="not writable"):
-        store.open(str(path), create=True)
-    assert names(path.parent) == []
-
-
 def test_wal_database_on_read_only_media_can_be_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

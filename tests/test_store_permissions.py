@@ -196,18 +196,6 @@ def test_what_is_closed_is_one_line_and_works_when_it_is_open_again(
     _expect_reads(as_user(owner, place, *reads[: len(READS)]))
 
 
-def test_read_only_database_and_folder_are_read(
-    measured: Path, place: Path, owner: int | None
-) -> None:
-    path = _copy(measured, place / "a", owner)
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
-    try:
-        _expect_reads(as_user(owner, place, *(f"{line} --db a/ablate.db" for line in READS)))
-    finally:
-        path.parent.chmod(0o755)
-
-
 def _die_running(path: Path) -> Path:
     """Run 1 as a launcher leaves it that dies with its worker; its journal."""
     owner = f"{socket.gethostname()}:1:x"
