@@ -353,12 +353,7 @@ def test_factors_list_the_catalogue(ablate: Run) -> None:
     for name in CATALOGUE:
         assert (f"\n {name} " in out) is (name not in FOLLOWS)
     _, out, _ = ablate("factors", "topology")
-    for words in (
-        "no-attention-skip",
-        "h = P1(A(x)); y = P2(h + M(h))",
-        "arXiv:2103.03404",
-        "Default: serial",
-    ):
+    for words in ("h = P1(A(x)); y = P2(h + M(h))", "arXiv:2103.03404", "Default: serial"):
         assert words in out
     assert "objective = masked" in ablate("factors", "mask_ratio")[1]
 
@@ -512,13 +507,7 @@ def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
     key = plan(load(QUICKSTART)).runs[6].run.key
     code, out, _ = ablate("show", key[:10])
     assert code == 0
-    for words in (
-        f"Key {key}",
-        "topology=no-attention-skip (compare)",
-        "132,864 parameters",
-        "n_layer",
-        "1.01",
-    ):
+    for words in (f"Key {key}", "topology=no-attention-skip (compare)", "132,864", "1.01"):
         assert words in out
     assert "dropout" not in out  # at its default
     number = out.split()[1].rstrip(":")

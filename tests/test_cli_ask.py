@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from cli_helpers import ROOT, Run, completed, refused
 from report_study import NAN, Levels, Outcome, study
@@ -201,25 +200,11 @@ def test_sparklines(
 # -- files -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("what", "rows"), [("runs", 4), ("curves", 12), ("finals", 14), ("pairs", 2), ("effects", 1)]
-)
-def test_export_says_what_it_wrote(ablate: Run, trained: str, what: str, rows: int) -> None:
-    for suffix in ("csv", "json", "parquet", "CSV"):
-        code, out, _ = ablate("export", "wiring", f"{what}.{suffix}", "--what", what)
-        assert code == 0 and out.startswith(f"{what}.{suffix}: {rows} rows, ")
-    assert (
-        len(pd.read_csv(f"{what}.csv"))
-        == len(pd.read_json(f"{what}.json"))
-        == len(pd.read_parquet(f"{what}.parquet"))
-        == rows
-    )
-    assert {path.suffix for path in Path.cwd().glob(f"{what}.*")} == {
-        ".csv",
-        ".CSV",
-        ".json",
-        ".parquet",
-    }
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "CSV"])
+def test_export_says_what_it_wrote(ablate: Run, suffix: str) -> None:
+    code, out, _ = ablate("export", "wiring", f"curves.{suffix}", "--what", "curves")
+    assert code == 0 and out.startswith(f"curves.{suffix}: 12 rows, ")
+    assert [path.name for path in Path.cwd().glob("curves.*")] == [f"curves.{suffix}"]
 
 
 def test_an_export_that_fails_leaves_the_old_file(

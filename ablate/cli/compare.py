@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli.flags import option
-from ablate.cli.render import Db, RunName, console, table, writing
+from ablate.cli.render import Db, RunName, show_all, table, writing
 from ablate.cli.show import digits
 from ablate.formats import printable, shown
 from ablate.units import count
@@ -44,16 +44,11 @@ def compare(
 
     if plot and plot.suffix not in DRAWN:
         raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
-    out = console()
     with store.open(db) as database:
         runs = details.find(database, first, second, curves=True)
     if runs[0].id == runs[1].id:
         raise AblateError(f"{first} and {second} are the same run; `ablate show {first}` shows it")
-    for part in _parts(runs):
-        if isinstance(part, str):
-            out.print(part, markup=False, soft_wrap=True)
-        else:
-            out.print(part)
+    show_all(_parts(runs))
     if plot:
         with writing(plot):
             _plot(runs, plot)

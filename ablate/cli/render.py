@@ -15,7 +15,7 @@ from ablate.cli.flags import option
 from ablate.formats import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PIPED_WIDTH = 160  # columns where the output is no terminal
@@ -40,6 +40,13 @@ def console(file: IO[str] | None = None) -> Console:
     from rich.console import Console
 
     return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def show_all(parts: Iterable[RenderableType]) -> None:
+    """Print texts, in which nothing is markup, and tables."""
+    out = console()
+    for part in parts:
+        out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 @contextlib.contextmanager

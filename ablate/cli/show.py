@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.cli.render import Db, RunName, console, table
+from ablate.cli.render import Db, RunName, show_all, table
 from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
@@ -21,14 +21,9 @@ def show(run: RunName, db: Db = None) -> None:
     from ablate import store
     from ablate.store import details
 
-    out = console()
     with store.open(db) as database:
         (run_details,) = details.find(database, run)
-    for part in _parts(run_details):
-        if isinstance(part, str):
-            out.print(part, markup=False)
-        else:
-            out.print(part)
+    show_all(_parts(run_details))
 
 
 def digits(value: float) -> str:
