@@ -165,6 +165,12 @@ def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
     assert "diverged at step 1234" in cross.get_gid()  # type: ignore[operator]
 
 
+def test_axes_are_named_with_their_units() -> None:
+    ax = figures.curves(report_frames.curves(), x="seconds", label="held-out loss (nats per token)")
+    assert ax.get_xlabel() == "training time (s)"
+    assert ax.get_ylabel().replace("\n", " ") == "held-out loss (nats per token)"
+
+
 def test_gaps_have_zero_in_the_picture() -> None:
     frame = report_frames.curves()
     ax = figures.gaps(frame.assign(value=frame["value"] - 1.0))

@@ -145,7 +145,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     (
         {"corpus": "short.txt", "n_ctx": 256},
         {},
-        r"cell 'z_loss=0': corpus 'short' is too short.*short\.txt\)",
+        r"cell 'z_loss=0': corpus 'short' .*n_ctx \+ 1 = 257.*short\.txt\)",
     ),
 ]
 
