@@ -133,23 +133,18 @@ def _miss(fit: records.ScalingFit) -> str:
 
 
 def probes() -> str:
-    """Return the loss of masked models at every probe ratio, the lowest of a column in bold."""
+    """Return the loss of masked models at every probe ratio."""
     found = findings("masking").of(records.ProbeLoss)
     ratios = sorted({one.ratio for one in found})
-    best = {
-        (one.stratum, one.ratio): min(
-            each.mean for each in found if (each.stratum, each.ratio) == (one.stratum, one.ratio)
-        )
-        for one in found
-    }
-    rows: dict[tuple[str, str], list[str]] = {}
-    for one in sorted(found, key=lambda one: one.ratio):
-        mark = "**" if one.mean == best[one.stratum, one.ratio] else ""
-        rows.setdefault((one.stratum, one.arm), []).append(f"{mark}{one.mean:.3f}{mark}")
-    order = dict.fromkeys((one.stratum, one.arm) for one in found)
+    rows: dict[tuple[str, str], dict[float, str]] = {}
+    for one in found:
+        rows.setdefault((one.stratum, one.arm), {})[one.ratio] = f"{one.mean:.3f}"
     return table(
         ["size", "trained at", *(f"probe at {ratio:g}" for ratio in ratios)],
-        [(stratum.partition("=")[2], arm, *rows[stratum, arm]) for stratum, arm in order],
+        [
+            (stratum.partition("=")[2], arm, *(of[ratio] for ratio in ratios))
+            for (stratum, arm), of in rows.items()
+        ],
     )
 
 
@@ -188,7 +183,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "lengths": lengths,
     "scale-gap": scale_gap,
     "scale-fits": scale_fits,
-    "masking": partial(effects, "masking", name="trained at"),
+    "masking": partial(
+        effects,
+        "masking",
+        {f"size={size}": size for size in ("small", "medium", "large")},
+        name="trained at",
+    ),
     "probes": probes,
     "cost": cost,
 }
