@@ -394,7 +394,11 @@ def test_tune_fit_report_and_a_pilot_are_read(tmp_path: Path) -> None:
         + TUNE
         + tables,
     )
-    assert (study.seeds, study.two_stage, study.reporting.delta) == ((0, 1, 2), TwoStage(0.005, 9), 0.01)
+    assert (study.seeds, study.two_stage, study.reporting.delta) == (
+        (0, 1, 2),
+        TwoStage(0.005, 9),
+        0.01,
+    )
     assert study.tune == Tune(1e-4, 1e-2, 5, 3, ())
     assert study.fit and (study.fit.group, study.fit.hold_out) == ("topology", "largest size")
     for per, groups in (("'cell'", ("topology", "n_layer")), ("['n_layer']", ("n_layer",))):
