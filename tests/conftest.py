@@ -1,16 +1,20 @@
-"""Fixtures of the tests of the command line."""
+"""Fixtures of several test files."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from cli_helpers import QUICKSTART, Run, measure
+from cli_helpers import Run, measured_quickstart
 
 from ablate.cli import main
-from ablate.plan import plan
-from ablate.study import load
+
+if TYPE_CHECKING:
+    from ablate.store import Database
+    from ablate.store.owners import Owner
 
 
 @pytest.fixture
@@ -33,17 +37,34 @@ def ablate(
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> str:
-    """A database with the quickstart; a final is its seed plus a tenth of its cell's index."""
-    from ablate import store
-    from ablate.store.register import register
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    from launch_helpers import use_stub
 
-    file = str(tmp_path / "measured.db")
-    made = plan(load(QUICKSTART))
-    places = {cell.label: place for place, cell in enumerate(made.cells)}
-    with store.open(file, create=True) as db:
-        register(db, made)
-        measure(
-            db, made.runs, lambda run: run.config.seed + places[run.cell] * run.config.seed * 0.01
-        )
-    return file
+    use_stub(monkeypatch)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """A database without studies."""
+    from store_plans import fresh
+
+    with fresh(tmp_path / "ablate.db") as db:
+        yield db
+
+
+@pytest.fixture
+def owner(db: Database) -> Iterator[Owner]:
+    """A launcher on this host."""
+    from ablate.store.owners import Owner
+
+    with Owner.here(db) as owner:
+        yield owner
+
+
+@pytest.fixture
+def measured(ablate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The default database, with the quickstart; a final is its seed plus its cell's hundredths."""
+    path = tmp_path / "measured.db"
+    measured_quickstart(path, lambda cell, seed: seed * (1 + cell * 0.01))
+    monkeypatch.setenv("ABLATE_DB", str(path))
+    return str(path)

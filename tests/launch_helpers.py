@@ -8,15 +8,17 @@ import io
 import os
 import signal
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from ablate import store
-from ablate.launch import devices, packs
+from ablate.launch import devices, packs, pool
 from ablate.launch.local import LocalExecutor
 from ablate.plan import Plan, plan
 from ablate.study import Study, load
@@ -78,6 +80,27 @@ def launch(
             fail_fast=fail_fast,
         )
     return outcome, out.getvalue()
+
+
+def use_worker(
+    patch: pytest.MonkeyPatch, module: str, folder: Path = HERE, lines: str = "", setup: str = ""
+) -> None:
+    """Workers run this module; where there are lines, it is a stub with these methods."""
+    if lines or setup:
+        own = f"class Own(Stub):\n{textwrap.indent(lines, '    ')}main(Own)\n" if lines else ""
+        (folder / f"{module}.py").write_text(
+            f"import os, time\nfrom stub_worker import *\n{setup}{own}"
+        )
+    patch.setenv("ABLATE_WORKER", module)
+    patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{folder}")
+
+
+def use_stub(patch: pytest.MonkeyPatch, worker: str = "stub_worker") -> None:
+    """Stub workers of one thread, whose journals the launcher reads often."""
+    use_worker(patch, worker)
+    patch.setenv("OMP_NUM_THREADS", "1")
+    patch.setattr(pool, "INGEST", 0.05)
+    patch.setattr(pool, "POLL", 0.1)
 
 
 class Launcher:
@@ -142,6 +165,14 @@ def rows(path: Path, sql: str, *values: object) -> list[tuple]:
         return []
     with db, db.read() as connection:
         return [tuple(row) for row in connection.exec_driver_sql(sql, values)]
+
+
+def at_work(plan: Plan, path: Path, patch: pytest.MonkeyPatch) -> Launcher:
+    """A launcher of slow stubs that has written some points."""
+    patch.setenv("STUB_DELAY", "0.02")
+    launcher = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    return launcher
 
 
 def workers(launcher_pid: int) -> list[int]:

@@ -7,6 +7,8 @@ import contextlib
 import functools
 import math
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from ablate.journal import Journal
 from ablate.kinds.transformer import run_of
 from ablate.launch.scheduler import may_retry
 from ablate.plan import Cell, Contrast, Plan, PlannedRun
-from ablate.store import Database, owners, records, runs
+from ablate.store import Database, owners, records, register, runs
 from ablate.store.ingest import ingest
 from ablate.study import Study
 from ablate.windows import WindowLosses
@@ -80,8 +82,9 @@ def train(
     status: str | None = "complete",
     start: int = 0,
     finals: Sequence[tuple[str, float, float]] | None = None,
+    series: dict[str, list[float]] | None = None,
 ) -> None:
-    """Write what a worker does: a start, two series a step, losses of windows, finals, an end
+    """Write what a worker does: a start, series (by default two), losses of windows, finals, an end
     (None: killed).
     """
     with Journal(claim.journal) as journal:
@@ -98,10 +101,8 @@ def train(
         journal.append(
             "metrics",
             steps=list(steps),
-            series={
-                "loss": [loss + 1 / max(step, 1) for step in steps],
-                "lr": [1e-3 for _ in steps],
-            },
+            series=series
+            or {"loss": [loss + 1 / max(step, 1) for step in steps], "lr": [1e-3 for _ in steps]},
         )
         if status in ("complete", "diverged"):
             value = loss if status == "complete" else math.nan
@@ -173,10 +174,27 @@ def do_all(db: Database, study_id: int, owner: owners.Owner, **how: Any) -> int:
     return done
 
 
+def trained(db: Database, plan: Plan, **how: Any) -> int:
+    """Register a plan and complete it by a launcher of its own; return the study's id."""
+    study_id = register.register(db, plan)
+    with owners.Owner.here(db) as owner:
+        do_all(db, study_id, owner, **how)
+    return study_id
+
+
 def rows(path: Path, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """What `sqlite3` itself says, whatever ablate does."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql, values).fetchall()
+
+
+def killed_writer(path: Path, *statements: str) -> None:
+    """A process that is killed after these statements, in the middle of what they began."""
+    code = (
+        "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "for statement in sys.argv[2:]: c.execute(statement).fetchall()\nos.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), *statements], check=False)
 
 
 def names(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Valid study files with random changes of words, values and tables; the same for the same seed."""
+"""Valid study files with random changes of words, values and tables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import copy
 import datetime
 import json
 import math
-import random
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from hypothesis import strategies as st
 
 from ablate.components import CATALOGUE
 from ablate.evaluation import Evaluation
@@ -27,8 +28,6 @@ from ablate.study.tables import (
     TuneTable,
 )
 from ablate.study.values import BUDGETS
-
-Node = Any
 
 SMALL = """\
 name = "small"
@@ -95,7 +94,9 @@ KEYS = sorted(
         *(table.model_fields for table in _TABLES)
     )
 )
-TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\w.+-]+|[^\s\w]')
+ODD = [*HUGE, *WORDS, *OTHERS]
+HOW = ("level", "level", "number", "like", "any", "new", "rename", "drop")
+TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\w.+-]+|[^\w]')
 
 
 def originals(folder: Path) -> list[str]:
@@ -103,112 +104,62 @@ def originals(folder: Path) -> list[str]:
     return [SMALL, *(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.toml")))]
 
 
-def mutated(texts: list[str], seed: int) -> bytes:
-    """One of `texts` with up to six changes, and now and then a byte that is no text."""
-    chance = random.Random(seed)
-    text = chance.choice(texts)
-    how = chance.choices((_gentle, _values, _tokens, _lines, _structure), (8, 5, 1, 1, 1))[0]
-    for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
-        text = how(chance, text)
+@st.composite
+def mutated(draw: st.DrawFn, texts: list[str]) -> bytes:
+    """One of `texts` with one to four changes, and now and then a byte that is no text."""
+    text = draw(st.sampled_from(texts))
+    if draw(st.integers(0, 3)):
+        raw = tomllib.loads(text)
+        for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
+            _change(draw, raw)
+        text = dumped(raw)
+    else:
+        words = TOKEN.findall(text)
+        word = draw(st.sampled_from([*words, *WORDS, "", "[", '"', "\n"]))
+        words[draw(st.integers(0, len(words) - 1))] = word
+        text = "".join(words)
     data = bytearray(text.encode("utf-8", "surrogatepass"))
-    if chance.random() < 0.05:
-        data[chance.randrange(len(data))] = chance.randrange(256)
+    if not draw(st.integers(0, 20)):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
     return bytes(data)
 
 
-# -- values and tables -----------------------------------------------------------------------------
-
-
-def _values(chance: random.Random, text: str) -> str:
-    """A value or a table of the parsed file replaced, removed, renamed, doubled or moved."""
-    try:
-        raw = tomllib.loads(text)
-    except ValueError:
-        return _tokens(chance, text)
+def _change(draw: st.DrawFn, raw: dict[str, Any]) -> None:
+    """Replace, scale, rename, remove or add a value or a table of the parsed file."""
     places = list(_places(raw))
-    holder, key = chance.choice(places)
-    other, name = chance.choice(places)
-    kind = chance.randrange(8)
-    if kind == 0:
-        holder[key] = _nasty(chance)
-    elif kind < 4:
-        same = [value for value in (*HUGE, *TEXTS, *OTHERS) if isinstance(holder[key], type(value))]
-        holder[key] = copy.deepcopy(chance.choice(same or OTHERS))
-    elif kind == 4 and isinstance(holder, dict):
-        holder[chance.choice(KEYS)] = holder.pop(key)
-    elif kind == 5 and isinstance(holder, dict):
-        holder[chance.choice(KEYS)] = _nasty(chance)
-    elif kind == 6:
-        holder[key] = copy.deepcopy(other[name])
+    holder, key = draw(st.sampled_from(places or [(raw, "x")]))
+    old = holder.get(key) if isinstance(holder, dict) else holder[key]
+    how = draw(st.sampled_from(["level", "level", *HOW]))
+    if how == "level" and isinstance(table := raw.get("base"), dict):
+        name = draw(st.sampled_from(sorted(CATALOGUE)))
+        values = [level.name for level in CATALOGUE[name].levels] or [1, 2, 8, 64, 0.1, 1e-3]
+        table[name] = draw(st.sampled_from(values))
+    elif how == "number" and type(old) in (int, float):
+        holder[key] = draw(st.sampled_from([old * 2, old + 1, old / 3, -old, old * 1e6, 1, 3]))
+    elif how == "like":
+        same = [value for value in ODD if isinstance(old, type(value))]
+        holder[key] = copy.deepcopy(draw(st.sampled_from(same or ODD)))
+    elif how == "any" or not isinstance(holder, dict):
+        holder[key] = copy.deepcopy(draw(st.sampled_from(ODD)))
+    elif how == "new":
+        holder[draw(st.sampled_from(KEYS))] = copy.deepcopy(draw(st.sampled_from(ODD)))
+    elif how == "rename":
+        holder[draw(st.sampled_from(KEYS))] = holder.pop(key, 1)
     else:
-        del holder[key]
-    return dumped(raw)
+        holder.pop(key, None)
 
 
-def _gentle(chance: random.Random, text: str) -> str:
-    """Something that may well be meant: another level, another number, one more field or factor."""
-    try:
-        raw = tomllib.loads(text)
-    except ValueError:
-        return _tokens(chance, text)
-    numbers = [(holder, key) for holder, key in _places(raw) if type(holder[key]) in (int, float)]
-    table = raw.get(chance.choice(("base", "factors")))
-    if numbers and chance.random() < 0.5:
-        holder, key = chance.choice(numbers)
-        value = holder[key]
-        holder[key] = chance.choice((value * 2, value + 1, value / 3, -value, value * 1e6, 1, 3))
-    elif isinstance(table, dict):
-        name = chance.choice(
-            sorted(table.keys() & CATALOGUE if chance.random() < 0.5 else CATALOGUE) or ["lr"]
-        )
-        table[name] = _plausible(chance, name, table is raw.get("factors"))
-    return dumped(raw)
-
-
-def _places(node: Node) -> list[tuple[Any, Any]]:
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
     """Every (table or array, key) below `node`."""
-    found = []
     for key in list(node) if isinstance(node, dict) else range(len(node)):
-        found.append((node, key))
+        yield node, key
         if isinstance(node[key], dict | list):
-            found += _places(node[key])
-    return found
-
-
-def _nasty(chance: random.Random) -> Any:
-    kind = chance.randrange(4)
-    if kind == 0:
-        return chance.choice(HUGE)
-    if kind == 1:
-        return chance.choice(TEXTS)
-    if kind == 2:
-        return chance.choice(WORDS)
-    return copy.deepcopy(chance.choice(OTHERS))
-
-
-def _plausible(chance: random.Random, key: str, several: bool) -> Any:
-    """What might stand at a key of [base] or, where there are `several`, of [factors]."""
-    levels = [level.name for level in CATALOGUE[key].levels] if key in CATALOGUE else []
-    values = levels or [1, 2, 3, 4, 8, 16, 32, 64, 128, 1024, 0.1, 0.5, 1e-3]
-    return (
-        chance.choices(values, k=chance.choice((1, 2, 2, 3))) if several else chance.choice(values)
-    )
+            yield from _places(node[key])
 
 
 def dumped(raw: dict[str, Any]) -> str:
-    """A parsed file as text again, every table below the first level inline."""
-    tables = {
-        key: value for key, value in raw.items() if isinstance(value, dict) and key != "seeds"
-    }
-    lines = [
-        f"{json.dumps(key)} = {_inline(value)}" for key, value in raw.items() if key not in tables
-    ]
-    for key, table in tables.items():
-        lines += [
-            f"[{json.dumps(key)}]",
-            *(f"{json.dumps(name)} = {_inline(field)}" for name, field in table.items()),
-        ]
-    return "\n".join(lines) + "\n"
+    """A parsed file as text again, all tables inline."""
+    return "".join(f"{json.dumps(key)} = {_inline(value)}\n" for key, value in raw.items())
 
 
 def _inline(value: Any) -> str:
@@ -229,71 +180,3 @@ def _inline(value: Any) -> str:
         if isinstance(value, datetime.date | datetime.time)
         else repr(value).replace("e+", "e")
     )
-
-
-# -- text ------------------------------------------------------------------------------------------
-
-
-def _tokens(chance: random.Random, text: str) -> str:
-    """A word of the file replaced by another, or two of its words exchanged."""
-    found = list(TOKEN.finditer(text))
-    if not found:
-        return text + "x"
-    at = chance.choice(found)
-    new = chance.choice(
-        (
-            lambda: chance.choice(found)[0],
-            lambda: _inline(_nasty(chance)),
-            lambda: chance.choice(WORDS),
-        )
-    )()
-    return text[: at.start()] + new + text[at.end() :]
-
-
-def _lines(chance: random.Random, text: str) -> str:
-    """A line dropped, doubled, exchanged with another or cut short."""
-    lines = text.split("\n")
-    at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
-    kind = chance.randrange(4)
-    if kind == 0:
-        lines[at : at + chance.choice((1, 1, 3))] = []
-    elif kind == 1:
-        lines.insert(other, lines[at])
-    elif kind == 2:
-        lines[at], lines[other] = lines[other], lines[at]
-    else:
-        lines[at] = lines[at][: chance.randrange(len(lines[at]) + 1)]
-    return "\n".join(lines)
-
-
-def _structure(chance: random.Random, text: str) -> str:
-    """TOML with depth, dotted and quoted keys, repeated tables, long arrays, odd strings."""
-    makers: tuple[Callable[[], str], ...] = (
-        lambda: "[" * 500 + "]" * chance.choice((10, 500)),
-        lambda: "x." * chance.choice((3, 300, 3000)) + "y = 1",
-        lambda: "[base]",
-        lambda: "[[factors]]",
-        lambda: "[factors.topology]",
-        lambda: "base.lr = 1",
-        lambda: 'factors."a.b".c.lr = 1',
-        lambda: "x = 1\nx = 2",
-        lambda: f'question = """{chance.choice(TEXTS)}\n"""',
-        lambda: "name = '''\n'''",
-        lambda: f"seeds = {[*range(chance.choice((10, 20_000)))]}",
-        lambda: "lr = [" + ", ".join(f"{n}e-6" for n in range(1, chance.choice((3, 5000)))) + "]",
-        lambda: "\n".join(
-            f"[[exclude]]\ntopology = {n % 5}" for n in range(chance.choice((2, 2000)))
-        ),
-        lambda: f"interactions = {[['topology', 'n_layer']] * chance.choice((1, 2000))}",
-        lambda: f"{chance.choice(KEYS)} = {_inline(_nasty(chance))}",
-        lambda: "\ufeff",
-        lambda: "#" + "é" * 3000,
-    )
-    lines = text.split("\n")
-    piece = chance.choice(makers)()
-    if chance.random() < 0.3:
-        key, equals, _ = lines[at := chance.randrange(len(lines))].partition("=")
-        lines[at] = key + equals + piece if equals else piece
-    else:
-        lines.insert(chance.randrange(len(lines) + 1), piece)
-    return "\n".join(lines)

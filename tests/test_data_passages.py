@@ -145,16 +145,8 @@ def test_separable_classes_are_separated_despite_constant_or_infinite_features()
 @pytest.mark.parametrize(
     ("metric", "corpus", "complaint"),
     [
-        (
-            "novel_accuracy",
-            "sotu",
-            "'novel_accuracy' needs corpus = 'austen'; this run reads 'sotu'",
-        ),
-        (
-            "era_acuracy",
-            "sotu",
-            "unknown downstream metric 'era_acuracy'; did you mean 'era_accuracy'",
-        ),
+        ("novel_accuracy", "sotu", "'novel_accuracy' needs corpus = 'austen'.*'sotu'"),
+        ("era_acuracy", "sotu", "'era_acuracy'.*'era_accuracy'"),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused(

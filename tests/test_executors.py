@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 import stub_worker
 from in_process import InProcessExecutor
-from launch_helpers import HERE, content, small_plan
+from launch_helpers import content, small_plan, use_worker, wait_for
 from rich.console import Console
 
 from ablate import journal, store
@@ -34,8 +34,7 @@ Make = Callable[..., Executor]
 @pytest.fixture(params=["local", "in process"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Makes executors with so many slots; closes them at the end of a test."""
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    use_worker(monkeypatch, "stub_worker")
     made: list[Executor] = []
 
     def start(slots: int = 1) -> Executor:
@@ -69,19 +68,23 @@ def ended(executor: Executor, number: int = 1, seconds: float = 30) -> dict[int,
     return {each.handle: each for each in found}
 
 
+def at_work(executor: Executor, folder: Path, steps: int) -> list[Path]:
+    """Give every slot a run; return their journals, which all have points."""
+    paths = []
+    for slot in executor.capacity():
+        work, journals = job(folder, "a", RunConfig(steps=steps, seed=slot.number))
+        executor.submit(slot.number, work, journals)
+        paths += journals
+    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    return paths
+
+
 def events(path: Path) -> list[str]:
     return [each["event"] for each in journal.read(path)[0]]
 
 
 def end(path: Path) -> dict:
     return journal.read(path)[0][-1]
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.01)
 
 
 def test_a_job_runs_to_its_end_in_the_journals_of_its_runs(make: Make, tmp_path: Path) -> None:
@@ -124,12 +127,7 @@ def test_capacity_tells_which_slots_are_free(make: Make, tmp_path: Path, monkeyp
 def test_jobs_run_side_by_side(make: Make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STUB_DELAY", "0.02")
     executor = make(2)
-    paths = []
-    for slot in executor.capacity():
-        work, journals = job(tmp_path, "a", RunConfig(steps=100, seed=slot.number))
-        executor.submit(slot.number, work, journals)
-        paths += journals
-    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    paths = at_work(executor, tmp_path, steps=100)
     assert all(events(path)[-1] != "end" for path in paths)
     assert {each.how for each in ended(executor, 2).values()} == {"done"}
 
@@ -201,12 +199,7 @@ def test_heartbeats_come_from_a_job_that_emits_nothing(
 def test_close_ends_what_is_left(make: Make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STUB_DELAY", "0.01")
     executor = make(2)
-    paths = []
-    for slot in executor.capacity():
-        work, journals = job(tmp_path, "a", RunConfig(steps=100_000, seed=slot.number))
-        executor.submit(slot.number, work, journals)
-        paths += journals
-    wait_for(lambda: all(path.exists() and "metrics" in events(path) for path in paths))
+    paths = at_work(executor, tmp_path, steps=100_000)
     executor.close(10.0)
     assert [end(path)["status"] for path in paths] == ["stopped", "stopped"]
 
@@ -241,8 +234,7 @@ def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_asked_to_end_gets_no_further_job(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+    use_worker(monkeypatch, "stub_worker")
     monkeypatch.setenv("STUB_DELAY", "0.01")
     executor = LocalExecutor([CPU])
     try:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import train_helpers
 
-from ablate import text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.kinds.transformer import run_of
-from ablate.text import corpora, tokenizers
 
 # decide what is read, not what is done with it
 TEXT = ("corpus", "corpus_hash", "tokenizer", "tokenizer_hash")
@@ -104,37 +100,3 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("one", "other"), SAME, ids=str)
 def test_two_ways_of_writing_a_run_are_one_run(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert run_of(train_helpers.config(**one)).key == run_of(train_helpers.config(**other)).key
-
-
-def test_what_names_the_text_decides_which_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
-    for name, words in (("one", "a cat "), ("two", "the dog "), ("short", "a")):
-        (tmp_path / f"{name}.txt").write_text(words * (300 if words.endswith(" ") else 1))
-    one, two, short = (corpora.find(f"{name}.txt", tmp_path) for name in ("one", "two", "short"))
-    infos = {
-        spec: tokenizers.describe(spec, one, tmp_path) for spec in ("byte", "bpe:260", "bpe:261")
-    }
-    sources = {corpus.hash: corpus.location for corpus in (one, two, short)}
-
-    def read(**fields: Any) -> str:
-        plain = {
-            "corpus": "one",
-            "corpus_hash": one.hash,
-            "tokenizer": "byte",
-            "tokenizer_hash": infos["byte"].hash,
-        }
-        tokens = text.load(train_helpers.config(**plain | fields), sources)
-        return repr((tokens.n_vocab, tokens.train.tolist()))
-
-    assert read() != read(corpus_hash=two.hash)
-    small, large = (
-        read(tokenizer=spec, tokenizer_hash=infos[spec].hash) for spec in ("bpe:260", "bpe:261")
-    )
-    assert len({read(), small, large}) == 3
-    folders = list((tmp_path / "cache" / "tokens").glob("*/tokens.json"))
-    read(tokenizer_hash="another")  # the hash names what is kept
-    assert len(list((tmp_path / "cache" / "tokens").glob("*/tokens.json"))) == len(folders) + 1
-    with pytest.raises(AblateError, match="corpus 'brief' is too short"):
-        read(corpus="brief", corpus_hash=short.hash)

@@ -165,13 +165,8 @@ def test_a_diverged_run_is_a_line_of_its_own_with_a_cross() -> None:
     assert "diverged at step 1234" in cross.get_gid()  # type: ignore[operator]
 
 
-def test_curves_by_flops_and_seconds_have_units() -> None:
-    frame = report_frames.curves()
-    assert (
-        figures.curves(frame, x="flops", label="held-out loss (nats per token)").get_xlabel()
-        == "training FLOPs"
-    )
-    ax = figures.curves(frame, x="seconds", label="held-out loss (nats per token)")
+def test_axes_are_named_with_their_units() -> None:
+    ax = figures.curves(report_frames.curves(), x="seconds", label="held-out loss (nats per token)")
     assert ax.get_xlabel() == "training time (s)"
     assert ax.get_ylabel().replace("\n", " ") == "held-out loss (nats per token)"
 
@@ -408,14 +403,6 @@ def test_arms_over_an_ordered_factor_are_shifted_and_at_their_levels(
     ax = figures.ordered(frame, x="x", hue="arm")
     figure = ax.figure
     figure.draw_without_rendering()  # type: ignore[union-attr]
-    width = ax.get_window_extent().width
-    for level in levels:
-        place = ax.transData.transform((level, 2.0))[0]
-        assert (
-            ax.get_window_extent().x0 + 0.04 * width
-            < place
-            < ax.get_window_extent().x1 - 0.04 * width
-        )
     marks = [
         line
         for line in ax.lines

@@ -12,15 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from hostile_values import NUMBERS, TEXTS, VALUES, csv_rows, markdown_cells, same
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from report_study import Levels, Outcome, study, svg_only  # noqa: F401
 from typer.testing import CliRunner
 
 import ablate
 from ablate import formats, report, results
 from ablate.cli import app
-from ablate.errors import AblateError
 from ablate.store import Database
 from ablate.store.questions import QUESTIONS
 
@@ -110,36 +107,6 @@ def test_hostile_column_names_and_repeated_ones() -> None:
     assert list(json.loads(formats.render(columns, [row], "json"))[0].values()) == list(row)
     assert csv_rows(formats.render(columns, [row], "csv"))[0] == columns
     assert markdown_cells(formats.render(columns, [row], "md"))[0] == columns
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.one_of(st.none(), st.floats(), st.integers(-(2**63), 2**63 - 1), st.text()),
-            st.text(),
-        ),
-        max_size=5,
-    )
-)
-def test_any_value_through_any_format(table: list[tuple[Any, str]]) -> None:
-    columns = ["a", "b"]
-    for line in formats.render(columns, table, "table").split("\n"):
-        assert line.isprintable()
-    assert csv_rows(formats.render(columns, table, "csv"))[1:] == [
-        ["" if value is None else value if isinstance(value, str) else formats.shown(value), text]
-        for value, text in table
-    ]
-    back = json.loads(formats.render(columns, table, "json"))
-    assert [row["b"] for row in back] == [text for _, text in table]
-    assert markdown_cells(formats.render(columns, table, "md"))[1:] == [
-        [formats.shown(cell).strip() for cell in row] for row in table
-    ]
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(AblateError, match=r"'markdown'.*table, csv, json, md"):
-        formats.render(["a"], [], "markdown")
 
 
 # -- the ways out ----------------------------------------------------------------------------------
@@ -271,13 +238,6 @@ def test_named_queries_and_values_take_hostile_words(db: Database) -> None:
                 invoke(db, "query", "SELECT :x AS x", f"x={text}", "--format", "json")
                 == json.dumps([{"x": given}], ensure_ascii=False) + "\n"
             )
-
-
-def test_all_other_commands_take_the_names(db: Database, tmp_path: Path) -> None:
-    for arguments in (("status", STUDY), ("analyse", STUDY)):
-        out = invoke(db, *arguments)
-        assert all(line.isprintable() for line in out.split("\n"))
-        assert "alert" in out or "日本語" in out
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -61,10 +61,7 @@ def test_auto_falls_back_to_the_cpu_and_cuda_does_not(monkeypatch):
     asked(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [device.name for device in devices.find("auto")] == ["cpu"]
-    with pytest.raises(
-        AblateError,
-        match=r"device = 'cuda': torch 2.13 finds no such device, with CUDA_VISIBLE_DEVICES = ''",
-    ):
+    with pytest.raises(AblateError, match=r"'cuda': .* CUDA_VISIBLE_DEVICES = ''"):
         devices.find("cuda")
     with pytest.raises(AblateError, match="did you mean 'cuda'"):
         devices.find("cude")
@@ -80,9 +77,7 @@ def test_torch_that_does_not_start_is_one_line(monkeypatch):
     monkeypatch.setattr(devices, "_nvidia", list)
     monkeypatch.setattr(devices, "_ASK", "raise OSError('libcudart.so: not an ELF file')")
     devices._ask_torch.cache_clear()
-    with pytest.raises(
-        AblateError, match=r"^torch does not start: OSError: libcudart.so: not an ELF file$"
-    ):
+    with pytest.raises(AblateError, match=r"libcudart.so: not an ELF file$"):
         devices.find("cuda")
 
 
@@ -192,13 +187,9 @@ def test_gpus_are_chosen_by_number(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     asked(monkeypatch, cuda=[[f"cuda:{k}", 80] for k in range(4)])
     assert [device.name for device in devices.find("auto", [2, 0, 2])] == ["cuda:2", "cuda:0"]
-    with pytest.raises(
-        AblateError, match="devices = 1,4: there is no GPU 4; choose among 0, 1, 2, 3"
-    ):
+    with pytest.raises(AblateError, match=r"no GPU 4.* 0, 1, 2, 3"):
         devices.find("cuda", [1, 4])
-    with pytest.raises(
-        AblateError, match="devices = 0: there is no GPU 0; this study would run on cpu"
-    ):
+    with pytest.raises(AblateError, match="no GPU 0"):
         devices.find("cpu", [0])
 
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_helpers import HERE, Launcher, content, launch, rows, small_plan
+from launch_helpers import Launcher, content, launch, rows, small_plan, use_stub
 
 from ablate import store
 from ablate.errors import AblateError
-from ablate.launch import pool
 from ablate.plan import Plan
 from ablate.store import status
 from ablate.study_run import Outcome
@@ -21,12 +20,7 @@ DONE = Outcome({"complete": 4}, 0)
 STEPS = 300
 
 
-@pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "POLL", 0.1)
+pytestmark = pytest.mark.usefixtures("stub")
 
 
 @pytest.fixture
@@ -37,8 +31,7 @@ def plan(tmp_path: Path) -> Plan:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_WORKER", "stub_worker")
-        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+        use_stub(patch)
         folder = tmp_path_factory.mktemp("undisturbed")
         assert Launcher(small_plan(folder, [1e-3, 2e-3], 2, STEPS), folder / "a.db").wait() == 0
     return content(folder / "a.db")
@@ -101,9 +94,7 @@ def test_a_worker_without_room_fails_no_run(
     path = tmp_path / "a.db"
     disk.mount(20)
     (tmp_path / "a.journals").symlink_to(disk.folder)
-    with pytest.raises(
-        AblateError, match=r"a worker cannot write its journal, .*: No space left on device"
-    ):
+    with pytest.raises(AblateError, match=r"journal, .*: No space left on device"):
         launch(plan, path)
     assert rows(path, "SELECT DISTINCT status FROM attempt") == [("stopped",)]
     disk.grow()

@@ -9,21 +9,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
-
-from ablate.launch import pool
+from launch_helpers import Launcher, launch, rows, small_plan, use_stub, wait_for, workers
 
 STEPS = 300
 
 
 @pytest.fixture(autouse=True)
-def impatient(tmp_path, monkeypatch):
+def impatient(monkeypatch):
     """The engine with blocks and checkpoints at short intervals, which must change no number."""
-    monkeypatch.setenv("ABLATE_WORKER", "short_interval_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
+    use_stub(monkeypatch, "short_interval_worker")
 
 
 def numbers(path: Path, key: str) -> list[tuple]:

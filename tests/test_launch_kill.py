@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from launch_helpers import HERE, Launcher, content, launch, rows, small_plan, workers
+from launch_helpers import HERE, Launcher, content, launch, rows, small_plan, use_stub, workers
 
 from ablate.errors import AblateError
 from ablate.launch import local, pool
@@ -26,21 +26,15 @@ TARGETS = ("launcher", "worker", "both")
 
 
 @pytest.fixture(autouse=True)
-def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def slow(stub, monkeypatch):
     monkeypatch.setenv("STUB_DELAY", "0.01")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """(database content, seconds) of a study that nobody interrupted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_WORKER", "stub_worker")
-        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
+        use_stub(patch)
         patch.setenv("STUB_DELAY", "0.01")
         folder = tmp_path_factory.mktemp("undisturbed")
         begun = time.monotonic()
@@ -106,9 +100,7 @@ def test_what_a_worker_finished_after_the_launcher_died_is_kept(tmp_path, undist
     first.kill(signal.SIGKILL)
     first.wait()
     monkeypatch.undo()
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-
+    use_stub(monkeypatch)
     assert launch(plan, path)[0].counts == {"complete": RUNS}
     assert rows(path, "SELECT count(*) FROM attempt") == [(RUNS,)], "no run was trained twice"
     assert content(path) == undisturbed[0]

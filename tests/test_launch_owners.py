@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import Launcher, launch, rows, small_plan, wait_for, workers
 
 from ablate import store
 from ablate.journal import read
@@ -22,15 +22,10 @@ LEASE = 0.6
 
 
 @pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> None:
+def leases(stub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Owner.here
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("STUB_DELAY", "0.02")
     monkeypatch.setenv("STUB_HEARTBEAT", "0.1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
     monkeypatch.setattr(pool, "CHECK", 0.1)
     monkeypatch.setattr(Owner, "here", lambda db: here(db, lease=LEASE))
 

@@ -177,19 +177,3 @@ def test_a_failure_is_always_shown_with_its_reason(monkeypatch, terminal):
             )
 
     assert shown(terminal, monkeypatch, act).count("failed: ValueError: no [b]luck[/b]") == 3
-
-
-def test_a_terminal_shows_a_row_for_the_study_and_for_each_run(monkeypatch):
-    def act(display, tally, clock):
-        tally.begin("a", Running("topology=[serial], seed 0", 100, 500, 1e9))
-        clock.now += 10
-        tally.observe("a", metrics(40))
-        display.refresh()
-
-    text = shown(True, monkeypatch, act)
-    assert (
-        "topology=[serial], seed 0" in text
-        and "40/100" in text
-        and "loss 2.5, 1k tokens/s, 30 s left" in text
-    )
-    assert "0/40" in text and "1 running" in text

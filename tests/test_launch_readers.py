@@ -12,23 +12,16 @@ import time
 from pathlib import Path
 
 import pytest
-from launch_helpers import HERE, Launcher, content, rows, small_plan, wait_for
+from launch_helpers import Launcher, content, rows, small_plan, wait_for
 
 import ablate
 from ablate import report, store
-from ablate.launch import pool
 from ablate.store import query
 
 RUNS, STEPS, SERIES = 8, 20, 2
 
 
-@pytest.fixture(autouse=True)
-def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
+pytestmark = pytest.mark.usefixtures("stub")
 
 
 def look(path: Path) -> int:

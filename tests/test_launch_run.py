@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 import stub_worker
-from launch_helpers import HERE, Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import (
+    Launcher,
+    at_work,
+    launch,
+    rows,
+    small_plan,
+    use_worker,
+    wait_for,
+    workers,
+)
 from rich.console import Console
 
 from ablate import journal, store
 from ablate.errors import AblateError
 from ablate.launch import pool
-from ablate.plan import plan as make
 from ablate.store import status
-from ablate.study import load
 from ablate.study_run import Outcome
 
-
-@pytest.fixture(autouse=True)
-def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
+pytestmark = pytest.mark.usefixtures("stub")
 
 
 def attempts(path: Path, lr: float) -> list[tuple]:
@@ -173,24 +173,14 @@ def test_a_pack_that_is_too_large_is_split(tmp_path, monkeypatch):
     assert sizes == [(5, "oom", 5), (2, "oom", 2), (1, "complete", 5)]
 
 
-def test_runs_that_differ_in_seed_or_learning_rate_train_in_one_pack(tmp_path, monkeypatch):
-    plan, path = small_plan(tmp_path, [1e-3, 2e-3], seeds=3), tmp_path / "a.db"
-    monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 4)
-    assert launch(plan, path)[0] == Outcome({"complete": 6}, 0)
-    assert rows(path, "SELECT pack_size, count(*) FROM attempt GROUP BY pack_size") == [(3, 6)]
-
-
 def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repeated(
     tmp_path, monkeypatch
 ):
-    (tmp_path / "spoils.py").write_text(
-        "from dataclasses import replace\nfrom stub_worker import *\n"
-        "class Spoils(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        first = replace(context, emit=context.emit[:1])\n"
-        "        super().train(replace(job, runs=job.runs[:1]), first)\n"
-        "        context.emit[1]('surprise')\n"
-        "main(Spoils)\n"
+    spoils = (
+        "def train(self, job, context):\n"
+        "    first = replace(context, emit=context.emit[:1])\n"
+        "    super().train(replace(job, runs=job.runs[:1]), first)\n"
+        "    context.emit[1]('surprise')\n"
     )
     plan, path, out = small_plan(tmp_path, [1e-3], seeds=2), tmp_path / "a.db", io.StringIO()
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 2)
@@ -200,8 +190,7 @@ def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repea
         monkeypatch.context() as patch,
         pytest.raises(AblateError, match=r"damaged after byte .* 'surprise' is unknown"),
     ):
-        patch.setenv("ABLATE_WORKER", "spoils")
-        patch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+        use_worker(patch, "spoils", tmp_path, spoils, "from dataclasses import replace\n")
         launch(plan, path, console=Console(file=out, width=200))
     assert "stub 1/2: lr=0.001, seed 0 complete, held-out loss 0." in out.getvalue()
     assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
@@ -214,9 +203,7 @@ def test_a_damaged_journal_stops_the_study_after_the_others_and_its_run_is_repea
 def test_a_stopped_pack_goes_on_together(tmp_path, monkeypatch):
     plan, path = small_plan(tmp_path, [1e-3], seeds=6, steps=100), tmp_path / "a.db"
     monkeypatch.setattr("ablate.launch.packs.capacity", lambda config, device: 3)
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     first.kill(signal.SIGINT)
     assert first.wait() == 130
     monkeypatch.setenv("STUB_DELAY", "0")
@@ -235,9 +222,7 @@ def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(
     tmp_path, monkeypatch, number, code
 ):
     plan, path = small_plan(tmp_path, [1e-3, 2e-3], steps=400), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     begun = time.monotonic()
     first.kill(number)
     assert first.wait() == code
@@ -257,15 +242,10 @@ def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(
 
 
 def test_a_second_interrupt_kills(tmp_path, monkeypatch):
-    (tmp_path / "deaf.py").write_text(
-        "import time\nfrom stub_worker import *\n"
-        "class Deaf(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        context.emit[0]('start', step=0)\n        time.sleep(60)\n"
-        "main(Deaf)\n"
+    deaf = (
+        "def train(self, job, context):\n    context.emit[0]('start', step=0)\n    time.sleep(60)\n"
     )
-    monkeypatch.setenv("ABLATE_WORKER", "deaf")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    use_worker(monkeypatch, "deaf", tmp_path, deaf)
     plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
     first = Launcher(plan, path)
     wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE started IS NOT NULL"))
@@ -284,9 +264,7 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
 def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
     """GNU `timeout` sends SIGTERM to its child, then to the child's process group."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     first.kill(signal.SIGTERM)
     time.sleep(pool.ECHO / 100)
     first.kill(signal.SIGTERM)
@@ -296,9 +274,7 @@ def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
 
 def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, monkeypatch):
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     (worker,) = workers(first.pid)
     first.kill(signal.SIGKILL)
     first.wait()
@@ -315,9 +291,7 @@ def test_what_a_worker_saved_after_its_launcher_died_is_gone_on_from(tmp_path, m
 def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, monkeypatch):
     """Ctrl-C reaches the foreground process group, so workers must not be in it."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     (worker,) = workers(first.pid)
     assert os.getpgid(worker) != first.pid == os.getpgid(first.pid)
     os.killpg(first.pid, signal.SIGINT)
@@ -330,9 +304,7 @@ def test_an_interrupt_at_the_terminal_leaves_workers_to_the_launcher(tmp_path, m
 
 def test_workers_end_when_the_launcher_is_killed(tmp_path, monkeypatch):
     plan, path = small_plan(tmp_path, [1e-3], steps=10_000), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     (worker,) = workers(first.pid)
     first.kill(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
@@ -357,9 +329,7 @@ def test_two_launchers_share_a_study(tmp_path, monkeypatch):
 def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
     """An idle launcher waits for the other's run, and trains it when the other was killed."""
     plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
-    monkeypatch.setenv("STUB_DELAY", "0.02")
-    first = Launcher(plan, path)
-    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    first = at_work(plan, path, monkeypatch)
     second = Launcher(plan, path)
     wait_for(lambda: len(list((tmp_path / "a.journals").glob("*.owner"))) == 2)
     time.sleep(0.2)
@@ -372,50 +342,18 @@ def test_a_launcher_takes_over_what_another_leaves(tmp_path, monkeypatch):
 
 
 def test_a_worker_is_free_when_it_reports_it_not_when_its_journal_ends(tmp_path, monkeypatch):
-    (tmp_path / "tidy.py").write_text(
-        "import time\nfrom stub_worker import *\n"
-        "class Tidy(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        super().train(job, context)\n        time.sleep(0.3)\n"
-        "main(Tidy)\n"
-    )
-    monkeypatch.setenv("ABLATE_WORKER", "tidy")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    tidy = "def train(self, job, context):\n    super().train(job, context)\n    time.sleep(0.3)\n"
+    use_worker(monkeypatch, "tidy", tmp_path, tidy)
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
     assert launch(plan, path)[0] == Outcome({"complete": 2}, 0)
     assert rows(path, "SELECT count(*) FROM attempt") == [(2,)]
 
 
-def test_studies_share_runs(tmp_path):
-    path = tmp_path / "a.db"
-    assert launch(small_plan(tmp_path, [1e-3, 2e-3]), path)[0].counts == {"complete": 2}
-    text = (
-        (tmp_path / "stub.toml")
-        .read_text()
-        .replace('"stub"', '"other"')
-        .replace("[0.001, 0.002]", "[0.002, 0.003]")
-    )
-    (tmp_path / "stub.toml").write_text(text.replace('metric = "loss"', 'metric = "accuracy"'))
-    outcome, output = launch(make(load(str(tmp_path / "stub.toml"))), path)
-    assert (
-        outcome.counts == {"complete": 2}
-        and "other 2/2: lr=0.003, seed 0 complete, accuracy 0.5\n" in output
-    )
-    assert (
-        rows(path, "SELECT count(*) FROM run")
-        == rows(path, "SELECT count(*) FROM attempt")
-        == [(3,)]
-    )
-
-
 def test_no_worker_starts(tmp_path, monkeypatch):
-    (tmp_path / "broken.py").write_text("raise OSError('libcuda is not what it was')\n")
-    monkeypatch.setenv("ABLATE_WORKER", "broken")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+    broken = "raise OSError('libcuda is not what it was')\n"
+    use_worker(monkeypatch, "broken", tmp_path, setup=broken)
     plan, path = small_plan(tmp_path, [1e-3, 2e-3]), tmp_path / "a.db"
-    with pytest.raises(
-        AblateError, match="no worker can start on cpu: OSError: libcuda is not what it was"
-    ):
+    with pytest.raises(AblateError, match="libcuda is not what it was"):
         launch(plan, path)
     assert {status for (status,) in rows(path, "SELECT status FROM run")} <= {
         "planned",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from ablate.config import RunConfig
@@ -189,11 +186,3 @@ def test_a_pack_that_ends_late_does_not_make_the_next_ones_larger(four: None) ->
     smallest = scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size
     scheduler.ended(early, early.runs[0], "oom")
     assert scheduler.next([run(5, losses=2)], {}, slots(GPUS[0])).size == smallest
-
-
-def test_the_scheduler_needs_neither_a_database_nor_torch() -> None:
-    code = (
-        "import sys, ablate.launch.scheduler\nprint({'sqlalchemy', 'torch'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -7,49 +7,39 @@ import fcntl
 import os
 import signal
 import tempfile
-import textwrap
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import stub_worker
-from launch_helpers import HERE, launch, rows, small_plan, wait_for
+from launch_helpers import launch, rows, small_plan, use_worker, wait_for
 
-from ablate.launch import devices, pool
+from ablate.launch import devices
 from ablate.launch.device_lock import device_lock
 from ablate.plan import Plan
 from ablate.plan import plan as make
 from ablate.study import load
 from ablate.study_run import Outcome
 
-
-@pytest.fixture(autouse=True)
-def stub(monkeypatch):
-    monkeypatch.setenv("ABLATE_WORKER", "stub_worker")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setattr(pool, "POLL", 0.1)
+pytestmark = pytest.mark.usefixtures("stub")
 
 
-REFUSING = """
-import os, time
+SETUP = """
 from pathlib import Path
-from stub_worker import *
 place = Path(os.environ["PLACE"])
 def refuse(why):
     (place / ("refused%d" % os.getpid())).touch()
     raise AssertionError(why)
-class Refusing(Stub):
-    def setup(self, device, threads, memory):
-{lines}        return super().setup(device, threads, memory)
-    def train(self, job, context):
-        # the study outlasts the tries of a worker that does not start
-        while len(list(place.glob("refused*"))) < 3:
-            time.sleep(0.01)
-        super().train(job, context)
-main(Refusing)
+"""
+REFUSING = """
+def setup(self, device, threads, memory):
+{lines}    return super().setup(device, threads, memory)
+def train(self, job, context):
+    # the study outlasts the tries of a worker that does not start
+    while len(list(place.glob("refused*"))) < 3:
+        time.sleep(0.01)
+    super().train(job, context)
 """
 
 
@@ -58,11 +48,8 @@ def refusing(tmp_path, monkeypatch):
     """Makes a worker that does not start where the lines of its `setup` say so."""
 
     def make(lines: str) -> None:
-        lines = textwrap.indent(lines, "    ")
-        (tmp_path / "refusing.py").write_text(REFUSING.format(lines=lines))
         monkeypatch.setenv("PLACE", str(tmp_path))
-        monkeypatch.setenv("ABLATE_WORKER", "refusing")
-        monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
+        use_worker(monkeypatch, "refusing", tmp_path, REFUSING.format(lines=lines), SETUP)
 
     return make
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from launch_helpers import HERE, launch, rows, small_plan
+from launch_helpers import launch, rows, small_plan, use_stub, use_worker
 from train_helpers import run
 
 from ablate import text
-from ablate.launch import pool
 from ablate.launch.trainer import TorchTrainer
 from ablate.study_run import Outcome
 
@@ -76,11 +75,8 @@ def test_a_run_without_memory_is_done_in_micro_batches_and_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the real trainer on a device that holds two of its eight sequences at once."""
-    (tmp_path / "scarce.py").write_text(SCARCE)
-    monkeypatch.setenv("PYTHONPATH", f"{HERE.parent}:{HERE}:{tmp_path}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(pool, "INGEST", 0.05)
-    monkeypatch.setenv("ABLATE_WORKER", "scarce")
+    use_stub(monkeypatch)
+    use_worker(monkeypatch, "scarce", tmp_path, setup=SCARCE)
     plan = small_plan(tmp_path, [1e-2], steps=20)
     outcome, output = launch(plan, tmp_path / "a.db")
     assert outcome == Outcome({"complete": 1}, 0)

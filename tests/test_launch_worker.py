@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import stub_worker
+from launch_helpers import use_worker, wait_for
 
 from ablate import journal
 from ablate.config import RunConfig
@@ -22,25 +23,22 @@ from ablate.kinds.transformer import run_of
 from ablate.launch.messages import encode
 from ablate.launch.worker import NO_ROOM
 
-HERE = Path(__file__).parent
-
-
 ARGUMENTS = ["--device=cpu", "--threads=1", "--memory=1"]
 
 
 @pytest.fixture
-def worker(tmp_path):
+def worker(tmp_path, monkeypatch):
     """Starts stub workers; any that still lives at the end of a test is killed."""
     started = []
 
-    def start(module: str = "stub_worker", **environment: str) -> subprocess.Popen:
-        path = f"{HERE.parent}:{HERE}:{tmp_path}"
+    def start(lines: str = "", setup: str = "", **environment: str) -> subprocess.Popen:
+        use_worker(monkeypatch, "own_worker" if lines else "stub_worker", tmp_path, lines, setup)
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *ARGUMENTS],
+            [sys.executable, "-m", os.environ["ABLATE_WORKER"], *ARGUMENTS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "stderr").open("ab"),
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**os.environ, **environment},
         )
         started.append(process)
         return process
@@ -71,13 +69,6 @@ def done(process: subprocess.Popen) -> int | None:
         if "done" in answer:
             return answer["done"]
     return None
-
-
-def wait_for(condition, seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)
 
 
 def events(path: Path, kind: str) -> list[dict]:
@@ -111,53 +102,14 @@ def test_a_job_of_two_runs_is_journaled_with_its_provenance(worker, tmp_path):
         ]
 
 
-def test_the_worker_stays_and_a_failing_run_costs_only_itself(worker, tmp_path):
-    process = worker()
-    (failing,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RAISES))
-    (good,) = send(process, 2, tmp_path, RunConfig(steps=5))
-    assert [done(process), done(process)] == [1, 2]
-    (end,) = events(failing, "end")
-    assert (
-        end["status"] == "failed"
-        and "ValueError: the stub fails as requested" in end["error"]
-        and "Traceback" in end["error"]
-    )
-    assert end["step"] == 2
-    assert events(good, "end")[0]["status"] == "complete"
-    assert events(good, "start")[0]["pid"] == events(failing, "start")[0]["pid"] == process.pid
-
-
-def test_out_of_memory_is_recorded_and_the_worker_ends(worker, tmp_path):
-    process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.RUNS_OUT_OF_MEMORY))
-    assert done(process) is None and process.wait(10) == 0
-    (end,) = events(path, "end")
-    assert (
-        end["status"] == "oom" and end["peak_bytes"] == 1 << 20 and "no memory left" in end["error"]
-    )
-
-
-def test_on_a_device_that_no_longer_answers_the_worker_dies_with_its_error(worker, tmp_path):
-    process = worker()
-    (path,) = send(process, 1, tmp_path, RunConfig(steps=5, lr=stub_worker.BREAKS_DEVICE))
-    assert done(process) is None and process.wait(10) == 1
-    assert (
-        not events(path, "end") and "the stub's device is lost" in (tmp_path / "stderr").read_text()
-    )
-
-
 def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
     """The journal has room; torch says of the disk what it likes."""
-    (tmp_path / "crammed.py").write_text(
-        "from stub_worker import *\n"
-        "class Crammed(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        context.emit[0]('start', step=0)\n"
-        "        try: open('/dev/full', 'wb', buffering=0).write(b'x')\n"
-        "        except OSError: raise RuntimeError('unexpected pos')\n"
-        "main(Crammed)\n"
+    process = worker(
+        "def train(self, job, context):\n"
+        "    context.emit[0]('start', step=0)\n"
+        "    try: open('/dev/full', 'wb', buffering=0).write(b'x')\n"
+        "    except OSError: raise RuntimeError('unexpected pos')\n"
     )
-    process = worker("crammed")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     assert done(process) is None and process.wait(10) == NO_ROOM
     assert events(path, "start") and not events(path, "end")
@@ -165,13 +117,7 @@ def test_a_checkpoint_without_room_fails_no_run(worker, tmp_path):
 
 
 def test_a_trainer_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path):
-    (tmp_path / "forgetful.py").write_text(
-        "from stub_worker import *\n"
-        "class Forgetful(Stub):\n"
-        "    def train(self, job, context): context.emit[0]('start', step=0)\n"
-        "main(Forgetful)\n"
-    )
-    process = worker("forgetful")
+    process = worker("def train(self, job, context): context.emit[0]('start', step=0)\n")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     assert done(process) == 1
     assert "before every run had ended" in events(path, "end")[0]["error"]
@@ -200,14 +146,10 @@ def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
 
 
 def test_a_trainer_that_does_not_stop_is_ended_with_the_pipe(worker, tmp_path):
-    (tmp_path / "deaf.py").write_text(
-        "import time\nfrom stub_worker import *\n"
-        "class Deaf(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        context.emit[0]('start', step=0)\n        time.sleep(1000)\n"
-        "worker.GRACE = 0.2\nmain(Deaf)\n"
+    deaf = (
+        "def train(self, job, context):\n    context.emit[0]('start', step=0)\n    time.sleep(99)\n"
     )
-    process = worker("deaf")
+    process = worker(deaf, "worker.GRACE = 0.2\n")
     (path,) = send(process, 1, tmp_path, RunConfig(steps=5))
     wait_for(lambda: events(path, "start"))
     process.stdin.close()
@@ -244,12 +186,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
 
 def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker, tmp_path):
     begun = tmp_path / "begun"
-    (tmp_path / "slow_worker.py").write_text(
-        "import pathlib, time\nfrom stub_worker import *\n"
-        f"def slow():\n    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(600)\n"
-        "main(slow)\n"
-    )
-    process = worker("slow_worker")
+    process = worker(f"def __init__(self):\n    open({str(begun)!r}, 'w')\n    time.sleep(600)\n")
     send(process, 1, tmp_path, RunConfig())
     wait_for(begun.exists)
     process.stdin.close()
@@ -258,14 +195,8 @@ def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker
 
 def test_heartbeats_come_while_a_run_trains_and_end_with_it(worker, tmp_path):
     """Before `start` too, as while a run is compiled; each line is whole."""
-    (tmp_path / "slow_start.py").write_text(
-        "import time\nfrom stub_worker import *\n"
-        "class Slow(Stub):\n"
-        "    def train(self, job, context):\n"
-        "        time.sleep(0.5)\n        super().train(job, context)\n"
-        "main(Slow)\n"
-    )
-    process = worker("slow_start", STUB_HEARTBEAT="0.01", STUB_DELAY="0.005")
+    late = "def train(self, job, context):\n    time.sleep(0.5)\n    super().train(job, context)\n"
+    process = worker(late, STUB_HEARTBEAT="0.01", STUB_DELAY="0.005")
     journals = send(process, 1, tmp_path, RunConfig(steps=60, seed=1), RunConfig(steps=60, seed=2))
     assert done(process) == 1
     time.sleep(0.1)

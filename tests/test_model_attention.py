@@ -10,7 +10,6 @@ from model_cases import build, small, tokens
 from torch import Tensor
 
 from ablate.components import CATALOGUE
-from ablate.components.position import t5_buckets
 from ablate.config import RunConfig
 from ablate.errors import AblateError
 from ablate.model.position import Alibi, Rotary, T5Bias
@@ -119,11 +118,6 @@ def test_every_t5_bucket_holds_a_distance(n_ctx: int, attention: str) -> None:
     assert position.maximum <= n_ctx
 
 
-def test_t5_is_t5s_at_its_own_context() -> None:
-    assert t5_buckets(small(n_ctx=512)) == (32, 128)
-    assert t5_buckets(small(n_ctx=512, objective="masked")) == (32, 128)
-
-
 def test_sinusoids_are_the_papers_and_go_on_beyond_the_table() -> None:
     position = small(position="sinusoidal").part("position").build(small(), 1, 16).float()
     added = position.embed(torch.zeros(1, 1, 100, 16))
@@ -142,9 +136,7 @@ def test_longer_texts_than_the_training_context(position: str) -> None:
     given = torch.randint(config.n_vocab, (1, 1, 5 * config.n_ctx))
     if position == "learned":
         assert config.longest_context == config.n_ctx
-        with pytest.raises(
-            AblateError, match=r"'learned' is not defined beyond n_ctx = 12: the text has 60 tokens"
-        ):
+        with pytest.raises(AblateError, match=r"'learned'.* n_ctx = 12: .* 60"):
             model(given)
     else:
         assert config.longest_context is None

@@ -93,18 +93,6 @@ def test_the_catalogue_and_the_classes_state_the_same_equations() -> None:
         assert type(level).__doc__.startswith(EQUATIONS[level.name])
 
 
-@pytest.mark.parametrize("norm", PRESENT)
-def test_only_pre_and_peri_have_a_final_norm(norm: str) -> None:
-    assert isinstance(Transformer(small(norm=norm)).final_norm, LayerNorm) == (
-        norm in ("pre", "peri")
-    )
-
-
-def test_concat_reads_and_norms_twice_the_width() -> None:
-    block = Transformer(small(topology="concat")).blocks[0]
-    assert block.mlp.hidden.weight.shape[-1] == block.n2.gain.shape[-1] == 32
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("attention", ["causal", "full"])
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -60,22 +60,6 @@ def test_weights_depend_on_seed_and_name_not_on_pack_or_precision() -> None:
     assert not torch.equal(packed.embedding.weight[0], packed.embedding.weight[1])
 
 
-def test_names_say_which_part_and_nothing_else() -> None:
-    names = {
-        name for name, _ in build(small(position="t5", tie_embeddings="tied")).named_parameters()
-    }
-    assert {
-        "embedding.weight",
-        "position.table.weight",
-        "blocks.1.attention.query.weight",
-        "blocks.1.attention.output.bias",
-        "blocks.1.mlp.hidden.weight",
-        "blocks.1.n1.gain",
-        "final_norm.gain",
-    } <= names
-    assert names == set(build(small(position="t5", tie_embeddings="tied")).state_dict())
-
-
 @pytest.mark.parametrize("name", CATALOGUE["init"].names)
 def test_weights_start_at_the_stated_deviation(name: str) -> None:
     config = small(
@@ -307,58 +291,10 @@ def test_a_step_is_one_graph(fields: dict[str, Any]) -> None:
     torch.testing.assert_close(whole(given), _loss(model, given))
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("fields", COMPILED, ids=lambda fields: fields["position"])
-def test_a_step_can_be_captured_and_replayed_with_another_step_number(
-    fields: dict[str, Any],
-) -> None:
-    config = small(**fields)
-    model, given = build(config, 0, 1).cuda(), tokens(config, 2).cuda()
-    capture = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            _loss(model, given).backward()
-    torch.cuda.current_stream().wait_stream(side)
-    model.zero_grad(set_to_none=True)
-    with torch.cuda.graph(capture):
-        loss = _loss(model, given)
-        loss.backward()
-    for step in (3, 8):
-        model.rng.step.fill_(step)
-        model.zero_grad(set_to_none=False)
-        capture.replay()
-        torch.testing.assert_close(loss, _loss(model, given))
-        captured = [parameter.grad.clone() for parameter in model.parameters()]
-        expected = torch.autograd.grad(_loss(model, given), list(model.parameters()))
-        torch.testing.assert_close(captured, list(expected), atol=1e-5, rtol=1e-3)
-
-
 def test_a_copy_has_positions_of_its_own() -> None:
     model = build(small(position="rotary"))
     other = copy.deepcopy(model)
     assert other.blocks[0].attention.rotate.__self__ is other.position is not model.position
-
-
-def test_head_and_features_make_the_logits() -> None:
-    config = small(objective="masked", mlm_head_transform="dense")
-    model, given = build(config, 0, 1), tokens(config, 2)
-    features = model.features(given)
-    chosen = features.flatten(1, 2)[:, [0, 5, 7]]
-    torch.testing.assert_close(model.head(chosen), model(given).flatten(1, 2)[:, [0, 5, 7]])
-
-
-def test_the_mlm_transform_is_berts() -> None:
-    model = build(small(objective="masked", mlm_head_transform="dense", activation="relu"))
-    x = torch.randn(1, 3, 16)
-    transform = model.transform
-    expected = F.layer_norm(F.relu(x @ transform.dense.weight[0].T), (16,), eps=1e-5)
-    torch.testing.assert_close(transform(x), expected)
-    nn.init.normal_(model.unembedding.bias)
-    torch.testing.assert_close(
-        model.head(x), expected @ model.unembedding.weight[0].T + model.unembedding.bias[0]
-    )
 
 
 def test_every_factor_of_the_model_has_a_case() -> None:

@@ -36,6 +36,18 @@ def study(tmp_path: Path):
     return read
 
 
+@pytest.fixture
+def planned(study):
+    """Lines below [factors], of [base] and above it → the plan; the budget is `tokens`."""
+
+    def read(factors: str, base: str = "", top: str = "", tokens: str = '"1M"') -> Plan:
+        return plan(
+            study(f"seeds = 1\n{top}\n[base]\n{base}\ntokens = {tokens}\n[factors]\n{factors}\n")
+        )
+
+    return read
+
+
 def confounds_of(made: Plan) -> list[tuple[str, str, str, str]]:
     """(family, level, cell, baseline) of each contrast."""
     return [(one.family, one.level, one.cell, one.baseline) for one in made.contrasts]
@@ -44,12 +56,9 @@ def confounds_of(made: Plan) -> list[tuple[str, str, str, str]]:
 # -- designs, strata, contrasts --------------------------------------------------------------------
 
 
-def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\nwithin = ["n_layer"]\n[base]\ntokens = "1M"\n'
-            '[factors]\ntopology = [1, 5]\nn_layer = [2, 4]\nnorm = ["pre", "post"]\n'
-        )
+def test_a_grid_has_a_baseline_in_each_stratum_and_families_by_what_differs(planned) -> None:
+    made = planned(
+        'topology = [1, 5]\nn_layer = [2, 4]\nnorm = ["pre", "post"]', top='within = ["n_layer"]'
     )
     assert [(cell.label, cell.stratum) for cell in made.cells] == [
         (f"topology={topology}, n_layer={n_layer}, norm={norm}", f"n_layer={n_layer}")
@@ -109,13 +118,10 @@ def test_parts_are_taken_away_or_added_one_at_a_time(study, design: str, baselin
     assert {one.baseline for one in made.contrasts} == {"baseline"}
 
 
-def test_interactions_are_families_of_their_own(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\ndesign = "one-factor"\ninteractions = [["topology",'
-            ' "norm"]]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2, 5]\nnorm = ["pre",'
-            ' "post"]\nbias = ["all", "none"]\n'
-        )
+def test_interactions_are_families_of_their_own(planned) -> None:
+    made = planned(
+        'topology = [1, 2, 5]\nnorm = ["pre", "post"]\nbias = ["all", "none"]',
+        top='design = "one-factor"\ninteractions = [["topology", "norm"]]',
     )
     assert Counter(one.family for one in made.contrasts) == {
         "topology": 2,
@@ -129,13 +135,14 @@ def test_interactions_are_families_of_their_own(study) -> None:
     ]
 
 
-def test_a_factor_without_meaning_at_a_level_multiplies_no_cells(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\nmetric = "era_accuracy"\n[base]\ncorpus = "sotu"\ntokens ='
-            ' "1M"\n[factors]\nobjective = ["causal", "masked"]\nmask_ratio = [0.15,'
-            ' 0.4]\nmask_kind = ["token", "span"]\n'
-        )
+def test_a_factor_without_meaning_at_a_level_multiplies_no_cells(planned) -> None:
+    made = planned(
+        (
+            'objective = ["causal", "masked"]\nmask_ratio = [0.15, 0.4]\n'
+            'mask_kind = ["token", "span"]'
+        ),
+        base='corpus = "sotu"',
+        top='metric = "era_accuracy"',
     )
     assert [cell.levels for cell in made.cells] == [
         {"objective": "causal"},
@@ -165,20 +172,12 @@ def test_excluded_cells_are_named_and_not_trained(study) -> None:
         "topology=serial, n_layer=4",
     ]
     assert made.excluded == ("topology=no-skip, n_layer=4",)
-    with pytest.raises(
-        AblateError,
-        match=r"t\.toml, line 10: \[\[exclude\]\] leaves n_layer=4 without its baseline",
-    ):
+    with pytest.raises(AblateError, match=r"line 10: .* n_layer=4 without"):
         plan(study(text.replace("{topology}", "1")))
 
 
-def test_arms_scored_on_other_held_out_tokens_are_named(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\n[base]\ntokens = "1M"\nbatch_tokens = 3072\n[factors]\nn_ctx = [256, 512,'
-            " 384]\n"
-        )
-    )
+def test_arms_scored_on_other_held_out_tokens_are_named(study, planned) -> None:
+    made = planned("n_ctx = [256, 512, 384]", base="batch_tokens = 3072")
     assert [one.cell for one in made.confounds if one.kind == "held-out text"] == ["n_ctx=384"]
     text = (
         'seeds = 1\nmetric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\ntokenizer ='
@@ -187,29 +186,6 @@ def test_arms_scored_on_other_held_out_tokens_are_named(study) -> None:
     assert [one.cell for one in plan(study(text)).confounds if one.kind == "held-out text"] == [
         "tokenizer=bpe:512"
     ]
-
-
-def test_a_stratum_without_its_baseline_is_refused(study) -> None:
-    text = (
-        'seeds = 1\nwithin = ["mask_ratio"]\n[base]\ntokens = "1M"\n[factors]\nobjective ='
-        ' ["masked", "causal"]\n'
-    )
-    with pytest.raises(
-        AblateError,
-        match=r"t\.toml, line 4: cell 'objective=causal' is without its baseline.*within",
-    ):
-        plan(study(text + "mask_ratio = [0.15, 0.4]\n"))
-
-
-def test_a_downstream_metric_of_another_corpus_is_refused(study) -> None:
-    text = (
-        'seeds = 1\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 5]\n[eval]\ndownstream ='
-        ' ["era_accuracy"]\n'
-    )
-    with pytest.raises(
-        AblateError, match=r"t\.toml, line 9: cell 'topology=serial'.*needs corpus = 'sotu'"
-    ):
-        plan(study(text))
 
 
 def test_runs_come_seed_after_seed_with_whole_pairs_early(study) -> None:
@@ -301,22 +277,10 @@ def test_flops_are_three_forward_passes_a_token(study) -> None:
 def test_named_levels_may_hold_different_budgets_but_one_each(study) -> None:
     text = 'seeds = 1\n[factors.budget]\nshort = { tokens = "1M" }\nlarge = { flops = "1e13" }\n'
     assert plan(study(text)).cells[0].config.steps == 122
-    with pytest.raises(
-        AblateError, match=r"cell 'budget=large'.*exactly one budget.*tokens and flops"
-    ):
+    with pytest.raises(AblateError, match=r"'budget=large'.*tokens and flops"):
         plan(study(text.replace('flops = "1e13"', 'tokens = "1M", flops = "1e13"')))
     with pytest.raises(AblateError, match=r"cell 'budget=large'.*exactly one budget.*none"):
         plan(study(text.replace('flops = "1e13"', "n_layer = 2")))
-
-
-def test_a_budget_below_one_step_is_refused(study) -> None:
-    with pytest.raises(
-        AblateError,
-        match=(
-            r"t\.toml: cell 'lr=0.001': tokens = 100 is less than one step of batch_tokens = 8192"
-        ),
-    ):
-        plan(study("seeds = 1\n[base]\ntokens = 100\n[factors]\nlr = [1e-3, 1e-2]\n"))
 
 
 def test_epochs_are_limited(study) -> None:
@@ -326,9 +290,7 @@ def test_epochs_are_limited(study) -> None:
     )
     made = plan(study(text.format("3M")))
     assert 0.8 < made.cells[0].epochs < 0.9  # nine tenths of 4.02 MB are trained on
-    with pytest.raises(
-        AblateError, match=r"line 7: .* more than max_epochs = 1 times, 'lr=0.001' 1\.11 times"
-    ):
+    with pytest.raises(AblateError, match=r"line 7: .*max_epochs = 1 .* 1.11"):
         plan(study(text.format("4M")))
 
 
@@ -347,12 +309,10 @@ def test_the_ladder_reaches_its_sizes_near_its_aspect(params: float, activation:
     assert 32 / 1.5 < config.d_model / config.n_layer < 32 * 1.5
 
 
-def test_a_size_has_one_shape_with_all_other_factors(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\nwithin = ["size"]\n[base]\ntokens = "1M"\n[factors]\ntopology = [1,'
-            ' "concat"]\nsize = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
-        )
+def test_a_size_has_one_shape_with_all_other_factors(planned) -> None:
+    made = planned(
+        ('topology = [1, "concat"]\nsize = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }'),
+        top='within = ["size"]',
     )
     shapes = [
         (c.config.n_layer, c.config.d_model, c.config.n_head, c.config.d_mlp) for c in made.cells
@@ -364,12 +324,10 @@ def test_a_size_has_one_shape_with_all_other_factors(study) -> None:
     ]
 
 
-def test_a_size_stays_its_size_under_another_activation(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nactivation = ["gelu", "swiglu"]\n'
-            'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }\n'
-        )
+def test_a_size_stays_its_size_under_another_activation(planned) -> None:
+    made = planned(
+        'activation = ["gelu", "swiglu"]\n'
+        'size = { params = ["0.1M", "1M"], aspect = 32, d_head = 32 }'
     )
     small, large, gated_small, gated_large = made.cells
     assert (small.config.n_layer, small.config.d_model) == (
@@ -378,18 +336,6 @@ def test_a_size_stays_its_size_under_another_activation(study) -> None:
     )
     assert gated_small.cost.params_body == pytest.approx(small.cost.params_body, rel=0.01)
     assert gated_large.cost.params_body == pytest.approx(large.cost.params_body, rel=0.01)
-
-
-def test_a_ladder_that_no_shape_reaches_is_refused(study) -> None:
-    text = (
-        'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nsize = { params = ["100", "1M"], aspect = 32,'
-        " d_head = 32 }\n"
-    )
-    with pytest.raises(
-        AblateError,
-        match=r"cell 'size=100': size: no model has about 100 body parameters.*d_head = 32",
-    ):
-        plan(study(text))
 
 
 @pytest.mark.parametrize("quantity", ["body", "total", "flops"])
@@ -417,13 +363,8 @@ def test_cells_are_matched_to_their_own_baseline(study, quantity: str) -> None:
     assert not [one for one in made.confounds if one.kind == "parameters"]
 
 
-def test_flops_are_matched_by_steps(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\n[base]\ntokens = "4M"\n[factors]\ntopology = [1, "concat"]\n[match]\nflops'
-            ' = true\nby = "steps"\n'
-        )
-    )
+def test_flops_are_matched_by_steps(planned) -> None:
+    made = planned('topology = [1, "concat"]\n[match]\nflops = true\nby = "steps"', tokens='"4M"')
     serial, concat = (cell.config for cell in made.cells)
     assert concat.d_mlp == serial.d_mlp and concat.steps < serial.steps
     assert sizes.train_flops(concat) == pytest.approx(sizes.train_flops(serial), rel=0.002)
@@ -449,133 +390,16 @@ def test_the_mismatch_of_flops_is_that_of_the_whole_training(study) -> None:
     )
 
 
-def test_what_d_mlp_cannot_match_is_refused(study) -> None:
-    text = (
-        'seeds = 1\n[base]\ntokens = "1M"\nd_mlp = 16\n[factors]\nqkv = ["linear",'
-        ' "mlp"]\n[match]\nparams = "body"\n'
-    )
-    with pytest.raises(AblateError, match=r"cell 'qkv=mlp': \[match\].*d_mlp cannot match"):
-        plan(study(text))
-    with pytest.raises(AblateError, match=r"line 7: d_mlp varies d_mlp, which \[match\] solves"):
-        plan(
-            study(
-                'seeds = 1\n[base]\ntokens = "1M"\n[factors]\nd_mlp = [16, 32]\n[match]\nparams ='
-                ' "body"\n'
-            )
-        )
-
-
 # -- what cannot be compared, or does nothing ------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            '[base]\nobjective = "masked"\ntokens = "1M"\n[factors]\nmask_ratio = [0.15, 0.4]\n',
-            "'loss' cannot be compared where mask_ratio varies",
-        ),
-        (
-            (
-                'metric = "bits_per_byte"\n[base]\ntokens = "1M"\n[factors]\nobjective = ["causal",'
-                ' "masked"]\n'
-            ),
-            "where objective varies",
-        ),
-        (
-            '[base]\ntokens = "1M"\n[factors]\ntokenizer = ["byte", "bpe:512"]\n',
-            r"t\.toml: metric 'loss'.*tokenizer varies.*bits_per_byte",
-        ),
-        (
-            'metric = "probe_loss"\n[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n',
-            "line 4: metric 'probe_loss@0.15' is not measured",
-        ),
-        (
-            '[base]\ntokens = "1M"\nmask_ratio = 0.3\n[factors]\nlr = [1e-3, 1e-2]\n',
-            "line 6: mask_ratio .*objective = 'masked'",
-        ),
-        (
-            (
-                '[base]\nnorm = "none"\nnorm_kind = "rmsnorm"\ntokens = "1M"\n[factors]\nlr ='
-                " [1e-3, 1e-2]\n"
-            ),
-            "line 6: norm_kind .*norm = 'pre'",
-        ),
-        (
-            '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\nmask_ratio = [0.1, 0.2]\n',
-            "line 8: level '0.1' of mask_ratio occurs in no cell",
-        ),
-        (
-            (
-                '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nprobe = { ratio ='
-                " [0.4] }\n"
-            ),
-            "line 9: probe .*objective = 'masked'",
-        ),
-        (
-            '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\n[eval]\nlengths = [1, 0.3]\n',
-            r"line 9: .*0\.3 × n_ctx",
-        ),
-        (
-            (
-                '[base]\ntokens = "1M"\n[factors]\nlr = [1e-3, 1e-2]\nn_layer = [1, 2]\n'
-                "[[exclude]]\nlr = 1e-3\n[[exclude]]\nlr = 1e-2\n"
-            ),
-            r"leaves no cell",
-        ),
-        (
-            '[base]\ntokens = "1M"\n[factors]\nn_head = [4, 3]\n',
-            "cell 'n_head=3': n_head = 3 does not divide d_model = 128",
-        ),
-        (
-            '[base]\ntokens = "1M"\ncorpus = "austin"\n[factors]\nlr = [1e-3, 1e-2]\n',
-            "line 6: corpus 'austin'.*'austen'",
-        ),
-        (
-            '[base]\ntokens = "1M"\ntokenizer = "bite"\n[factors]\nlr = [1e-3, 1e-2]\n',
-            "line 6: unknown tokenizer 'bite'.*'byte'",
-        ),
-    ],
-)
-def test_what_would_mislead_or_do_nothing_is_refused(study, text: str, message: str) -> None:
-    with pytest.raises(AblateError, match=message):
-        plan(study("seeds = 2\n" + text))
-
-
-def test_a_masked_loss_may_be_compared_within_one_ratio(study) -> None:
-    made = plan(
-        study(
-            'seeds = 1\nwithin = ["mask_ratio"]\n[base]\nobjective = "masked"\ntokens = "1M"\n'
-            "[factors]\nmask_ratio = [0.15, 0.4]\ntopology = [1, 5]\n"
-        )
+def test_a_masked_loss_may_be_compared_within_one_ratio(planned) -> None:
+    made = planned(
+        "mask_ratio = [0.15, 0.4]\ntopology = [1, 5]",
+        base='objective = "masked"',
+        top='within = ["mask_ratio"]',
     )
     assert len(made.contrasts) == 2
-
-
-def test_an_exclusion_that_matches_nothing_is_refused(study) -> None:
-    text = (
-        'seeds = 1\ndesign = "one-factor"\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2,'
-        " 5]\nn_layer = [2, 4, 6]\n[[exclude]]\nn_layer = 6\n[[exclude]]\ntopology = 2\nn_layer"
-        " = 4\n"
-    )
-    with pytest.raises(
-        AblateError,
-        match=r"line 12: \[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell",
-    ):
-        plan(study(text))
-
-
-def test_a_short_corpus_is_refused_before_anything_runs(study, tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("To be, or not to be.")
-    with pytest.raises(
-        AblateError, match=r"cell 'lr=0\.001': corpus 'short' is too short.*short\.txt\)"
-    ):
-        plan(
-            study(
-                'seeds = 1\n[base]\ncorpus = "short.txt"\ntokens = "1M"\n[factors]\nlr = [1e-3,'
-                " 1e-2]\n"
-            )
-        )
 
 
 def test_confounds_name_unequal_parameters_and_a_shared_learning_rate(study) -> None:
@@ -636,12 +460,6 @@ def test_text_and_vocabulary_are_part_of_a_run_and_paths_are_not(study, tmp_path
     assert {run.run.key for run in plan(study(text.format("words.txt"))).runs}.isdisjoint(
         run.run.key for run in made.runs
     )
-
-
-def test_a_plan_is_a_pure_function(study) -> None:
-    text = 'seeds = 2\n[base]\ntokens = "1M"\n[factors]\ntopology = [1, 2]\n'
-    made = plan(study(text))
-    assert plan(study(text)) == made
 
 
 TUNED = (
@@ -743,24 +561,6 @@ def test_tiny_keeps_ratios_and_exclusions(study) -> None:
     assert small.exclude == ({"n_layer": "1", "d_model": "24"},)
     made = plan(small)
     assert [cell.config.steps for cell in made.cells[:2]] == [20, 80]
-
-
-def test_a_run_is_identified_by_its_text_not_the_name_of_its_file(tmp_path):
-    words = "the ship sails the sea and the sea carries the ship\n" * 60
-    for name, text in (("words", words), ("copy", words), ("other", words.upper())):
-        (tmp_path / f"{name}.txt").write_text(text)
-
-    def keys(corpus: str) -> set[str]:
-        path = tmp_path / "named.toml"
-        path.write_text(
-            'name = "named"\nquestion = "?"\nmetric = "loss"\ndesign = "grid"\nseeds ='
-            " 2\n[factors]\nlr = [1e-3, 2e-3]\n[base]\nn_ctx = 16\nbatch_tokens = 32\ntokens ="
-            f' 64\ncorpus = "{corpus}.txt"\n[eval]\ntokens = 16\n'
-        )
-        return {planned.run.key for planned in plan(load(str(path))).runs}
-
-    assert keys("words") == keys("copy")
-    assert not keys("words") & keys("other")
 
 
 def test_a_level_may_leave_everything_as_it_is(study):

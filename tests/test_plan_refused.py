@@ -43,13 +43,14 @@ def made(tmp_path: Path):
         factors: str = "z_loss = [0, 1e-4]",
         evaluation: str = "",
         metric: str = "loss",
+        top: str = 'design = "one-factor"',
     ) -> Plan:
         keys = "".join(
             f"{name} = {value!r}\n" for name, value in (BASE | base).items() if value is not None
         )
         file = tmp_path / "t.toml"
         file.write_text(
-            f'name = "t"\nquestion = "?"\nseeds = 1\ndesign = "one-factor"\nmetric = "{metric}"\n'
+            f'name = "t"\nquestion = "?"\nseeds = 1\n{top}\nmetric = "{metric}"\n'
             f"[base]\n{keys}[factors]\n{factors}\n[eval]\n{evaluation}\n"
         )
         return plan(load(str(file)))
@@ -69,68 +70,92 @@ def test_a_run_that_cannot_copy_is_not_judged_by_it(made) -> None:
 
 
 TOKENS = {"corpus": "bins", "tokenizer": "tokens"}
+RATIOS = "mask_ratio = [0.15, 0.4]"
 POSITIONS = 'position = ["rotary", "learned"]'
 REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
-    (
-        {},
-        {"evaluation": "lengths = [0.125, 1]"},
-        r"line \d+: 0.125 × n_ctx .32. is shorter than the 8 tokens",
-    ),
+    ({}, {"evaluation": "lengths = [0.125, 1]"}, r"line \d+: 0.125 × n_ctx .32. .* 8 tokens"),
     ({}, {"evaluation": "lengths = [0.3]"}, r"line \d+: 0.3 × n_ctx .32. is 9.6"),
     (
         {"corpus": "short.txt"},
         {"evaluation": "lengths = [1, 8]"},
-        (
-            r"'short' is too short for \[eval\] lengths: its held-out part has 132 tokens, but a"
-            r" context of 8 × n_ctx needs 257"
-        ),
+        r"'short' .*lengths: its held-out part has 132 tokens, .* 8 × n_ctx needs 257",
     ),
     (
         {},
         {"factors": POSITIONS, "evaluation": "lengths = [1, 2]", "metric": "loss_at_length@2"},
-        (
-            r"line 5: metric 'loss_at_length@2' is not measured in cell 'position=learned': .* not"
-            r" defined beyond n_ctx = 32"
-        ),
+        r"line 5: metric 'loss_at_length@2' .*'position=learned': .* beyond n_ctx = 32",
     ),
-    (
-        {},
-        {"metric": "pseudo_perplexity"},
-        r"'pseudo_perplexity' is not measured in cell 'z_loss=0': its objective is not 'masked'",
-    ),
-    (
-        TOKENS,
-        {"metric": "bits_per_byte"},
-        r"line 5: metric 'bits_per_byte' is not measured in cell 'z_loss=0': .*tokenizer.json",
-    ),
+    ({}, {"metric": "pseudo_perplexity"}, r"'pseudo_perplexity' .*'z_loss=0': .*not 'masked'"),
+    (TOKENS, {"metric": "bits_per_byte"}, r"line 5: .*'bits_per_byte' .*: .*tokenizer.json"),
     (
         TOKENS | MASKED,
         {"factors": 'mask_kind = ["token", "whole-word"]', "metric": "probe_loss"},
-        (
-            r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': it is unknown where words"
-            r" begin"
-            r" in corpus 'bins'"
-        ),
+        r"cell 'mask_kind=whole-word': mask_kind = 'whole-word': .* in corpus 'bins'",
     ),
     (
         TOKENS | MASKED,
         {"evaluation": 'probe = { kind = "whole-word" }'},
         r"cell 'z_loss=0': probe.kind = 'whole-word': it is unknown",
     ),
+    ({"corpus": "latin.txt", "tokenizer": "bpe:300"}, {}, "'bpe:300': .*UTF-8 .*caf.xe9"),
+    ({"corpus": "short.txt", "tokenizer": "words.json"}, {}, r"words.json cannot .*UNK"),
+    ({"corpus": "short.txt", "tokenizer": "nothing.json"}, {}, "'nothing.json' has 0 tokens"),
+    (MASKED, {"factors": RATIOS}, "'loss' cannot be compared where mask_ratio varies"),
     (
-        {"corpus": "latin.txt", "tokenizer": "bpe:300"},
         {},
-        r"line \d+: tokenizer = 'bpe:300': .* not UTF-8 around b'caf.xe9",
+        {"factors": 'objective = ["causal", "masked"]', "metric": "bits_per_byte"},
+        "where objective varies",
+    ),
+    ({}, {"factors": 'tokenizer = ["byte", "bpe:512"]'}, "'loss'.*tokenizer varies.*bits_per_byte"),
+    ({}, {"metric": "probe_loss"}, "line 5: metric 'probe_loss@0.15' is not measured"),
+    ({"mask_ratio": 0.3}, {}, "mask_ratio .*objective = 'masked'"),
+    ({"norm": "none", "norm_kind": "rmsnorm"}, {}, "norm_kind .*norm = 'pre'"),
+    (
+        {},
+        {"factors": f"z_loss = [0, 1e-4]\n{RATIOS}"},
+        "level '0.15' of mask_ratio occurs in no cell",
+    ),
+    ({}, {"evaluation": "probe = { ratio = [0.4] }"}, "probe .*objective = 'masked'"),
+    ({}, {"evaluation": 'downstream = ["era_accuracy"]'}, "'z_loss=0'.*needs corpus = 'sotu'"),
+    (
+        {},
+        {"factors": "z_loss = [0, 1]\n[[exclude]]\nz_loss = 0\n[[exclude]]\nz_loss = 1"},
+        "leaves no cell",
     ),
     (
-        {"corpus": "short.txt", "tokenizer": "words.json"},
-        {},
-        r"words.json cannot encode the corpus: .*\[UNK\]",
+        {"n_layer": None},
+        {
+            "factors": "topology = [1, 2]\nn_layer = [2, 4, 6]\n[[exclude]]\nn_layer = 6\n"
+            "[[exclude]]\ntopology = 2\nn_layer = 4"
+        },
+        r"\[\[exclude\]\] topology=no-attention-skip, n_layer=4 matches no cell",
     ),
     (
-        {"corpus": "short.txt", "tokenizer": "nothing.json"},
         {},
-        r"line \d+: tokenizer = 'nothing.json' has 0 tokens",
+        {
+            "factors": f'objective = ["masked", "causal"]\n{RATIOS}',
+            "top": 'within = ["mask_ratio"]',
+        },
+        "cell 'objective=causal' is without its baseline.*within",
+    ),
+    ({"n_head": None}, {"factors": "n_head = [2, 3]"}, "n_head = 3 does not divide d_model = 16"),
+    ({"tokens": 100}, {}, "tokens = 100 is less than one step of batch_tokens = 256"),
+    (
+        {"n_layer": None, "d_model": None, "n_head": None},
+        {"factors": 'size = { params = ["100", "1M"], aspect = 32, d_head = 32 }'},
+        "cell 'size=100': size: no model has about 100 body parameters.*d_head = 32",
+    ),
+    (
+        {"d_mlp": 8},
+        {"factors": 'qkv = ["linear", "mlp"]\n[match]\nparams = "body"'},
+        r"cell 'qkv=mlp': \[match\].*d_mlp cannot match",
+    ),
+    ({"corpus": "austin"}, {}, r"line \d+: corpus 'austin'.*'austen'"),
+    ({"tokenizer": "bite"}, {}, r"line \d+: unknown tokenizer 'bite'.*'byte'"),
+    (
+        {"corpus": "short.txt", "n_ctx": 256},
+        {},
+        r"cell 'z_loss=0': corpus 'short' .*n_ctx \+ 1 = 257.*short\.txt\)",
     ),
 ]
 
@@ -140,7 +165,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
     REFUSED,
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_fails_in_a_worker_is_refused_by_the_plan(made, base, rest, complaint: str) -> None:
+def test_what_fails_misleads_or_does_nothing_is_refused(made, base, rest, complaint: str) -> None:
     with pytest.raises(AblateError, match=complaint) as refused:
         made(base, **rest)
     assert "\n" not in str(refused.value)

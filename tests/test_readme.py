@@ -77,20 +77,21 @@ def test_the_study_shown_is_the_file() -> None:
     assert shown and shown[1] == (ROOT / "studies" / "quickstart.toml").read_text()
 
 
-def commands(group: Any, path: str = "ablate") -> list[tuple[str, str]]:
-    """Every command with its help."""
+def commands(group: Any, path: str = "ablate") -> list[tuple[str, Any]]:
+    """Every command, by its whole name."""
     found = []
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             found += commands(command, f"{path} {name}")
         else:
-            found.append((f"{path} {name}", command.help or ""))
+            found.append((f"{path} {name}", command))
     return found
 
 
-@pytest.mark.parametrize(("command", "text"), commands(typer.main.get_command(app)))
-def test_every_command_has_help_and_is_in_the_readme(command: str, text: str) -> None:
-    assert len(text) > 20
+@pytest.mark.parametrize(("command", "object"), commands(typer.main.get_command(app)))
+def test_every_command_has_help_and_is_in_the_readme(command: str, object: Any) -> None:
+    assert len(object.help) > 20
+    assert all(getattr(parameter, "help", None) for parameter in object.params)
     *group, name = command.split()
     first = f"`{command}" if len(group) == 1 else f"`{' '.join(group)} "
     rows = [line for line in README.splitlines() if line.startswith("| `") and first in line]

@@ -341,25 +341,6 @@ def test_a_table_is_drawn(fit: Callable[..., str], write: Write, tmp_path: Path)
     )
 
 
-def test_published_exponents_from_the_command_line(fit: Callable[..., str]) -> None:
-    """Porian et al. 2024, the tuned protocol on RefinedWeb: 0.497."""
-    rows = ["--where", "file=summary_df", "--where", "hparams=tuned"]
-    said = fit(
-        "--csv",
-        str(DATA / "porian_isoflop_points.csv"),
-        "--n",
-        "n",
-        "--flops",
-        "flops",
-        "--loss",
-        "loss",
-        *rows,
-    )
-    match = re.search(r"isoFLOP minima of 12 budgets.*\n.*a = ([\d.]+)", said)
-    assert match and float(match[1]) == pytest.approx(0.497, abs=0.03)
-    assert "Tokens taken as d = flops / 6n." in said and "the form does not describe them" in said
-
-
 def test_a_refusal_of_several_curves_is_given_once(fit: Callable[..., str], write: Write) -> None:
     file = str(
         write("arm,N,ppl\n" + "".join(f"{arm},1e6,{loss}\n" for arm in "abc" for loss in (30, 31)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train
+from store_plans import claim_next, execute, fresh, names, plan_of, rows, train, trained
 
 from ablate import store
 from ablate.journal import Journal
@@ -16,8 +16,8 @@ from ablate.store.sqlite import Damaged
 
 def test_damage_outside_all_queries_is_reported_and_not_repaired(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    with fresh(path) as db, owners.Owner.here(db) as owner:
-        do_all(db, register.register(db, plan_of()), owner)
+    with fresh(path) as db:
+        trained(db, plan_of())
     ((key,),) = rows(path, "SELECT key FROM run WHERE id = 1")
     data = path.read_bytes()
     assert data.count(key.encode()) == 2, "once in the table, once in its index"

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-from store_plans import claim_next, execute, fresh, plan_of, rows, train
+from store_plans import claim_next, execute, plan_of, rows, train
 
 from ablate.evaluation import Evaluation
 from ablate.plan import Decision
 from ablate.store import Database, decisions, ingest, owners, register
 
 SERIAL, PARALLEL = "topology=serial", "topology=parallel"
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as database:
-        yield database
 
 
 def decision(value: float, basis: str = "a", cell: str = SERIAL, name: str = "lr") -> Decision:

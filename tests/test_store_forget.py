@@ -134,22 +134,6 @@ def test_a_study_whose_run_is_running_stays(db: Database) -> None:
     assert rows(db.path, "SELECT name FROM study") == [("real",)]
 
 
-def test_nothing_goes_where_the_transaction_fails(db: Database) -> None:
-    files = set(db.journals.iterdir())
-    execute(
-        db.path, "CREATE TRIGGER no BEFORE DELETE ON study BEGIN SELECT raise(ABORT, 'no'); END"
-    )
-    counts = [
-        rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)
-    ]
-    with pytest.raises(Exception, match="no"):
-        forget(db, "toy")
-    assert [
-        rows(db.path, f"SELECT count(*) FROM {table}") for table in sorted(schema.metadata.tables)
-    ] == counts
-    assert set(db.journals.iterdir()) == files
-
-
 def test_a_forgotten_study_no_longer_blocks_one_that_measures_otherwise(db: Database) -> None:
     forget(db, "real")
     other = plan_of("new", ["serial", "concat"], evaluation=Evaluation(tokens=128))

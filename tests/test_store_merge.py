@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
-from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, fresh, names, plan_of, rows, train, trained
 
 from ablate import store
 from ablate.errors import AblateError
@@ -225,10 +225,8 @@ def two(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
 
 def test_two_halves_become_a_whole(two: tuple[Database, Database]) -> None:
     a, b = two
-    with owners.Owner.here(a) as owner:
-        do_all(a, register.register(a, plan_of(seeds=(0,))), owner)
-    with owners.Owner.here(b) as owner:
-        do_all(b, register.register(b, plan_of("other")), owner, loss=3.0)
+    trained(a, plan_of(seeds=(0,)))
+    trained(b, plan_of("other"), loss=3.0)
     before = b.path.read_bytes()
     merged = merge(a, b)
     assert (merged.studies, merged.runs) == (1, 2) and merged.renewed in (0, 1, 2)
@@ -341,12 +339,7 @@ def test_runs_that_were_measured_otherwise_do_not_count_after_a_merge(
 ) -> None:
     a, b = two
     for db, seed, tokens in ((a, 0, 512), (b, 1, 1024)):
-        with owners.Owner.here(db) as owner:
-            do_all(
-                db,
-                register.register(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens))),
-                owner,
-            )
+        trained(db, plan_of(seeds=(seed,), evaluation=Evaluation(tokens=tokens)))
     # the later revision
     register.register(b, plan_of(seeds=(0, 1), evaluation=Evaluation(tokens=1024)))
     for _ in range(2):
@@ -362,12 +355,7 @@ def test_studies_that_measure_shared_runs_otherwise_are_not_merged(
 ) -> None:
     a, b = two
     for db, name, tokens in ((a, "one", 512), (b, "other", 1024)):
-        with owners.Owner.here(db) as owner:
-            do_all(
-                db,
-                register.register(db, plan_of(name, evaluation=Evaluation(tokens=tokens))),
-                owner,
-            )
+        trained(db, plan_of(name, evaluation=Evaluation(tokens=tokens)))
     before = _content(a.path)
     with pytest.raises(AblateError, match="measures them differently"):
         merge(a, b)
@@ -389,8 +377,8 @@ def test_merge_while_a_study_runs_is_refused(two: tuple[Database, Database]) -> 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
-        do_all(db, register.register(db, plan_of()), owner)
+    with fresh(tmp_path / "ablate.db") as db:
+        trained(db, plan_of())
         yield db
 
 
@@ -407,10 +395,6 @@ def _repaired(db: Database, *texts: str, stays: str = "") -> None:
         finding.repair or (stays and stays in finding.text) for finding in check(db, repair=True)
     )
     assert [finding.text for finding in check(db) if not stays or stays not in finding.text] == []
-
-
-def test_sound_database(db: Database) -> None:
-    assert check(db) == []
 
 
 def test_rows_that_refer_to_nothing(db: Database) -> None:
@@ -517,8 +501,8 @@ def test_journal_that_lost_its_end(db: Database) -> None:
 
 def test_damage_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    with fresh(path) as db, owners.Owner.here(db) as owner:
-        do_all(db, register.register(db, plan_of(seeds=range(8))), owner, steps=range(400))
+    with fresh(path) as db:
+        trained(db, plan_of(seeds=range(8)), steps=range(400))
     data = bytearray(path.read_bytes())
     for page in range(40, 44):
         data[4096 * page : 4096 * page + 64] = b"\xff" * 64

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from store_plans import execute, names, rows
+from store_plans import execute, killed_writer, names, rows
 
 from ablate import store
 from ablate.cli.database import existing
@@ -130,27 +128,6 @@ def test_absent_file_or_folder(path: Path) -> None:
         assert connection.exec_driver_sql("SELECT * FROM runs").all() == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_unwritable_folder_and_file(path: Path) -> None:
-    store.open(str(path), create=True).close()
-    path.chmod(0o444)
-    with pytest.raises(AblateError, match="no permission"):
-        store.open(str(path), create=True)
-    path.parent.chmod(0o555)
-    try:
-        with pytest.raises(AblateError, match="not writable"):
-            store.open(str(path.parent / "new.db"), create=True)
-    finally:
-        path.parent.chmod(0o755)
-
-
-def test_unwritable_folder_as_access_tells(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda name, mode: mode == os.R_OK)
-    with pytest.raises(AblateError, match="not writable"):
-        store.open(str(path), create=True)
-    assert names(path.parent) == []
-
-
 def test_wal_database_on_read_only_media_can_be_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,65 +178,8 @@ def test_a_folder_that_is_closed_is_not_taken_for_one_without_a_database(
     assert existing(str(path)) is None
 
 
-NETWORK = [
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "beegfs_nodev",
-    "ceph",
-    "glusterfs",
-    "afs",
-    "9p",
-    "orangefs",
-    "pvfs2",
-    "panfs",
-    "wekafs",
-    "gfs2",
-    "ocfs2",
-    "coda",
-    "ncpfs",
-    "davfs",
-    "virtiofs",
-    "vboxsf",
-    "prl_fs",
-    "vmhgfs",
-    "drvfs",
-    "fakeowner",
-    "dvs",
-    "cvfs",
-    "fuse",
-    "fuse.sshfs",
-    "fuse.s3fs",
-    "fuse.rclone",
-    "fuse.glusterfs",
-    "fuse.ceph-fuse",
-    "fuse.juicefs",
-    "fuse.gcsfuse",
-    "fuse.vmhgfs-fuse",
-    "fuse.grpcfuse",
-    "fuse.drive",
-]
-LOCAL = [
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "tmpfs",
-    "overlay",
-    "fuseblk",
-    "f2fs",
-    "bcachefs",
-    "apfs",
-    "autofs",
-    "fuse.mergerfs",
-    "fuse.bindfs",
-    "fuse.ntfs-3g",
-]
+NETWORK = ["nfs4", "cifs", "lustre", "9p", "beegfs_nodev", "fuse.sshfs", "fuse.vmhgfs-fuse"]
+LOCAL = ["ext4", "tmpfs", "overlay", "fuseblk", "autofs", "fuse.mergerfs"]
 
 
 @pytest.mark.parametrize("kind", NETWORK + LOCAL)
@@ -349,14 +269,12 @@ def test_versions_are_those_of_the_scripts() -> None:
 def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Path) -> None:
     """The writer died in its commit; a read-only connection may not roll it back."""
     store.open(str(path), create=True).close()
-    code = (
-        "import os, sqlite3, sys\nc = sqlite3.connect(sys.argv[1],"
-        " isolation_level=None)\nc.execute('PRAGMA journal_mode = DELETE'), c.execute('PRAGMA"
-        " cache_size = 1'), c.execute('BEGIN IMMEDIATE')\nnames = [(f'{k:0500}', '', 'min') for k"
-        " in range(2000)]\nc.executemany('INSERT INTO series (name, unit, goal) VALUES (?, ?, ?)',"
-        " names)\nos.kill(os.getpid(), 9)\n"
+    many = (
+        "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n LIMIT 2000) INSERT INTO"
+        " series (name, unit, goal) SELECT printf('%0500d', k), '', 'min' FROM n"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    pragmas = "PRAGMA journal_mode = DELETE", "PRAGMA cache_size = 1"
+    killed_writer(path, *pragmas, "BEGIN IMMEDIATE", many)
     assert path.with_name(path.name + "-journal").stat().st_size > 0
     with store.open(str(path)) as db, db.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM series").scalar_one() == 0

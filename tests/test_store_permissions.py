@@ -9,20 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_helpers import QUICKSTART, measure
+from cli_helpers import QUICKSTART, measured_quickstart
 from other_user import OWNER, STRANGER, Answer, as_user, give, need_other_users, open_folder
-from store_plans import execute, names, rows
+from store_plans import execute, killed_writer, names, rows
 
 from ablate import store
-from ablate.plan import plan
-from ablate.store import register
-from ablate.study import load
 
 COUNT = "query 'SELECT count(*) AS runs, sum(loss) AS loss FROM runs' --format csv"
 COUNTED = "runs,loss\n25,100.0\n"
@@ -41,10 +36,7 @@ WRITES = (
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the quickstart's results."""
     folder = tmp_path_factory.mktemp("measured")
-    made = plan(load(QUICKSTART))
-    with store.open(str(folder / "ablate.db"), create=True) as db:
-        register.register(db, made)
-        measure(db, made.runs, lambda run: 2.0 + run.config.seed)
+    measured_quickstart(folder / "ablate.db", lambda cell, seed: 2.0 + seed)
     (folder / "ablate.journals").mkdir()
     return folder
 
@@ -103,18 +95,6 @@ def _expect_one_line(answers: list[Answer], *words: str) -> None:
 # -- somebody else's database ----------------------------------------------------------------------
 
 
-def _leave_log(folder: Path) -> None:
-    """Leave a database as a killed writer does: in WAL mode, with a commit only in the log."""
-    code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA journal_mode = WAL').fetchall()\n"
-        "c.execute('UPDATE study SET question = ?', ['in the log'])\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(folder / "ablate.db")], check=False)
-
-
 def test_a_stranger_reads_a_database_in_whatever_state_it_is(
     measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
@@ -126,7 +106,8 @@ def test_a_stranger_reads_a_database_in_whatever_state_it_is(
     for name in ("wal", "shared"):
         rows(files[name], "PRAGMA journal_mode = WAL")
     files["shared"].parent.chmod(0o777)
-    _leave_log(files["killed"].parent)
+    log = "UPDATE study SET question = 'in the log'"  # a commit that is only in the log
+    killed_writer(files["killed"], "PRAGMA journal_mode = WAL", log)
     assert "ablate.db-wal" in names(files["killed"].parent)
     for path in files.values():
         give(path.parent, owner)
@@ -174,14 +155,8 @@ def test_another_user_learns_of_a_commit_that_only_the_owner_can_roll_back(
     measured: Path, place: Path, owner: int | None, other_user: int
 ) -> None:
     path = _copy(measured, place / "a", owner)
-    code = (
-        "import os, sqlite3, sys\n"
-        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "c.execute('PRAGMA cache_size = 1'), c.execute('BEGIN IMMEDIATE')\n"
-        "c.execute('UPDATE run SET fields = fields || fields')\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    half = "UPDATE run SET fields = fields || fields"
+    killed_writer(path, "PRAGMA cache_size = 1", "BEGIN IMMEDIATE", half)
     assert path.with_name("ablate.db-journal").stat().st_size > 0
     give(path.parent, owner)
     _expect_one_line(
@@ -219,18 +194,6 @@ def test_what_is_closed_is_one_line_and_works_when_it_is_open_again(
         _expect_one_line(answers, *words)
         assert _state(path.parent) == before
     _expect_reads(as_user(owner, place, *reads[: len(READS)]))
-
-
-def test_read_only_database_and_folder_are_read(
-    measured: Path, place: Path, owner: int | None
-) -> None:
-    path = _copy(measured, place / "a", owner)
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
-    try:
-        _expect_reads(as_user(owner, place, *(f"{line} --db a/ablate.db" for line in READS)))
-    finally:
-        path.parent.chmod(0o755)
 
 
 def _die_running(path: Path) -> Path:

@@ -87,14 +87,10 @@ def _ingest_until_end(path: str, attempt_id: int) -> int:
     with store.open(path, create=True) as db:
         while True:
             events += len(ingest(db, attempt_id))
-            with db.read() as connection:
-                if (
-                    connection.exec_driver_sql(
-                        "SELECT status FROM attempt WHERE id = ?", (attempt_id,)
-                    ).scalar()
-                    != "running"
-                ):
-                    return events
+            if rows(Path(path), "SELECT status FROM attempt WHERE id = ?", attempt_id) != [
+                ("running",)
+            ]:
+                return events
 
 
 def _claimed(path: Path) -> records.Claim:
@@ -180,16 +176,8 @@ def _read_for(path: str, seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with store.open(path) as db, db.read() as connection:
-            counts = (
-                connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run")
-                .scalars()
-                .all()
-            )
-            again = (
-                connection.exec_driver_sql("SELECT count(*) FROM curves GROUP BY run")
-                .scalars()
-                .all()
-            )
+            sql = "SELECT count(*) FROM curves GROUP BY run"
+            counts, again = (connection.exec_driver_sql(sql).scalars().all() for _ in range(2))
         assert counts == again and all(count % BATCH == 0 for count in counts)
         assert sum(counts) >= seen
         seen = sum(counts)

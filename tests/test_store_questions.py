@@ -12,10 +12,9 @@ import pytest
 from report_study import NAN, Levels, Outcome, study
 
 from ablate.analysis import analyse
-from ablate.errors import AblateError
 from ablate.plan import Decision
 from ablate.store import Database, decisions, query
-from ablate.store.questions import PARAMETERS, QUESTIONS, find, page
+from ablate.store.questions import PARAMETERS, QUESTIONS, find
 from ablate.store.schema import metadata
 from ablate.store.views import VIEWS
 
@@ -238,29 +237,6 @@ def test_every_question_runs_and_is_documented(db: Database) -> None:
         assert len(question.sql.splitlines()) <= 12
     # they share their names' space in Datasette
     assert not QUESTIONS.keys() & {*VIEWS, *metadata.tables}
-
-
-def test_the_page_shows_the_catalogue() -> None:
-    assert (ROOT / "docs" / "queries.md").read_text(encoding="utf-8") == page(), (
-        "docs/queries.md is out of date: ablate query --list --format md > docs/queries.md"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "message"),
-    [
-        ("meens", (), r"unknown named query 'meens'; did you mean 'means'\? Choices: means, "),
-        ("means", (), "means needs study, a study's name: ablate query means STUDY"),
-        ("means", ("a", "b"), "means takes STUDY; 'b' is one value too many"),
-        ("learning-curve", ("series=lr",), "needs study"),
-        ("shared-runs", ("a",), "takes no parameter; 'a' is one value too many"),
-    ],
-)
-def test_what_is_asked_wrongly_is_explained(
-    name: str, words: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(AblateError, match=message):
-        find(name).bind(words)
 
 
 def test_a_statement_with_values_reads_as_it_is_asked(db: Database) -> None:

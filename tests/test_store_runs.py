@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from store_plans import claim_next, do_all, execute, fresh, plan_of, rows, train
+from store_plans import claim_next, do_all, execute, plan_of, rows, train, trained
 
 from ablate import sizes
+from ablate.analysis import analyse
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation, Probe
 from ablate.journal import Journal
@@ -22,18 +22,6 @@ from ablate.plan.held_out import measured
 from ablate.store import Database, effects, owners, register, runs, schema
 from ablate.store.ingest import ingest
 from ablate.store.status import survey
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with fresh(tmp_path / "ablate.db") as db:
-        yield db
-
-
-@pytest.fixture
-def owner(db: Database) -> Iterator[owners.Owner]:
-    with owners.Owner.here(db) as owner:
-        yield owner
 
 
 def _dump(db: Database) -> dict[str, list[tuple[object, ...]]]:
@@ -122,39 +110,15 @@ def test_new_comment_in_the_file_is_no_revision(db: Database) -> None:
 
 
 def test_contrast_that_stays_keeps_its_effects(db: Database) -> None:
-    study_id = register.register(db, plan_of(levels=("serial", "parallel", "concat")))
-    row: dict[str, Any] = {
-        "family": "topology",
-        "stratum": "",
-        "factor": "topology",
-        "baseline": "topology=serial",
-        "metric": "loss",
-    }
-    row |= {
-        "n": 3,
-        "lost": 1,
-        "mean": 0.1,
-        "sd": 0.2,
-        "lo": float("nan"),
-        "hi": float("inf"),
-        "p": 0.5,
-        "p_holm": 1.0,
-    }
-    row |= {"method": "t", "input_hash": "x"}
-    made = [
-        dataclasses.make_dataclass("Row", [*row, "level", "cell"])(
-            **row, level=level, cell=f"topology={level}"
-        )
-        for level in ("parallel", "concat")
-    ]
-    effects.write(db, study_id, made)
-    effects.write(db, study_id, made)  # replaces
-    assert rows(db.path, "SELECT level, mean, lo, hi FROM effects ORDER BY level") == [
-        ("concat", 0.1, None, float("inf")),
-        ("parallel", 0.1, None, float("inf")),
-    ]
-    register.register(db, plan_of(levels=("serial", "parallel", "no-skip")))
-    assert rows(db.path, "SELECT level FROM effects") == [("parallel",)]
+    study_id = trained(db, plan_of(levels=("serial", "parallel", "concat"), seeds=(0, 1, 2)))
+    (row, _) = analyse(db, "wiring")
+    effects.write(db, study_id, [dataclasses.replace(row, lo=math.nan, hi=math.inf)])  # replaces
+    stored = [(row.level, row.mean, None, math.inf)]
+    assert rows(db.path, "SELECT level, mean, lo, hi FROM effects") == stored
+    register.register(db, plan_of(levels=("serial", row.level, "no-skip")))
+    assert rows(db.path, "SELECT level, mean, lo, hi FROM effects") == stored
+    register.register(db, plan_of(levels=("serial", "no-skip")))
+    assert rows(db.path, "SELECT level FROM effects") == []
 
 
 def test_studies_share_runs(db: Database, owner: owners.Owner) -> None:

@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from store_plans import claim_next, fresh, names, plan_of, rows
+from store_plans import claim_next, fresh, names, plan_of, rows, train
 
 from ablate import store
-from ablate.journal import Journal
 from ablate.store import Database, owners, register
 from ablate.store.ingest import ingest
 from ablate.store.merge import merge
@@ -35,33 +32,14 @@ def db(tmp_path: Path) -> Database:
     """Four runs: two complete, one diverged, one under way."""
     with fresh(tmp_path / "ablate.db") as db, owners.Owner.here(db) as owner:
         for number, claim in enumerate(claim_next(db, register.register(db, plan_of()), owner, 4)):
-            with Journal(claim.journal) as journal:
-                journal.append(
-                    "start",
-                    step=0,
-                    time=1.7e9,
-                    host=None,
-                    device="cpu",
-                    threads=1,
-                    versions={},
-                    dirty=False,
-                )
-                values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
-                journal.append("metrics", steps=list(STEPS), series=dict.fromkeys(EVERY, values))
-                if number < 3:
-                    journal.append(
-                        "final", values=[["loss", 0, 5e-324], ["accuracy", 0, -math.inf]]
-                    )
-                    status = "diverged" if number == 2 else "complete"
-                    journal.append(
-                        "end",
-                        status=status,
-                        step=300,
-                        error=None,
-                        device_seconds=1.0,
-                        peak_bytes=1,
-                        time=1.7e9,
-                    )
+            values = [math.nan if number == 2 and step > 290 else 1.0 / step for step in STEPS]
+            train(
+                claim,
+                steps=STEPS,
+                status=("complete", "complete", "diverged", None)[number],
+                finals=[("loss", 0, 5e-324), ("accuracy", 0, -math.inf)],
+                series=dict.fromkeys(EVERY, values),
+            )
             ingest(db, claim.attempt_id)
     return store.open(str(db.path))
 
@@ -108,32 +86,6 @@ def test_thinned_again_is_the_same_file(db: Database) -> None:
     assert (again.runs, again.deleted) == (0, 0)
     assert content(db.path, training=True) == first
     assert thin(db, 1000).deleted == 0
-
-
-@given(n=st.integers(1, 400), keep=st.integers(2, 60))
-def test_thinning_keeps_the_stated_number(n: int, keep: int) -> None:
-    from ablate.store import thin as module
-
-    class Stub:
-        """As much of a database as the statement needs."""
-
-        @contextlib.contextmanager
-        def begin(self) -> Any:
-            yield self
-
-        def exec_driver_sql(self, sql: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
-            return connection.execute(sql, values)
-
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute("CREATE TABLE metric (run_id, series_id, step)")
-        connection.execute("CREATE TABLE attempt (run_id, status)")
-        connection.executemany(
-            "INSERT INTO metric VALUES (1, 1, ?)", [(step * step,) for step in range(n)]
-        )
-        module._thin_run(Stub(), 1, [1], keep)  # type: ignore[arg-type]
-        steps = [step for (step,) in connection.execute("SELECT step FROM metric ORDER BY step")]
-    assert len(steps) == min(n, keep)
-    assert (steps[0], steps[-1]) == (0, (n - 1) ** 2)
 
 
 def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_written(

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 from study_mutations import mutated, originals
 
 from ablate import sizes
@@ -70,35 +71,24 @@ def numbers(config: RunConfig) -> list[int]:
     return [*fields, config.tokens, sizes.count(config).params]
 
 
-def fuzz(place: Path, seeds: range) -> tuple[int, list[tuple[float, int]]]:
-    """How many of the files are plans, and the slowest (seconds, seed)."""
-    texts, file = originals(STUDIES), place / "small.toml"
+@pytest.mark.parametrize(
+    "number", [300, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_mutated_files_are_plans_or_errors(place: Path, number: int) -> None:
+    file = place / "small.toml"
     file.touch()
-    before = sorted(place.rglob("*"))
-    plans, slow = 0, []
-    for seed in seeds:
-        try:
-            outcome, seconds = tried(file, mutated(texts, seed))
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
-        plans += outcome == "plan"
-        slow.append((seconds, seed))
+    before, plans = sorted(place.rglob("*")), []
+
+    @settings(max_examples=number, deadline=None, derandomize=True, database=None)
+    @given(data=mutated(originals(STUDIES)))
+    def fuzz(data: bytes) -> None:
+        outcome, seconds = tried(file, data)
+        plans.append(outcome == "plan")
+        assert seconds < 2
+
+    fuzz()
+    assert number / 15 < sum(plans) < number / 1.1
     assert sorted(place.rglob("*")) == before, "nothing is written"
-    return plans, sorted(slow)[-5:]
-
-
-def test_some_hundred_mutated_files(place: Path) -> None:
-    plans, _ = fuzz(place, range(300))
-    assert 20 < plans < 280
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_twenty_thousand_mutated_files(place: Path) -> None:
-    plans, slow = fuzz(place, range(20_000))
-    assert 1000 < plans < 19_000
-    assert slow[-1][0] < 1, slow
 
 
 # -- what would explode ----------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ablate.cli import complete
-from ablate.cli.database import require, to_write
-from ablate.cli.render import Db, console, table, writing
+from ablate.cli.database import to_write
+from ablate.cli.render import Db, Stored, console, table, writing
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -74,19 +74,10 @@ def _json(database: Database, study: str | None) -> str:
     return json.dumps(found if study is None else found[study], indent=1, ensure_ascii=False)
 
 
-def analyse(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
-        ),
-    ],
-    db: Db = None,
-) -> None:
+def analyse(study: Stored, db: Db = None) -> None:
     """Recompute a study's effects from the results in the database, and store them."""
     from ablate import analysis
 
-    require(db)
     with to_write(db) as database:
         rows = analysis.analyse(database, study)
     headings = ["family", "factor", "level", "pairs", "lost", "effect", "95% interval", "Holm p"]

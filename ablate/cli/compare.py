@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ablate.cli.render import Db, console, table, writing
+from ablate.cli.flags import option
+from ablate.cli.render import Db, RunName, show_all, table, writing
 from ablate.cli.show import digits
 from ablate.formats import printable, shown
 from ablate.units import count
@@ -27,9 +26,6 @@ BARS = "▁▂▃▄▅▆▇█"
 DRAWN = (".svg", ".pdf", ".png")
 WIDTH = 40  # characters of a drawn curve
 
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
-]
 Curve = Mapping[int, float]  # tokens → value
 
 
@@ -37,13 +33,7 @@ def compare(
     first: RunName,
     second: RunName,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw their losses: .svg, .pdf or .png.",
-            show_default=False,
-        ),
+        Path | None, option("Draw their losses: .svg, .pdf or .png.", "--plot", metavar="FILE")
     ] = None,
     db: Db = None,
 ) -> None:
@@ -54,16 +44,11 @@ def compare(
 
     if plot and plot.suffix not in DRAWN:
         raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
-    out = console()
     with store.open(db) as database:
         runs = details.find(database, first, second, curves=True)
     if runs[0].id == runs[1].id:
         raise AblateError(f"{first} and {second} are the same run; `ablate show {first}` shows it")
-    for part in _parts(runs):
-        if isinstance(part, str):
-            out.print(part, markup=False, soft_wrap=True)
-        else:
-            out.print(part)
+    show_all(_parts(runs))
     if plot:
         with writing(plot):
             _plot(runs, plot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ablate.formats import FORMATS
@@ -40,6 +40,14 @@ def words_of_bash() -> Iterator[None]:
             print(line.removeprefix(start[0] + start[1]))
 
 
+def among(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the completion of a word by names."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+sizes, devices, formats = among(["tiny"]), among(KINDS), among(FORMATS)
+
+
 def studies(incomplete: str) -> list[str]:
     """Return the study files in this folder, and the names of those in studies/."""
     names = [path.stem for path in Path("studies").glob("*.toml")]
@@ -71,11 +79,6 @@ def questions(incomplete: str) -> list[str]:
     return [name for name in QUESTIONS if name.startswith(incomplete)]
 
 
-def sizes(incomplete: str) -> list[str]:
-    """Return the names of sizes for `--size`."""
-    return [name for name in ["tiny"] if name.startswith(incomplete)]
-
-
 def factors(incomplete: str) -> list[str]:
     """Return the names of the factors."""
     from ablate.components import CATALOGUE
@@ -98,16 +101,6 @@ def levels(incomplete: str) -> list[str]:
         for level in CATALOGUE[name].names
         if level.startswith(last) and level not in before
     ]
-
-
-def devices(incomplete: str) -> list[str]:
-    """Return the kinds of devices."""
-    return [name for name in KINDS if name.startswith(incomplete)]
-
-
-def formats(incomplete: str) -> list[str]:
-    """Return the names of output formats."""
-    return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def exports(incomplete: str) -> list[str]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.cli import complete
 from ablate.cli.flags import Command, Group
-from ablate.cli.render import Db
+from ablate.cli.render import Db, Stored
 from ablate.store.location import exists, locate
 from ablate.units import listed, memory
 
@@ -46,10 +45,12 @@ def existing_noise(plan: Plan, db: str | None) -> Noise | None:
 
 
 @contextlib.contextmanager
-def to_write(db: str | None) -> Iterator[Database]:
+def to_write(db: str | None, *, create: bool = False) -> Iterator[Database]:
     """Open a database to be written, and print whether it was upgraded."""
     from ablate import store
 
+    if not create:
+        require(db)
     with store.open(db, create=True) as database:
         for note in database.notes:
             print(note)
@@ -67,8 +68,6 @@ def path(db: Db = None) -> None:
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
     """Upgrade an older database to this version; a backup is kept next to it."""
-
-    require(db)
     with to_write(db) as database:
         print(f"{database.path} is up to date")
 
@@ -89,7 +88,6 @@ def check(
     from ablate.store.check import cure
     from ablate.store.sqlite import Damaged
 
-    require(db)
     path = store.locate(db)
     try:
         with to_write(db) if repair else store.open(db) as database:
@@ -119,7 +117,7 @@ def merge(
     from ablate.store.merge import merge as join
     from ablate.store.names import studies
 
-    with store.open(other) as theirs, to_write(db) as ours:
+    with store.open(other) as theirs, to_write(db, create=True) as ours:
         brought = join(ours, theirs)
         for study in studies(ours):
             analyse(ours, study)
@@ -144,12 +142,10 @@ def thin(
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
 
-    require(db)
     file = store.locate(db)
-    before = sum(
-        part.stat().st_size for part in (file, file.with_name(f"{file.name}-wal")) if part.exists()
-    )
     with to_write(db) as database:
+        parts = file, file.with_name(f"{file.name}-wal")
+        before = sum(part.stat().st_size for part in parts if part.exists())
         done = reduce(database, keep)
     print(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
@@ -168,12 +164,7 @@ def thin(
 
 @app.command(cls=Command)
 def forget(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
-        ),
-    ],
+    study: Stored,
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete; without it, only list what would be deleted.")
     ] = False,
@@ -183,7 +174,6 @@ def forget(
     from ablate import store
     from ablate.store import forget as forgetting
 
-    require(db)
     with to_write(db) if yes else store.open(db) as database:
         gone = forgetting.forget(database, study) if yes else forgetting.part(database, study)
     what = listed(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ablate.cli import complete
-from ablate.cli.render import Db, writing
+from ablate.cli.render import Db, Stored, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +28,7 @@ SUFFIXES = ("csv", "json", "parquet")
 
 
 def export(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
-        ),
-    ],
+    study: Stored,
     out: Annotated[
         Path,
         typer.Argument(

@@ -9,6 +9,7 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.database import existing_noise
+from ablate.cli.flags import option
 from ablate.cli.render import Db, console, next_command, table
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, known, memory
@@ -31,11 +32,8 @@ StudyName = Annotated[
 ]
 Size = Annotated[
     str | None,
-    typer.Option(
-        metavar="tiny",
-        help="tiny: the study shrunk to minutes on a CPU.",
-        show_default=False,
-        autocompletion=complete.sizes,
+    option(
+        "tiny: the study shrunk to minutes on a CPU.", metavar="tiny", autocompletion=complete.sizes
     ),
 ]
 
@@ -66,20 +64,14 @@ def plan(
     size: Size = None,
     device: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Time every model on a device.",
             metavar="|".join(KINDS),
-            help="Time every model on a device.",
-            show_default=False,
             autocompletion=complete.devices,
         ),
     ] = None,
     flops: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Estimate times from this speed instead, in FLOP/s: 5e12.",
-            show_default=False,
-        ),
+        str | None, option("Estimate times from this speed instead, in FLOP/s: 5e12.", metavar="N")
     ] = None,
     db: Db = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import complete
-from ablate.cli.database import require
+from ablate.cli.flags import option
 from ablate.cli.render import Db, console, table
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ def power(
     ],
     effect: Annotated[
         list[float],
-        typer.Option(
-            metavar="X",
-            help="An effect to detect, in the metric's unit. May be repeated.",
-            show_default=False,
-        ),
+        option("An effect to detect, in the metric's unit. May be repeated.", metavar="X"),
     ] = [],  # noqa: B006
     chance: Annotated[
         float, typer.Option("--power", metavar="P", help="The probability of detecting it.")
@@ -53,7 +49,6 @@ def power(
         )
     if not 0.05 < chance < 1:
         raise AblateError(f"--power {chance:g}: expected a probability between 0.05 and 1")
-    require(db)
     with store.open(db) as database:
         name, metric, settings, largest = _named(study, database)
         noise = noise_of(name, metric, settings, database)

@@ -11,22 +11,28 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ablate.cli import complete
+from ablate.cli.flags import option
 from ablate.formats import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 PIPED_WIDTH = 160  # columns where the output is no terminal
 
 Db = Annotated[
     str | None,
-    typer.Option(
-        "--db",
-        help="Database file; by default $ABLATE_DB, else results/ablate.db.",
-        show_default=False,
-        metavar="FILE",
+    option("Database file; by default $ABLATE_DB, else results/ablate.db.", "--db", metavar="FILE"),
+]
+Stored = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY", help="A study in the database.", autocompletion=complete.stored
     ),
+]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
 ]
 
 
@@ -54,6 +60,13 @@ def next_command(context: typer.Context, command: str, study: str) -> str:
         if param.param_type_name == "option" and option in known and value != param.default:
             words += [option] if value is True else [option, quote(str(value))]
     return " ".join(words)
+
+
+def show_all(parts: Iterable[RenderableType]) -> None:
+    """Print texts, in which nothing is markup, and tables."""
+    out = console()
+    for part in parts:
+        out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, cast
 import typer
 
 from ablate.cli import complete
+from ablate.cli.flags import option
 from ablate.cli.output import Dispensable
 from ablate.cli.planning import Size, StudyName, open_study, too_long
 from ablate.cli.render import Db, console, next_command, table
@@ -41,13 +42,7 @@ def run(
         ),
     ] = "auto",
     gpu_numbers: Annotated[
-        str,
-        typer.Option(
-            "--devices",
-            metavar="0,2,…",
-            help="Which GPUs, by number; all by default.",
-            show_default=False,
-        ),
+        str, option("Which GPUs, by number; all by default.", "--devices", metavar="0,2,…")
     ] = "",
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")

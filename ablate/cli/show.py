@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ablate.cli.render import Db, console, table
+from ablate.cli.render import Db, RunName, show_all, table
 from ablate.formats import number, printable, shown
 
 if TYPE_CHECKING:
@@ -18,24 +16,14 @@ if TYPE_CHECKING:
     from ablate.store.details import RunDetails
 
 
-def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's number, or the start of its key.")
-    ],
-    db: Db = None,
-) -> None:
+def show(run: RunName, db: Db = None) -> None:
     """Show one run: its configuration, attempts and final metrics."""
     from ablate import store
     from ablate.store import details
 
-    out = console()
     with store.open(db) as database:
         (run_details,) = details.find(database, run)
-    for part in _parts(run_details):
-        if isinstance(part, str):
-            out.print(part, markup=False)
-        else:
-            out.print(part)
+    show_all(_parts(run_details))
 
 
 def digits(value: float) -> str:

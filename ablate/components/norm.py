@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ablate.components.base import Component, Config, Counts
 from ablate.components.block import LECTURE, VASWANI
 from ablate.components.catalogue import level
 
 BERT = "Devlin et al. 2019, arXiv:1810.04805"
+HENRY = "Henry et al. 2020, arXiv:2010.04245"
+VIT_22B = "ViT-22B, arXiv:2302.05442"
 ZHANG = "Zhang & Sennrich 2019, arXiv:1910.07467"
 
 
@@ -74,26 +76,13 @@ class NoNorm(Identity):
     implies: ClassVar = {"norm": "none"}
 
 
-def _also(made: Any, factor: str, name: str, meaning: str, source: str) -> None:
-    """Register a norm of the stream also for queries and keys, or for embeddings."""
-    level(factor, name, meaning=meaning, source=source)(made)
-
-
-_also(Identity, "qk_norm", "none", "none", VASWANI)
-_also(
-    RMSNorm,
-    "qk_norm",
-    "rmsnorm",
-    "RMSNorm with a gain per channel",
-    "Henry et al. 2020, arXiv:2010.04245",
-)
-_also(
-    LayerNorm,
-    "qk_norm",
-    "layernorm",
-    "LayerNorm with a gain per channel",
-    "ViT-22B, arXiv:2302.05442",
-)
-_also(Identity, "embed_norm", "none", "none", VASWANI)
-_also(LayerNorm, "embed_norm", "layernorm", "LayerNorm", f"{BERT}; BLOOM, arXiv:2211.05100")
-_also(RMSNorm, "embed_norm", "rmsnorm", "RMSNorm", ZHANG)
+# the norms of the stream also for queries and keys, and for embeddings
+for _made, _factor, _name, _meaning, _source in (
+    (Identity, "qk_norm", "none", "none", VASWANI),
+    (RMSNorm, "qk_norm", "rmsnorm", "RMSNorm with a gain per channel", HENRY),
+    (LayerNorm, "qk_norm", "layernorm", "LayerNorm with a gain per channel", VIT_22B),
+    (Identity, "embed_norm", "none", "none", VASWANI),
+    (LayerNorm, "embed_norm", "layernorm", "LayerNorm", f"{BERT}; BLOOM, arXiv:2211.05100"),
+    (RMSNorm, "embed_norm", "rmsnorm", "RMSNorm", ZHANG),
+):
+    level(_factor, _name, meaning=_meaning, source=_source)(_made)

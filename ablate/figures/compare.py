@@ -174,51 +174,27 @@ def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, hi
         ax.annotate(
             "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **text_style
         )
-    elif mean > high:
-        style.tip(
-            ax.annotate(f"{style.signed(round(mean, 3))} ▶", (high, y), ha="right", **text_style),
-            f"{name}: mean {mean:+.4g}",
+    elif not low <= mean <= high:
+        value = style.signed(round(mean, 3))
+        text, at, side = (
+            (f"{value} ▶", high, "right") if mean > high else (f"◀ {value}", low, "left")
         )
-    elif mean < low:
-        style.tip(
-            ax.annotate(f"◀ {style.signed(round(mean, 3))}", (low, y), ha="left", **text_style),
-            f"{name}: mean {mean:+.4g}",
-        )
+        outside = ax.annotate(text, (at, y), ha=side, **text_style)
+        style.tip(outside, f"{name}: mean {mean:+.4g}")
     else:
         for _, pair in pairs[np.isfinite(pairs["difference"])].iterrows():
-            dot = ax.plot(
-                pair["difference"],
-                y,
-                "o",
-                color=shade,
-                alpha=0.35,
-                markersize=2.6,
-                markeredgewidth=0,
-            )[0]
+            dot = style.faint(ax, pair["difference"], y, "o", shade)
             style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
         if math.isfinite(row["lo"]):
-            line = ax.plot(
-                [row["lo"], row["hi"]],
-                [y, y],
-                color=shade,
-                linewidth=1.8,
-                solid_capstyle="butt",
-                zorder=3,
-            )[0]
-            style.tip(line, f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}")
+            text = f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}"
+            thick: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "butt", "zorder": 3}
+            style.tipped(ax, text, [row["lo"], row["hi"]], [y, y], color=shade, **thick)
         # rows of the table `effect` have the former name
         significant = row.get("significant", row.get("resolved"))
+        text = f"{name}: mean {mean:+.4g} over {row['n']} pairs"
         face = shade if significant else style.PAPER
-        mark = ax.plot(
-            mean,
-            y,
-            style.marker(row["place"]),
-            color=shade,
-            markerfacecolor=face,
-            markersize=4.5,
-            zorder=4,
-        )[0]
-        style.tip(mark, f"{name}: mean {mean:+.4g} over {row['n']} pairs")
+        mark = style.look(row["place"], 4.5)
+        style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **mark)
 
 
 def ordered(
@@ -272,11 +248,7 @@ def ordered(
             ax.set_xticks(values, [style.decimal(value) for value in values])
             ax.minorticks_off()
         style.ticks(ax, "y")
-        ax.grid(axis="y")
-        style.labels(ax, x, label)
-        if names:
-            style.legend_below(ax, lines, names)
-        return ax
+        return style.finish(ax, x, label, lines, names)
 
 
 def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
@@ -323,35 +295,16 @@ def _ordered_line(
     index: int,
     transform: Transform,
 ) -> Line2D:
-    look: dict[str, Any] = {
-        "color": style.color(index),
-        "marker": style.marker(index),
-        "markersize": 4.0,
-        "transform": transform,
-    }
-    faint = {
-        "color": look["color"],
-        "alpha": 0.3,
-        "markersize": 2.6,
-        "markeredgewidth": 0,
-        "transform": transform,
-    }
-    ax.plot(part[x].astype(float), part[y].astype(float), "o", **faint)
+    look: dict[str, Any] = {**style.look(index, 4.0), "transform": transform}
+    runs = part[x].astype(float), part[y].astype(float)
+    style.faint(ax, *runs, "o", look["color"], transform=transform)
     for value, effect in levels.items():
         if _has_interval(effect):
-            interval = {
-                "color": look["color"],
-                "linewidth": 1.2,
-                "solid_capstyle": "butt",
-                "transform": transform,
-            }
+            interval = {**look, "marker": "", "linewidth": 1.2, "solid_capstyle": "butt"}
             ax.plot([value, value], [effect.lo, effect.hi], **interval)
-        mark = ax.plot([value], [effect.mean], **look)[0]
-        style.tip(
-            mark,
-            f"{name + ', ' if name else ''}{x} {style.decimal(value)}: {effect.mean:.4g} over"
-            f" {effect.n} runs",
-        )
+        at = f"{name + ', ' if name else ''}{x} {style.decimal(value)}"
+        text = f"{at}: {effect.mean:.4g} over {effect.n} runs"
+        style.tipped(ax, text, [value], [effect.mean], **look)
     means = [effect.mean for effect in levels.values()]
     return ax.plot(
         list(levels), means, linestyle=style.dash(index), linewidth=1.2, zorder=1, **look

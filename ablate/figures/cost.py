@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -51,49 +53,21 @@ def pareto(
         best = means[
             near & means.index.isin(front(whole, x=x, y=y, hue=hue, goal=goal))
         ].sort_values(x)
-        ax.plot(
-            best[x],
-            best[y],
-            color=style.RULE,
-            linewidth=1.5,
-            drawstyle="steps-post",
-            zorder=1,
-            gid="front",
-        )
+        step: dict[str, Any] = {"linewidth": 1.5, "drawstyle": "steps-post", "zorder": 1}
+        ax.plot(best[x], best[y], color=style.RULE, gid="front", **step)
         handles = []
         for name, index, part in arms:
-            ax.plot(
-                part[x],
-                part[y],
-                style.marker(index),
-                color=style.color(index),
-                alpha=0.25,
-                markersize=2.6,
-                markeredgewidth=0,
-            )
+            style.faint(ax, part[x], part[y], style.marker(index), style.color(index))
             at = part[[x, y]].mean()
             low, high = part[x].min(), part[x].max()
-            spread = ax.plot([low, high], [at[y], at[y]], color=style.color(index), linewidth=0.8)[
-                0
-            ]
-            style.tip(spread, f"{name}: fastest {low:.3g} s, slowest {high:.3g} s")
-            mark = ax.plot(
-                [at[x]],
-                [at[y]],
-                style.marker(index),
-                color=style.color(index),
-                markersize=5.5,
-                zorder=3,
-            )[0]
-            style.tip(mark, f"{name}: {at[y]:.4g} in {at[x]:.3g} s")
-            handles.append(mark)
+            text, thin = f"{name}: fastest {low:.3g} s, slowest {high:.3g} s", {"linewidth": 0.8}
+            style.tipped(ax, text, [low, high], [at[y]] * 2, color=style.color(index), **thin)
+            text, look = f"{name}: {at[y]:.4g} in {at[x]:.3g} s", style.look(index, 5.5)
+            handles.append(style.tipped(ax, text, [at[x]], [at[y]], zorder=3, linestyle="", **look))
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
         style.ticks(ax, "x")
         style.ticks(ax, "y")
-        ax.grid(axis="both")
-        style.labels(ax, "seconds of training a run", label)
-        style.legend_below(ax, handles, names)
-        return ax
+        return style.finish(ax, "seconds of training a run", label, handles, names, "both")
 
 
 def front(

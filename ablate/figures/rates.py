@@ -48,38 +48,20 @@ def rates(
             )
             lost = sorted(set(part.loc[part["status"] == "diverged", "lr"]))
             good = means[~means.index.isin(lost) & means.notna()]
-            look: dict[str, Any] = {
-                "color": style.color(index),
-                "marker": style.marker(index),
-                "markersize": 3.5,
-            }
+            look = style.look(index, 3.5)
             (line,) = ax.plot(good.index, good, linestyle=style.dash(index), linewidth=1.2, **look)
             lines.append(line)
             for rate in lost:
                 edge = 0.97 - 0.05 * (index % 3) if goal == "min" else 0.03 + 0.05 * (index % 3)
-                cross = ax.plot(
-                    [rate],
-                    [edge],
-                    "x",
-                    color=look["color"],
-                    markersize=4,
-                    transform=ax.get_xaxis_transform(),
-                )[0]
-                style.tip(cross, f"{name}: diverged at {style.decimal(rate)}")
+                text, cross = f"{name}: diverged at {style.decimal(rate)}", look | {"marker": "x"}
+                style.tipped(ax, text, [rate], [edge], transform=ax.get_xaxis_transform(), **cross)
             rate = chosen.get(name, math.nan)
             if len(good) and min(good.index) <= rate <= max(good.index):
                 # on the line, where the rate lies between two that were tried
                 height = float(np.interp(math.log(rate), np.log(good.index.to_numpy()), good))
-                ring = ax.plot(
-                    [rate],
-                    [height],
-                    "o",
-                    color=look["color"],
-                    markersize=9,
-                    markerfacecolor="none",
-                    gid="chosen",
-                )[0]
-                style.tip(ring, f"{name}: chosen {style.decimal(rate)}, {height:.4g}")
+                text = f"{name}: chosen {style.decimal(rate)}, {height:.4g}"
+                ring: dict[str, Any] = {"markersize": 9, "markerfacecolor": "none"}
+                style.tipped(ax, text, [rate], [height], "o", color=look["color"], **ring)
             shown += list(good)
         if shown:
             values = np.array(shown)
@@ -87,7 +69,4 @@ def rates(
             style.fit(ax, values[far <= 1.5 * np.median(far)])
         style.ticks(ax, "x", log=True)
         style.ticks(ax, "y")
-        ax.grid(axis="y")
-        style.labels(ax, "learning rate", label)
-        style.legend_below(ax, lines, names)
-        return ax
+        return style.finish(ax, "learning rate", label, lines, names)

@@ -65,10 +65,7 @@ def scaling(
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", log=True)
-        ax.grid(axis="y")
-        style.labels(ax, text, label)
-        if names:
-            style.legend_below(ax, handles, names)
+        style.finish(ax, text, label, handles, names)
         style.apart(ax, labels)
         return ax
 
@@ -92,51 +89,24 @@ def isoflop(
         handles = []
         for number, (minimum, shade) in enumerate(zip(found.minima, shades, strict=True)):
             runs = frame[budget == number]
-            ax.plot(
-                runs["n"],
-                runs["loss"],
-                "o",
-                color=shade,
-                alpha=0.3,
-                markersize=2.6,
-                markeredgewidth=0,
-            )
-            if len(minimum.sizes) > 1:
-                ax.plot(
-                    *(
-                        minimum.curve()
-                        if not _few(minimum.sizes)
-                        else (minimum.sizes, minimum.losses)
-                    ),
-                    color=shade,
-                    linewidth=1.1,
-                )
-            mark = ax.plot(
-                minimum.sizes, minimum.losses, style.marker(number), color=shade, markersize=4
-            )[0]
-            handles.append(mark)
+            style.faint(ax, runs["n"], runs["loss"], "o", shade)
+            points = minimum.sizes, minimum.losses
+            if len(minimum.sizes) > 1:  # of three there is no Akima interpolation
+                line = minimum.curve() if len(minimum.sizes) > 3 else points
+                ax.plot(*line, color=shade, linewidth=1.1)
+            handles += ax.plot(*points, style.marker(number), color=shade, markersize=4)
             if not minimum.reason:
-                _interval(ax, minimum.n.value, minimum.loss, (minimum.n.lo, minimum.n.hi))
-                least = ax.plot(
-                    [minimum.n.value],
-                    [minimum.loss],
-                    "*",
-                    color=style.INK,
-                    markersize=7,
-                    zorder=5,
-                    markeredgewidth=0,
-                )[0]
-                style.tip(
-                    least,
-                    f"{units.power(minimum.c)} FLOPs: lowest loss {minimum.loss:.4g} at"
-                    f" {units.count(minimum.n.value)}",
+                at, loss, ends = minimum.n.value, minimum.loss, [minimum.n.lo, minimum.n.hi]
+                if np.isfinite(ends).all():
+                    ax.plot(ends, [loss, loss], color=style.INK, linewidth=0.9, zorder=4)
+                text = (
+                    f"{units.power(minimum.c)} FLOPs: lowest loss {loss:.4g} at {units.count(at)}"
                 )
+                star: dict[str, Any] = {"markersize": 7, "zorder": 5, "markeredgewidth": 0}
+                style.tipped(ax, text, [at], [loss], "*", color=style.INK, **star)
         style.ticks(ax, "x", AXES["n"][1], log=True)
         style.ticks(ax, "y", log=True)
-        ax.grid(axis="y")
-        style.labels(ax, AXES["n"][0], label)
-        style.legend_below(ax, handles, names)
-        return ax
+        return style.finish(ax, AXES["n"][0], label, handles, names)
 
 
 def frontier(
@@ -170,11 +140,7 @@ def frontier(
             index = order.index(name)
             shade = style.color(index)
             c = np.geomspace(*ranges[name], POINTS)
-            handles.append(
-                Line2D(
-                    [], [], color=shade, marker=style.marker(index), markersize=4.5, linewidth=1.2
-                )
-            )
+            handles.append(style.handle(index, linewidth=1.2))
             if name in fits and fits[name].form.columns == ("n", "d"):
                 band = fits[name].best_split(c)[0 if which == "n" else 1]
                 ax.fill_between(c, band.lo, band.hi, color=shade, alpha=0.15, linewidth=0)
@@ -183,11 +149,8 @@ def frontier(
                 _minima(ax, isoflops[name], which, index, c)
         style.ticks(ax, "x", AXES["c"][1], log=True)
         style.ticks(ax, "y", AXES[which][1], log=True)
-        ax.grid(axis="y")
-        style.labels(ax, AXES["c"][0], {"n": "best size N", "d": "best tokens D"}[which])
-        if names:
-            style.legend_below(ax, handles, names)
-        return ax
+        what = {"n": "best size N", "d": "best tokens D"}[which]
+        return style.finish(ax, AXES["c"][0], what, handles, names)
 
 
 def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> Axes:
@@ -208,33 +171,14 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
             # curves with the same sizes are drawn next to each other
             aside = 1.03 ** (number - (len(shown) - 1) / 2)
             for held_out, runs in part.groupby("held_out"):
-                ax.plot(
-                    runs[x] * aside,
-                    100 * runs["residual"],
-                    style.marker(index),
-                    color=style.color(index),
-                    markersize=3.2,
-                    alpha=0.75,
-                    **(OPEN if held_out else {"markeredgewidth": 0}),
-                )
-            handles.append(
-                Line2D(
-                    [],
-                    [],
-                    color=style.color(index),
-                    marker=style.marker(index),
-                    linestyle="",
-                    markersize=4,
-                )
-            )
+                look = style.look(index, 3.2) | (OPEN if held_out else {"markeredgewidth": 0})
+                percent = 100 * runs["residual"]
+                ax.plot(runs[x] * aside, percent, linestyle="", alpha=0.75, **look)
+            handles.append(style.handle(index, linestyle=""))
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", style.signed)
-        ax.grid(axis="y")
-        style.labels(ax, text, "loss against its curve (%)")
-        if names:
-            style.legend_below(ax, handles, names)
-        return ax
+        return style.finish(ax, text, "loss against its curve (%)", handles, names)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -242,30 +186,18 @@ def residuals(frame: pd.DataFrame, *, x: str = "n", ax: Axes | None = None) -> A
 
 def _points(ax: Axes, name: str, index: int, part: pd.DataFrame, x: str) -> Line2D:
     """Draw single runs, faint, and their means; held-out ones are hollow."""
-    shade, mark = style.color(index), style.marker(index)
-    ax.plot(part[x], part["loss"], mark, color=shade, alpha=0.3, markersize=2.6, markeredgewidth=0)
+    style.faint(ax, part[x], part["loss"], style.marker(index), style.color(index))
     levels = [
         level_of(part[column].to_numpy(float)) for column in ("n", "d", "c") if column in part
     ]
     means = part.groupby([*levels])[[x, "loss", "held_out"]].mean()
     size = 4.0 if len(means) < CROWD else 2.6
     for held_out, group in means.groupby(means["held_out"] > 0.5):
-        drawn = ax.plot(
-            group[x],
-            group["loss"],
-            mark,
-            color=shade,
-            markersize=size,
-            **(OPEN if held_out else {}),
-            zorder=3,
-        )[0]
-        _, write = AXES[x]
-        style.tip(
-            drawn,
-            f"{name}: "
-            + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in group[[x, "loss"]].to_numpy()),
-        )
-    return Line2D([], [], color=shade, marker=mark, markersize=4, linewidth=1.2)
+        points, write = group[[x, "loss"]].to_numpy(), AXES[x][1]
+        text = f"{name}: " + "; ".join(f"{write(at)}: {loss:.4g}" for at, loss in points)
+        look = style.look(index, size) | {"linestyle": "", "zorder": 3} | (OPEN if held_out else {})
+        style.tipped(ax, text, group[x], group["loss"], **look)
+    return style.handle(index, linewidth=1.2)
 
 
 def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> list[Annotation]:
@@ -335,26 +267,7 @@ def _minima(ax: Axes, iso: IsoFlop, which: str, index: int, c: np.ndarray) -> No
             continue
         if which == "n":
             ax.plot([minimum.c] * 2, [minimum.n.lo, minimum.n.hi], color=shade, linewidth=1)
-        mark = ax.plot(
-            [minimum.c],
-            [minimum.n.value if which == "n" else minimum.d],
-            style.marker(index),
-            color=shade,
-            markersize=4.5,
-            zorder=4,
-        )[0]
-        style.tip(
-            mark,
-            f"{units.power(minimum.c)} FLOPs: {units.count(minimum.n.value)} parameters,"
-            f" {units.count(minimum.d)} tokens",
-        )
-
-
-def _interval(ax: Axes, x: float, y: float, ends: tuple[float, float]) -> None:
-    if all(np.isfinite(ends)):
-        ax.plot(ends, [y, y], color=style.INK, linewidth=0.9, zorder=4)
-
-
-def _few(sizes: np.ndarray) -> bool:
-    """Return whether there are too few points for an Akima interpolation."""
-    return len(sizes) < 4
+        best = minimum.n.value if which == "n" else minimum.d
+        split = f"{units.count(minimum.n.value)} parameters, {units.count(minimum.d)} tokens"
+        text = f"{units.power(minimum.c)} FLOPs: {split}"
+        style.tipped(ax, text, [minimum.c], [best], zorder=4, **style.look(index, 4.5))

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -19,6 +20,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
@@ -117,6 +119,29 @@ def arms(frame: pd.DataFrame, hue: str) -> Iterator[tuple[str, int, pd.DataFrame
 def marker(index: int) -> str:
     """Return the marker of an arm."""
     return MARKERS[index % len(MARKERS)]
+
+
+def look(index: int, size: float) -> dict[str, Any]:
+    """Return the colour and the marker of an arm, with its size in points."""
+    return {"color": color(index), "marker": marker(index), "markersize": size}
+
+
+def handle(index: int, **more: Any) -> Line2D:
+    """Return an arm's entry of a legend."""
+    return Line2D([], [], **{**look(index, 4.0), **more})
+
+
+def faint(ax: Axes, x: Any, y: Any, mark: str, shade: str, **more: Any) -> Line2D:
+    """Draw single runs, behind what is said of them together."""
+    small: dict[str, Any] = {"alpha": 0.3, "markersize": 2.6, "markeredgewidth": 0}
+    return ax.plot(x, y, mark, color=shade, **small, **more)[0]
+
+
+def tipped(ax: Axes, text: str, x: Any, y: Any, *mark: str, **look: Any) -> Line2D:
+    """Draw marks or a line, with a text to show under the pointer."""
+    line = ax.plot(x, y, *mark, **look)[0]
+    tip(line, text)
+    return line
 
 
 def dash(index: int) -> object:
@@ -297,6 +322,22 @@ def labels(ax: Axes, x: str, y: str) -> None:
     """Name both axes; a long name of the y axis has its unit on a second line."""
     ax.set_xlabel(plain(x))
     ax.set_ylabel(plain(y).replace(" (", "\n(", 1) if len(y) > 26 else plain(y))
+
+
+def finish(
+    ax: Axes,
+    x: str,
+    y: str,
+    handles: Sequence[Artist] = (),
+    names: Sequence[str] = (),
+    grid: Literal["x", "y", "both"] = "y",
+) -> Axes:
+    """Name the axes, draw the grid and, if there are names, a legend below; return the axes."""
+    ax.grid(axis=grid)
+    labels(ax, x, y)
+    if names:
+        legend_below(ax, handles, names)
+    return ax
 
 
 def apart(ax: Axes, words: Sequence[Annotation]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,14 +94,11 @@ def _over_training(
     if differences:
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
     text, write = AXES[x]
-    style.labels(ax, text, label)
     fitted = [arm for arm, inside in zip(arms, shown, strict=True) if inside]
     _fit(ax, fitted, x, also=0.0 if differences else None)
     style.ticks(ax, "x", write)
     style.ticks(ax, "y", style.signed if differences else style.decimal)
-    ax.grid(axis="y")
-    style.legend_below(ax, lines, names)
-    return ax
+    return style.finish(ax, text, label, lines, names)
 
 
 def blocks(
@@ -238,28 +236,17 @@ def _draw(ax: Axes, arm: _Arm, x: str) -> Line2D:
     ax.fill_between(
         points["x"], points["low"], points["high"], color=shade, alpha=0.15, linewidth=0
     )
-    line = ax.plot(
-        points["x"], points["mean"], color=shade, linestyle=style.dash(arm.index), linewidth=1.3
-    )[0]
-    if len(points) <= 16:
-        line.set(marker=style.marker(arm.index), markersize=3.5)
-    style.tip(line, f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last")
+    text = f"{arm.name}: {points['mean'].iloc[0]:.4g} first, {arm.end:.4g} last"
+    look = style.look(arm.index, 3.5) if len(points) <= 16 else {"color": shade}
+    look |= {"linestyle": style.dash(arm.index), "linewidth": 1.3}
+    line = style.tipped(ax, text, points["x"], points["mean"], **look)
     for run in arm.short:
         ax.plot(run[x], run["value"], color=shade, linewidth=0.7, alpha=0.8)
         last = run.iloc[-1]
         if pd.notna(last.get("diverged_at")):
-            cross = ax.plot(
-                [last[x]],
-                [last["value"]],
-                "x",
-                color=shade,
-                markersize=5,
-                markeredgewidth=1.4,
-                zorder=5,
-            )[0]
-            style.tip(
-                cross, f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}"
-            )
+            text = f"{arm.name}, run {last['run']}: diverged at step {int(last['diverged_at'])}"
+            cross: dict[str, Any] = {"markersize": 5, "markeredgewidth": 1.4, "zorder": 5}
+            style.tipped(ax, text, [last[x]], [last["value"]], "x", color=shade, **cross)
     return line
 
 

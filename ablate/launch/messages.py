@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +20,20 @@ def encode(handle: int, job: Job, journals: Sequence[Path]) -> bytes:
         job: What to train.
         journals: One file for each of its runs.
     """
-    message = {
-        "job": handle,
-        "runs": [
-            {"kind": run.kind, "fields": dict(run.fields), "seed": run.seed, "parent": run.parent}
-            for run in job.runs
-        ],
-        "journals": [str(journal) for journal in journals],
-        "evaluation": job.evaluation.model_dump(mode="json"),
-        "sources": dict(job.sources),
-        "checkpoint": str(job.checkpoint) if job.checkpoint else None,
-        "resume": job.resume,
-        "micro_batch": job.micro_batch,
-        "recompute": job.recompute,
-        "compile": job.compile,
-    }
-    return json.dumps(message).encode() + b"\n"
+    message = {"handle": handle, "journals": journals, **asdict(job)}
+    return json.dumps(message, default=_plain).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    """A path or an evaluation as JSON has it."""
+    return value.model_dump(mode="json") if isinstance(value, Evaluation) else str(value)
 
 
 def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     """Return (handle, job, journals) of a line that `encode` made."""
     message: dict[str, Any] = json.loads(line)
-    job = Job(
-        runs=tuple(Run(**run) for run in message["runs"]),
-        evaluation=Evaluation(**message["evaluation"]),
-        sources=message["sources"],
-        checkpoint=Path(message["checkpoint"]) if message["checkpoint"] else None,
-        resume=message["resume"],
-        micro_batch=message["micro_batch"],
-        recompute=message["recompute"],
-        compile=message["compile"],
-    )
-    return message["job"], job, [Path(journal) for journal in message["journals"]]
+    handle, journals = message.pop("handle"), map(Path, message.pop("journals"))
+    message["runs"] = tuple(Run(**run) for run in message["runs"])
+    message["evaluation"] = Evaluation(**message["evaluation"])
+    message["checkpoint"] = message["checkpoint"] and Path(message["checkpoint"])
+    return handle, Job(**message), list(journals)

@@ -11,6 +11,7 @@ from ablate.scaling.forms import Form, Problem
 from ablate.scaling.solve import Floats, minimise
 
 BOOTSTRAPS = 1000
+CONFIDENCE = 0.95  # of every interval
 # runs × extra starts of a replicate: with more than 80 runs all starts reach one optimum
 ROOM = 80
 MOST_EXTRA = 6
@@ -70,9 +71,7 @@ def without_floor(
     return problem.constants(replicates)
 
 
-def widened(
-    lo: Floats, hi: Floats, replicates: Floats, dof: int, confidence: float
-) -> tuple[Floats, Floats]:
+def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int) -> tuple[Floats, Floats]:
     """Widen limits [K] to the floor 0, and to the limits of a curve without a floor.
 
     A floor cannot be below zero, so if it may be zero, replicates are skewed, and with them the
@@ -84,9 +83,8 @@ def widened(
         hi: Upper limits [K].
         replicates: Constants without a floor [B, K].
         dof: Runs minus constants.
-        confidence: Of the interval.
     """
-    low, high = limits(replicates, dof, confidence)
+    low, high = limits(replicates, dof)
     low, high = np.minimum(lo, low), np.maximum(hi, high)
     low[0] = 0.0
     return low, high
@@ -113,7 +111,7 @@ def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floa
     return best, copies
 
 
-def limits(replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Floats]:
+def limits(replicates: Floats, dof: int) -> tuple[Floats, Floats]:
     """Return percentile intervals over replicates (axis 0), with dof = runs − constants.
 
     Bootstrap percentiles are those of a normal distribution; for few runs they are moved out to
@@ -121,6 +119,6 @@ def limits(replicates: Floats, dof: int, confidence: float) -> tuple[Floats, Flo
     √(n/dof) is left out: replicates of this robust fit scatter more than the fit itself, and with
     it coverage was 98 to 99% instead of 95 to 97%.
     """
-    tail = st.norm.sf(st.t.isf((1 - confidence) / 2, max(dof, 1)))
+    tail = st.norm.sf(st.t.isf((1 - CONFIDENCE) / 2, max(dof, 1)))
     lo, hi = np.nanquantile(replicates, [tail, 1 - tail], axis=0)
     return lo, hi

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats as st
 
 from ablate.errors import AblateError
+from ablate.scaling.bootstrap import CONFIDENCE
 from ablate.scaling.forms import Form, best_split, levels
 from ablate.scaling.solve import DELTA, Floats
 from ablate.units import listed
@@ -40,12 +41,7 @@ class Grid:
 
 
 def expected_width(
-    form: Form,
-    constants: Floats,
-    columns: dict[str, Floats],
-    noise: float,
-    *,
-    confidence: float = 0.95,
+    form: Form, constants: Floats, columns: dict[str, Floats], noise: float
 ) -> dict[str, float]:
     """Return the expected width of every constant's interval [K] from runs at these points.
 
@@ -57,7 +53,6 @@ def expected_width(
         constants: Where to take the curve's slopes [K].
         columns: The points, [P] each.
         noise: Standard deviation of log loss from run to run.
-        confidence: Of the interval.
     """
     runs, k = len(next(iter(columns.values()))), len(constants)
     unknown = dict.fromkeys(form.constants, math.inf)
@@ -79,7 +74,7 @@ def expected_width(
     if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e13:
         return unknown
     sd = noise * math.sqrt(huber_variance(noise)) * np.sqrt(np.diag(np.linalg.inv(information)))
-    half = st.t.isf((1 - confidence) / 2, runs - k) * sd
+    half = st.t.isf((1 - CONFIDENCE) / 2, runs - k) * sd
     with np.errstate(over="ignore"):  # an infinite width
         absolute = np.where(np.isin(np.arange(k), (2, 4)), 2 * half, constants * 2 * np.sinh(half))
     return dict(zip(form.constants, map(float, absolute), strict=True))

@@ -44,7 +44,6 @@ class Fit:
     replicates: Floats = field(repr=False)
     columns: dict[str, Floats] = field(repr=False)
     loss: Floats = field(repr=False)
-    confidence: float
     held_out: HeldOut | None
     notes: tuple[str, ...]
     cost: Cost
@@ -73,7 +72,7 @@ class Fit:
             self.form.loss(self.values, columns),
             self.form.loss(self.replicates, columns),
         )
-        return Band(value, *limits(copies, self.dof, self.confidence))
+        return Band(value, *limits(copies, self.dof))
 
     def best_split(self, c: Floats) -> tuple[Band, Band, Band]:
         """Return parameters, tokens and loss of the compute-optimal frontier at budgets c [P]."""
@@ -82,8 +81,7 @@ class Fit:
             best_split(constants, c, self.cost) for constants in (self.values, self.replicates)
         )
         n, d, loss = (
-            Band(value, *limits(copy, self.dof, self.confidence))
-            for value, copy in zip(values, copies, strict=True)
+            Band(value, *limits(copy, self.dof)) for value, copy in zip(values, copies, strict=True)
         )
         return n, d, loss
 
@@ -102,7 +100,7 @@ class Fit:
                     constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4])
                 )
 
-        lo, hi = limits(a(self.replicates), self.dof, self.confidence)
+        lo, hi = limits(a(self.replicates), self.dof)
         return Interval(float(a(self.values)), float(lo), float(hi))
 
     @property
@@ -123,7 +121,6 @@ def fit(
     rng: np.random.Generator,
     hold_out: str = "",
     bootstraps: int = BOOTSTRAPS,
-    confidence: float = 0.95,
     **columns: Floats,
 ) -> Fit:
     """Fit the losses of P finished runs.
@@ -135,7 +132,6 @@ def fit(
         hold_out: "largest size", "largest tokens" or "largest budget"; by default the largest size
             if the form has sizes, else the form's resource.
         bootstraps: Number of replicates.
-        confidence: Of the intervals.
         columns: n (parameters), d (tokens), c (FLOPs), as the form needs, [P] each.
 
     Raises:
@@ -148,11 +144,9 @@ def fit(
     value, replicates = estimate(chosen, table, log_loss, rng, bootstraps)
     demand_a_fall(chosen, value)
     dof, lowest = len(log_loss) - len(value), float(np.exp(log_loss.min()))
-    lo, hi = limits(replicates, dof, confidence)
+    lo, hi = limits(replicates, dof)
     if lo[0] < NO_FLOOR * lowest:
-        lo, hi = widened(
-            lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof, confidence
-        )
+        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof)
     residuals = log_loss - np.log(chosen.loss(value, table))
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
     repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
@@ -169,7 +163,7 @@ def fit(
     )
     held_out = None
     try:
-        held_out = check(chosen, table, log_loss, what, rng, bootstraps, confidence)
+        held_out = check(chosen, table, log_loss, what, rng, bootstraps)
     except AblateError as error:
         notes += (f"No held-out check: {error}",)
     return Fit(
@@ -184,7 +178,6 @@ def fit(
         replicates=replicates,
         columns=table,
         loss=np.exp(log_loss),
-        confidence=confidence,
         held_out=held_out,
         notes=notes,
         cost=Cost.of(table),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats as st
 
-from ablate.scaling.bootstrap import Interval, limits, replicate
+from ablate.scaling.bootstrap import CONFIDENCE, Interval, limits, replicate
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
 from ablate.scaling.solve import Floats
@@ -90,12 +90,11 @@ class Comparison:
     measured: Interval | None
     trusted: bool  # both curves describe their runs and predicted what was held out
     crossing: Crossing
-    confidence: float
 
     @property
     def verdict(self) -> str:
         """What differs significantly: "exponent", "offset" (the loss alone) or "inconclusive"."""
-        if any(difference.p_holm <= 1 - self.confidence for difference in self.exponents.values()):
+        if any(difference.p_holm <= 1 - CONFIDENCE for difference in self.exponents.values()):
             return "exponent"
         gap = self.measured or self.gap
         return "inconclusive" if gap.lo <= 0 <= gap.hi else "offset"
@@ -155,25 +154,21 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
     value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
     copies = log_curve(fit, fit.replicates, axis, x) - log_curve(base, base.replicates, axis, x)
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
-    gaps = [
-        gap(value[at], copies[:, at], dof, fit.confidence)
-        for at in (within, within[:1], within[-1:])
-    ]
+    gaps = [gap(value[at], copies[:, at], dof) for at in (within, within[:1], within[-1:])]
     return Comparison(
         group=name,
         baseline=baseline,
         axis=axis,
         low=low,
         high=high,
-        exponents=differences(names, *apart, dof, fit.confidence),
-        one_floor=differences(names, *joined, dof + 1, fit.confidence),
+        exponents=differences(names, *apart, dof),
+        one_floor=differences(names, *joined, dof + 1),
         gap=gaps[0],
         gap_low=gaps[1],
         gap_high=gaps[2],
         measured=measured(fit, base),
         trusted=fit.trusted and base.trusted,
-        crossing=crossing(x, value, copies, low, high, dof, fit.confidence),
-        confidence=fit.confidence,
+        crossing=crossing(x, value, copies, low, high, dof),
     )
 
 
@@ -194,24 +189,20 @@ def measured(fit: Fit, base: Fit) -> Interval | None:
         return None
     apart = sums[1][shared] / runs[1][shared] - sums[0][shared] / runs[0][shared]
     half = (
-        st.t.isf((1 - fit.confidence) / 2, len(apart) - 1)
-        * apart.std(ddof=1)
-        / math.sqrt(len(apart))
+        st.t.isf((1 - CONFIDENCE) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
     )
     return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
 
 
-def gap(value: Floats, copies: Floats, dof: int, confidence: float) -> Interval:
+def gap(value: Floats, copies: Floats, dof: int) -> Interval:
     """Return the mean of log ratios [X], with replicates [B, X], as a relative change of loss."""
-    lo, hi = limits(copies.mean(axis=1), dof, confidence)
+    lo, hi = limits(copies.mean(axis=1), dof)
     return Interval(*(float(np.expm1(one)) for one in (value.mean(), lo, hi)))
 
 
-def differences(
-    names: list[str], value: Floats, copies: Floats, dof: int, confidence: float
-) -> dict[str, Difference]:
+def differences(names: list[str], value: Floats, copies: Floats, dof: int) -> dict[str, Difference]:
     """Return intervals of differences [k] with replicates [B, k], and p by inverting them."""
-    lo, hi = limits(copies, dof, confidence)
+    lo, hi = limits(copies, dof)
     p = [p_of_zero(copy, dof) for copy in copies.T]
     return {
         name: Difference(Interval(float(value[i]), float(lo[i]), float(hi[i])), p[i], math.nan)
@@ -278,7 +269,7 @@ def log_curve(fit: Fit, constants: Floats, axis: str, x: Floats) -> Floats:
 
 
 def crossing(
-    x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int, confidence: float
+    x: Floats, value: Floats, copies: Floats, low: float, high: float, dof: int
 ) -> Crossing:
     """Return where curves cross, nearest to the middle of the measured range.
 
@@ -292,11 +283,10 @@ def crossing(
         low: Low end of the measured range.
         high: High end of the measured range.
         dof: Runs minus constants.
-        confidence: Of the interval.
     """
     at = meeting(x, value[None], low, high)[0]
     crossings = meeting(x, copies, low, high)
-    ends = limits(np.log(np.clip(crossings, x[0] / 2, x[-1] * 2)), dof, confidence)
+    ends = limits(np.log(np.clip(crossings, x[0] / 2, x[-1] * 2)), dof)
     lo, hi = (
         0.0 if end < np.log(x[0]) else math.inf if end > np.log(x[-1]) else float(np.exp(end))
         for end in ends

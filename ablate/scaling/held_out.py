@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ablate.errors import AblateError, unknown
-from ablate.scaling.bootstrap import BOOTSTRAPS, estimate, limits
+from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import demand
 from ablate.scaling.forms import Form, levels
 from ablate.scaling.solve import Floats
@@ -67,8 +67,7 @@ def check(
     log_loss: Floats,
     what: str,
     rng: np.random.Generator,
-    bootstraps: int = BOOTSTRAPS,
-    confidence: float = 0.95,
+    bootstraps: int,
 ) -> HeldOut:
     """Fit without the largest value, predict it, and compare the error with the expected one."""
     x = columns[HELD_OUT[what]]
@@ -83,7 +82,7 @@ def check(
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
     inflated = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
     noise = rng.choice(inflated, size=(len(copies), int(out.sum()))).mean(axis=1)
-    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value), confidence)
+    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value))
     actual = log_loss[out].mean()
     return HeldOut(
         what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",

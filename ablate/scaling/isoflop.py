@@ -13,7 +13,7 @@ import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 
 from ablate.errors import AblateError
-from ablate.scaling.bootstrap import BOOTSTRAPS, Interval
+from ablate.scaling.bootstrap import BOOTSTRAPS, CONFIDENCE, Interval
 from ablate.scaling.fit import Fit, clean, fit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
 from ablate.scaling.noise import repeated_noise
@@ -91,7 +91,7 @@ class Budget:
         return np.where(inside, at, np.nan), np.where(inside, least, np.nan)
 
     def minimum(
-        self, noise: float, rng: np.random.Generator, bootstraps: int, confidence: float
+        self, noise: float, rng: np.random.Generator, bootstraps: int
     ) -> tuple[Minimum, Floats]:
         """Return the size of lowest loss, and its log in replicates [B] with fresh noise."""
         at, loss, copies, reason = math.nan, math.nan, np.full(bootstraps, np.nan), ""
@@ -109,7 +109,7 @@ class Budget:
                     " size"
                 )
         tokens = math.nan if reason else float(np.exp(np.interp(at, self.sizes, self.tokens)))
-        lo, hi = (math.nan, math.nan) if reason else percentiles(copies, confidence)
+        lo, hi = (math.nan, math.nan) if reason else percentiles(copies)
         n = Interval(*(float(np.exp(value)) for value in (at, lo, hi)))
         return (
             Minimum(
@@ -133,7 +133,6 @@ def isoflop(
     d: Floats | None = None,
     rng: np.random.Generator,
     bootstraps: int = BOOTSTRAPS,
-    confidence: float = 0.95,
 ) -> IsoFlop:
     """Find minima and exponents from P runs.
 
@@ -149,13 +148,12 @@ def isoflop(
         d: Tokens [P], by default c/6n.
         rng: For the replicates.
         bootstraps: Number of replicates.
-        confidence: Of the intervals.
     """
     tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
     budgets = split(columns, log_loss)
     noise, noise_from = run_noise(columns, log_loss, budgets)
-    results = [(budget, *budget.minimum(noise, rng, bootstraps, confidence)) for budget in budgets]
+    results = [(budget, *budget.minimum(noise, rng, bootstraps)) for budget in budgets]
     minima = tuple(minimum for _, minimum, _ in results)
     complete = [one for one in results if not one[1].reason]
     if len(complete) < LEAST_BUDGETS:
@@ -167,12 +165,8 @@ def isoflop(
     copies_d = np.array(
         [np.interp(copies, budget.sizes, budget.tokens) for budget, _, copies in complete]
     )
-    n_exponent, n_scale = growth(
-        c_good, np.array([minimum.n.value for minimum in best]), copies_n, confidence
-    )
-    d_exponent, d_scale = growth(
-        c_good, np.array([minimum.d for minimum in best]), copies_d, confidence
-    )
+    n_exponent, n_scale = growth(c_good, np.array([minimum.n.value for minimum in best]), copies_n)
+    d_exponent, d_scale = growth(c_good, np.array([minimum.d for minimum in best]), copies_d)
     notes = (
         [
             f"No minimum in {len(minima) - len(complete)} of {len(minima)} budgets:"
@@ -184,7 +178,7 @@ def isoflop(
     notes += [f"{lost} runs without a finite loss left out."] if lost else []
     try:
         losses = np.array([minimum.loss for minimum in best])
-        frontier = fit(losses, "c", c=c_good, rng=rng, bootstraps=bootstraps, confidence=confidence)
+        frontier = fit(losses, "c", c=c_good, rng=rng, bootstraps=bootstraps)
     except AblateError as error:
         frontier = None
         notes.append(f"No curve of the lowest loss over C: {error}")
@@ -193,11 +187,11 @@ def isoflop(
     )
 
 
-def growth(c: Floats, best: Floats, copies: Floats, confidence: float) -> tuple[Interval, float]:
+def growth(c: Floats, best: Floats, copies: Floats) -> tuple[Interval, float]:
     """Fit best [P] = scale · c^exponent in logarithms, also for log replicates [P, B]."""
     slope, start = line(np.log(c), np.log(best)[:, None])
     slopes, _ = line(np.log(c), copies)
-    return Interval(float(slope[0]), *percentiles(slopes, confidence)), float(np.exp(start[0]))
+    return Interval(float(slope[0]), *percentiles(slopes)), float(np.exp(start[0]))
 
 
 def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
@@ -262,12 +256,12 @@ def line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return slope, mean - slope * centre
 
 
-def percentiles(copies: Floats, confidence: float) -> tuple[float, float]:
+def percentiles(copies: Floats) -> tuple[float, float]:
     """Return percentiles of the finite replicates; NaN if fewer than half are finite."""
     finite = copies[np.isfinite(copies)]
     if len(finite) < len(copies) / 2:
         return float("nan"), float("nan")
-    lo, hi = np.quantile(finite, [(1 - confidence) / 2, (1 + confidence) / 2])
+    lo, hi = np.quantile(finite, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(lo), float(hi)
 
 

@@ -56,7 +56,6 @@ def fit_table(
     hold_out: str = "",
     rng: np.random.Generator,
     bootstraps: int = BOOTSTRAPS,
-    confidence: float = 0.95,
 ) -> TableFit:
     """Fit P runs, a curve for each group, and compare the groups.
 
@@ -73,7 +72,6 @@ def fit_table(
         hold_out: As in `fit`.
         rng: For the bootstrap.
         bootstraps: Number of replicates.
-        confidence: Of the intervals.
 
     Raises:
         AblateError: Nothing can be fitted.
@@ -104,13 +102,7 @@ def fit_table(
             # their replicates, and are compared as pairs.
             same = np.random.default_rng(seed)
             fits[name] = fit(
-                losses,
-                form,
-                rng=same,
-                hold_out=hold_out,
-                bootstraps=bootstraps,
-                confidence=confidence,
-                **part,
+                losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, **part
             )
         except AblateError as error:
             refused.setdefault(str(error), []).append(name)
@@ -118,9 +110,7 @@ def fit_table(
             part["n"], part["c"], at_least=2 if flops is not None else LEAST_SIZES
         ):
             try:
-                isoflops[name] = isoflop(
-                    losses, rng=rng, bootstraps=bootstraps, confidence=confidence, **part
-                )
+                isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, **part)
             except AblateError as error:
                 refused.setdefault(str(error), []).append(name)
     complaints = _complaints(refused, 0 if group is None else len(set(names.tolist())))

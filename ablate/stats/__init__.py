@@ -1,5 +1,6 @@
 """Arrays → effects, intervals, number of seeds. No database, no pandas; random by a Generator."""
 
+from ablate.stats import selection
 from ablate.stats.best import ArmAgainstBest, BestArms, best_arms
 from ablate.stats.crossed import Component, Components, components, crossed_noise
 from ablate.stats.crossed import table as crossed_table
@@ -89,6 +90,7 @@ __all__ = [
     "seed_by_text",
     "seed_groups",
     "seeds_needed",
+    "selection",
     "sign_flip",
     "sign_flip_floor",
     "together",

@@ -223,7 +223,7 @@ def choose(curves: Curves, candidates: Values) -> npt.NDArray[np.intp]:
         [...], indices of candidates.
     """
     places = (np.asarray(candidates, float) - curves.centre[..., None]) / curves.step
-    edge = 1e-6
+    edge = 0.01  # rates have three digits
     inside = (places >= curves.low[..., None] - edge) & (places <= curves.high[..., None] + edge)
     costs = np.where(inside, expected(curves, candidates), np.inf)
     safely = np.where(places <= curves.safe[..., None] + edge, costs, np.inf)

@@ -86,20 +86,11 @@ def read(connection: Connection) -> dict[str, StudyContent]:
     ):
         cells[cell_id].decisions[name] = (value, evidence)
     effects: dict[int, dict[tuple[str, str], tuple[Any, ...]]] = {}
-    for (
-        contrast_id,
-        study_id,
-        family,
-        stratum,
-        factor,
-        level,
-        cell_id,
-        baseline_id,
-    ) in connection.exec_driver_sql(
-        "SELECT id, study_id, family, stratum, factor, level, cell_id, baseline_id FROM contrast"
+    for contrast_id, study_id, cell_id, baseline_id, *names_of in connection.exec_driver_sql(
+        "SELECT id, study_id, cell_id, baseline_id, family, stratum, factor, level FROM contrast"
         " ORDER BY id"
     ):
-        key = (family, stratum, factor, level, labels[cell_id], labels[baseline_id])
+        key = (*names_of, labels[cell_id], labels[baseline_id])
         effects[contrast_id] = studies[study_id].contrasts[key] = {}
     for contrast_id, metric, method, *values in connection.exec_driver_sql(
         f"SELECT contrast_id, metric, method, {', '.join(_EFFECT)} FROM effect"
@@ -216,18 +207,11 @@ def write(connection: Connection, name: str, content: StudyContent, runs: dict[s
         ],
     )
     _insert(connection, schema.finding, [(study_id, *row) for row in content.findings])
-    for (
-        family,
-        stratum,
-        factor,
-        level,
-        cell_label,
-        baseline,
-    ), effects in content.contrasts.items():
+    for (*names_of, cell_label, baseline), effects in content.contrasts.items():
         contrast_id = connection.exec_driver_sql(
             "INSERT INTO contrast (study_id, family, stratum, factor, level, cell_id, baseline_id)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id",
-            (study_id, family, stratum, factor, level, ids[cell_label], ids[baseline]),
+            (study_id, *names_of, ids[cell_label], ids[baseline]),
         ).scalar_one()
         _insert(
             connection,

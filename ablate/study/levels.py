@@ -10,7 +10,7 @@ from ablate.components.base import TAKEN
 from ablate.errors import AblateError, unknown, written
 from ablate.study.model import Fields
 from ablate.study.source import Source, located
-from ablate.study.values import FOLLOWS, field_value, label, number, settable
+from ablate.study.values import FOLLOWS, field_value, label, positive, settable
 
 Factors = dict[str, dict[str, Fields]]
 
@@ -132,23 +132,16 @@ def _ladder(source: Source, table: Mapping[str, Any]) -> dict[str, Fields]:
             f'size ladder without {" and ".join(missing)}; write {{ params = ["0.1M", "1M"],'
             " aspect = 32, d_head = 32 }"
         )
-    aspect, d_head = (_positive(key, table[key]) for key in ("aspect", "d_head"))
+    aspect, d_head = (positive(key, table[key]) for key in ("aspect", "d_head"))
     if d_head != int(d_head):
         raise AblateError(f"d_head = {table['d_head']!r}: expected a whole number")
     levels: dict[str, Fields] = {}
     meant = set()
     for raw in table["params"]:
         with located(source, "factors", "size", raw):
-            params = _positive("params", raw)
+            params = positive("params", raw)
             if label(raw) in levels or params in meant:
                 raise AblateError(f"size {label(raw)!r} is listed twice")
             levels[label(raw)] = {"params": params, "aspect": aspect, "d_head": int(d_head)}
             meant.add(params)
     return levels
-
-
-def _positive(key: str, raw: object) -> float:
-    value = number(key, raw)
-    if not 0 < value <= 1e12:
-        raise AblateError(f"{key} = {raw!r:.80}: expected a number above 0 and up to 1e12")
-    return value

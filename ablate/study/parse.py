@@ -21,7 +21,7 @@ from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, label, number
+from ablate.study.values import BUDGETS, label, number, positive
 
 
 class StudyFile(BaseModel):
@@ -136,12 +136,8 @@ def _question(source: Source, text: str) -> str:
 def _max_epochs(source: Source, base: dict[str, Any]) -> float | None:
     if "max_epochs" not in base:
         return None
-    raw = base.pop("max_epochs")
     with located(source, "base", "max_epochs"):
-        value = number("max_epochs", raw)
-        if value <= 0:
-            raise AblateError(f"max_epochs = {raw!r}: expected a number above 0")
-    return value
+        return positive("max_epochs", base.pop("max_epochs"))
 
 
 def _apart(source: Source, base: Fields, factors: Factors) -> None:

@@ -12,7 +12,7 @@ from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import MOST_CROSSED, Crossed, Fields, Fit, Match, Reporting, Tune, TwoStage
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, number
+from ablate.study.values import BUDGETS, positive
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -301,7 +301,4 @@ def _varying(factors: Factors, field: str) -> Iterator[str]:
 
 def _positive(source: Source, key: str, raw: object, table: str) -> float:
     with located(source, table, key):
-        value = number(f"{table}.{key}", raw)
-        if not 0 < value <= 1e12:
-            raise AblateError(f"{table}.{key} = {raw!r:.80}: expected a number above 0")
-        return float(value)
+        return float(positive(f"{table}.{key}", raw))

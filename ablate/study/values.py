@@ -72,6 +72,14 @@ def number(name: str, raw: object) -> int | float:
     return int(value) if value == int(value) else float(value)
 
 
+def positive(name: str, raw: object) -> float:
+    """Return a number above 0 and up to 1e12, see `number`."""
+    value = number(name, raw)
+    if not 0 < value <= 1e12:
+        raise AblateError(f"{name} = {raw!r:.80}: expected a number above 0 and up to 1e12")
+    return value
+
+
 def field_value(name: str, raw: object) -> Any:
     """Return the value of a configuration field or budget for what a file holds.
 

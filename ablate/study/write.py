@@ -20,17 +20,6 @@ from ablate.study.values import BUDGETS, label
 Table = dict[str, Any]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SECTIONS = {
-    "base": (
-        "What every run starts from. Whatever is not given has its default: `ablate factors` lists"
-        " all."
-    ),
-    "factors": "What varies. A factor's first level is its baseline.",
-    "match": "What the cells of a stratum have in common with its baseline.",
-    "tune": "How the learning rate of each group of cells is found.",
-    "fit": "The scaling curves that the report fits.",
-    "eval": "What is measured on held-out text.",
-}
 _TABLES: dict[str, type[BaseModel]] = {
     "match": MatchTable,
     "tune": TuneTable,
@@ -44,17 +33,8 @@ def write(raw: Mapping[str, Any]) -> str:
     """Return the text of a study file with the content of `raw`, with comments."""
     lines: list[str] = []
     plain = {key: value for key, value in raw.items() if key == "seeds" or not _is_table(value)}
-    for key in [
-        *(name for name in StudyFile.model_fields if name in plain),
-        *(name for name in plain if name not in StudyFile.model_fields),
-    ]:
-        lines.append(
-            _line(
-                key,
-                plain[key],
-                StudyFile.model_fields[key].description if key in StudyFile.model_fields else "",
-            )
-        )
+    for key in [name for name in {**StudyFile.model_fields, **plain} if name in plain]:
+        lines.append(_line(key, plain[key], _described(key)))
     for key, value in raw.items():
         if isinstance(value, list) and _is_table(value):
             for table in value:
@@ -64,7 +44,7 @@ def write(raw: Mapping[str, Any]) -> str:
                     *(_line(name, field) for name, field in table.items()),
                 ]
         elif isinstance(value, dict) and key not in plain:
-            lines += ["", *([f"# {_SECTIONS[key]}"] if key in _SECTIONS else []), f"[{_key(key)}]"]
+            lines += ["", *([f"# {_described(key)}"] if _described(key) else []), f"[{_key(key)}]"]
             lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
     return "\n".join(lines) + "\n"
 
@@ -83,6 +63,12 @@ def _is_table(value: object) -> bool:
     return isinstance(value, dict) or (
         isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
     )
+
+
+def _described(key: str) -> str:
+    """What a key or table of a study file is."""
+    field = StudyFile.model_fields.get(key)
+    return (field.description or "") if field else ""
 
 
 def _meaning(section: str, name: str) -> str:

@@ -20,9 +20,6 @@ from ablate.text import cache
 from ablate.text.documents import Document, documents
 
 SHIPPED = Path(__file__).parent / "shipped"
-# bytes beyond which an unpacked file may be at most _UNPACKED_RATIO times its packed size
-_UNPACKED_FREELY = 1 << 30
-_UNPACKED_RATIO = 100  # text has four to six times its packed size
 _CHUNK = 1 << 20
 
 
@@ -240,19 +237,12 @@ def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
 
 def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
     """Unpack a file and return the number of bytes."""
-    limit = max(_UNPACKED_FREELY, path.stat().st_size * _UNPACKED_RATIO)
     size = 0
     try:
         with gzip.open(file) if path.suffix == ".gz" else lzma.open(file) as packed:
             while chunk := packed.read(_CHUNK):
-                size += len(chunk)
-                if size > limit:
-                    raise AblateError(
-                        f"{path} unpacks to more than {limit >> 20} MiB: unpack it yourself if you"
-                        " trust it"
-                    )
                 with cache.usable():
-                    into.write(chunk)
+                    size += into.write(chunk)
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise AblateError(f"{path} cannot be unpacked: {str(error).lower()}") from None
     into.flush()

@@ -18,8 +18,6 @@ from ablate.text.documents import SEPARATOR
 _SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
 _BPE_TEXT = 1 << 28  # bytes of training text that BPE reads; of a larger text, evenly spaced pieces
-_LARGEST_FILE = 1 << 26  # bytes of a tokenizer.json: the largest in use have half of that
-_LARGEST_VOCABULARY = 1 << 24  # tokens: the largest in use have a sixteenth of that
 _FORMAT = 1  # increased when BPE is trained or read differently
 # tokens that may end a document, else U+000C
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -185,11 +183,6 @@ def _size(spec: str) -> int:
 def _content(path: Path) -> bytes:
     if not path.is_file():
         raise AblateError(f"tokenizer {path}: there is no such file")
-    if path.stat().st_size > _LARGEST_FILE:
-        raise AblateError(
-            f"tokenizer {path} is larger than {_LARGEST_FILE >> 20} MiB, which no tokenizer in use"
-            " is: refused"
-        )
     return path.read_bytes()
 
 
@@ -197,14 +190,7 @@ def _library(path: Path, content: bytes) -> Any:
     import tokenizers
 
     with _readable(f"tokenizer {path} is not a tokenizer.json of the tokenizers library"):
-        tokenizer = tokenizers.Tokenizer.from_buffer(content)
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-    if largest >= _LARGEST_VOCABULARY:
-        raise AblateError(
-            f"tokenizer {path} has a token with number {largest}; at most {_LARGEST_VOCABULARY}"
-            " tokens are supported"
-        )
-    return tokenizer
+        return tokenizers.Tokenizer.from_buffer(content)
 
 
 @contextmanager

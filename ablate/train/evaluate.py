@@ -275,8 +275,17 @@ class Evaluator:
         model.train()
 
     def _at_once(self, length: int) -> int:
-        """Return how many windows of `length` tokens are scored together, as in training."""
-        return max(1, self.step.micro_batch * self.config.n_ctx // length)
+        """Return how many windows of `length` tokens are scored together.
+
+        As many as in training; on a GPU more of a small model, whose kernels are else too short:
+        as many as 1/32 of the memory holds, without what a backward pass keeps.
+        """
+        tokens = self.step.micro_batch * self.config.n_ctx
+        if self.step.device.type == "cuda":
+            config, memory = self.config, torch.cuda.get_device_properties(self.step.device)
+            floats = 3 * config.n_vocab + 16 * config.d_model + config.n_head * length
+            tokens = max(tokens, memory.total_memory // 32 // (4 * floats * self.pack))
+        return max(1, tokens // length)
 
     def _parts(self, example: Example) -> Iterator[Example]:
         """Split an example [K or 1, W, T] into parts that are scored together."""

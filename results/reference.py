@@ -1,0 +1,218 @@
+"""Writes the pages and tables of the reference studies from `reference.db`.
+
+    python results/reference.py            # the tables of README.md
+    python results/reference.py --pages    # and the report of every study, in reference/
+
+README.md marks a table by `<!-- table: NAME -->` and `<!-- end -->`; NAME is a key of `TABLES`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import ablate
+from ablate import formats, report, store
+from ablate.analysis import records
+from ablate.analysis.collection import Findings
+from ablate.store.names import studies
+from ablate.units import count
+
+RESULTS = Path(__file__).parent
+DATABASE = RESULTS / "reference.db"
+PAGE = RESULTS / "README.md"
+
+findings: Callable[[str], Findings] = cache(lambda study: ablate.findings(study, str(DATABASE)))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return formats.render(columns, list(rows), "md").rstrip("\n")
+
+
+def signed(value: float, lo: float, hi: float, spec: str = ".4f") -> str:
+    """Return a difference and its interval, as many digits as `spec` says."""
+    ends = ", ".join(f"{end:{spec}}" for end in (lo, hi))
+    return f"{value:+{spec}} ({ends})".replace("-", "−")
+
+
+def effect(contrast: records.Contrast) -> str:
+    """Return an effect with its interval and, unless it is significant, its verdict."""
+    if contrast.verdict == "untrained":
+        return "does not learn beyond token frequencies"
+    digits = max(2, min(4, 1 - math.floor(math.log10(max(contrast.hi - contrast.lo, 1e-4) / 2))))
+    text = signed(contrast.mean, contrast.lo, contrast.hi, f".{digits}f")
+    return text if contrast.verdict in ("better", "worse") else f"{text}, {contrast.verdict}"
+
+
+def effects(study: str, strata: dict[str, str] | None = None, name: str = "level") -> str:
+    """Return a row for each level with its effect in every stratum, baselines with their mean.
+
+    Args:
+        study: The study.
+        strata: Stratum → heading of its column; by default the strata themselves.
+        name: Heading of the first column.
+    """
+    found = findings(study).of(records.Contrast)
+    strata = strata or {one.stratum: one.stratum or "effect" for one in found}
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        values = [pair.baseline_value for pair in one.pairs]
+        mean = f"{sum(values) / len(values):.4f}"
+        rows.setdefault(one.baseline_level, {})[one.stratum] = mean
+        rows.setdefault(one.level, {})[one.stratum] = effect(one)
+    return table(
+        [name, *strata.values()],
+        [(level, *(of.get(stratum, "–") for stratum in strata)) for level, of in rows.items()],
+    )
+
+
+def lengths() -> str:
+    """Return the change of loss in contexts longer than those trained with."""
+    found = findings("position").of(records.LengthChange)
+    columns = dict.fromkeys((one.stratum, one.factor) for one in found)
+    rows: dict[str, dict[tuple[str, float], str]] = {}
+    for one in found:
+        text = signed(one.mean, one.lo, one.hi, ".3f") if one.defined else "not defined"
+        rows.setdefault(one.arm, {})[one.stratum, one.factor] = text
+    names = [f"{stratum.partition('=')[2]}, {factor:g} ×" for stratum, factor in columns]
+    return table(
+        ["encoding", *names],
+        [(arm, *(cells.get(at, "–") for at in columns)) for arm, cells in rows.items()],
+    )
+
+
+def scale_gap() -> str:
+    """Return the excess loss of parallel by size and budget, of means over seeds."""
+    rows: dict[str, dict[str, str]] = {}
+    for one in findings("scale").of(records.Contrast):
+        size, budget = (part.partition("=")[2] for part in one.stratum.split(", "))
+        value = sum(pair.value for pair in one.pairs)
+        excess = value / sum(pair.baseline_value for pair in one.pairs) - 1
+        rows.setdefault(size, {})[budget] = f"{excess:+.2%}".replace("-", "−")
+    budgets = sorted({budget for of in rows.values() for budget in of}, key=float)
+    return table(
+        ["body parameters", *(f"{budget} FLOPs" for budget in budgets)],
+        [(size, *(of.get(budget, "–") for budget in budgets)) for size, of in rows.items()],
+    )
+
+
+def scale_fits() -> str:
+    """Return the constants of the fitted curves with their intervals, and how the curves differ."""
+    fits = findings("scale").of(records.ScalingFit)
+    (compared,) = findings("scale").of(records.ScalingComparison)
+    rows = [
+        (label, *("{:.3f} ({:.3f}, {:.3f})".format(*fit.constants[one]) for fit in fits), change)
+        for one, label, change in (
+            ("E", "E", "–"),
+            ("alpha", "α, of N", _exponent(compared, "alpha")),
+            ("beta", "β, of D", _exponent(compared, "beta")),
+        )
+    ]
+    rows.append(("noise about the curve", *(f"{fit.noise:.2%}" for fit in fits), "–"))
+    rows.append(("largest size held out: miss", *map(_miss, fits), "–"))
+    rows.append(("loss at the points of both", *("–" for _ in fits), signed(*compared.gap, ".2%")))
+    return table(["fit", *(fit.curve for fit in fits), "difference"], rows)
+
+
+def _exponent(compared: records.ScalingComparison, name: str) -> str:
+    value, lo, hi, p = compared.exponents[name]
+    return f"{signed(value, lo, hi, '.3f')}, Holm p = {p:.2g}"
+
+
+def _miss(fit: records.ScalingFit) -> str:
+    text = f"{fit.miss:+.2%}".replace("-", "−")
+    return text if fit.trusted else f"{text}, outside the expected range"
+
+
+def probes() -> str:
+    """Return the loss of masked models at every probe ratio."""
+    found = findings("masking").of(records.ProbeLoss)
+    ratios = sorted({one.ratio for one in found})
+    rows: dict[tuple[str, str], dict[float, str]] = {}
+    for one in found:
+        rows.setdefault((one.stratum, one.arm), {})[one.ratio] = f"{one.mean:.3f}"
+    return table(
+        ["size", "trained at", *(f"probe at {ratio:g}" for ratio in ratios)],
+        [
+            (stratum.partition("=")[2], arm, *(of[ratio] for ratio in ratios))
+            for (stratum, arm), of in rows.items()
+        ],
+    )
+
+
+def cost() -> str:
+    """Return runs, tokens and device time of every study."""
+    rows = []
+    with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
+        found = db.execute(
+            "SELECT study, sum(role = 'compare'), sum(role = 'tune'), sum(status = 'diverged'),"
+            " sum(tokens), sum(device_seconds) FROM runs GROUP BY study ORDER BY study"
+        )
+        for study, compared, tuned, diverged, tokens, seconds in found:
+            rows.append(
+                (study, f"{compared}, {tuned}", str(diverged), count(tokens), f"{seconds / 60:.1f}")
+            )
+    columns = ["study", "runs to compare, to tune", "diverged", "tokens", "minutes of a GPU"]
+    return table(columns, rows)
+
+
+TOPOLOGY = {
+    "norm=pre, depth=4x112": "pre, 4 layers",
+    "norm=pre, depth=12x64": "pre, 12 layers",
+    "norm=post, depth=4x112": "post, 4 layers",
+    "norm=post, depth=12x64": "post, 12 layers",
+}
+TABLES: dict[str, Callable[[], str]] = {
+    "topology": partial(effects, "topology", TOPOLOGY, name="wiring"),
+    "topology-debian": partial(effects, "topology-debian", name="wiring"),
+    "heads": partial(effects, "heads"),
+    "position": partial(
+        effects,
+        "position",
+        {"objective=causal": "causal", "objective=masked": "masked"},
+        name="encoding",
+    ),
+    "lengths": lengths,
+    "scale-gap": scale_gap,
+    "scale-fits": scale_fits,
+    "masking": partial(
+        effects,
+        "masking",
+        {f"size={size}": size for size in ("small", "medium", "large")},
+        name="trained at",
+    ),
+    "probes": probes,
+    "cost": cost,
+}
+PART = re.compile(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """Return a page with its tables written anew."""
+    return PART.sub(
+        lambda match: f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]]()}\n\n<!-- end -->", text
+    )
+
+
+def pages() -> None:
+    """Write the index and report of every study, without the files of figures and tables."""
+    with store.open(str(DATABASE)) as db, TemporaryDirectory() as folder:
+        report.index(db, list(studies(db)), Path(folder))
+        for page in (*Path(folder).glob("index.html"), *Path(folder).glob("*/report.html")):
+            kept = RESULTS / "reference" / page.relative_to(folder)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(page, kept)
+
+
+if __name__ == "__main__":
+    if "--pages" in sys.argv:
+        pages()
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
