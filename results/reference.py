@@ -154,7 +154,7 @@ def cost() -> str:
     with sqlite3.connect(f"file:{DATABASE}?mode=ro", uri=True) as db:
         found = db.execute(
             "SELECT study, sum(role = 'compare'), sum(role = 'tune'), sum(status = 'diverged'),"
-            " sum(tokens), sum(device_seconds) FROM runs GROUP BY study ORDER BY study"
+            " sum(tokens), sum(device_seconds) FROM all_runs GROUP BY study ORDER BY study"
         )
         for study, compared, tuned, diverged, tokens, seconds in found:
             rows.append(
