@@ -69,7 +69,7 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
         study: Name of the study.
         db: A database, its path or URL; None for $ABLATE_DB, else results/ablate.db.
         role: "compare" for the runs that are compared, "tune" for those that tuned a learning
-            rate, None for both. Tuning runs have other seeds and rates: a mean over both says
+            rate, "all" for both. Tuning runs have other seeds and rates: a mean over both says
             nothing.
 
     Returns:
@@ -83,7 +83,7 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
     """
     opened = database(db)
     row = _study(opened, study)
-    runs = _frame(rows.runs(opened, row.name, role))
+    runs = _frame(rows.runs(opened, row.name, _role(role)))
     for factor, part in _levels(opened, row.id).groupby("factor", sort=False):
         if factor in runs and pd.api.types.is_numeric_dtype(runs[factor]):
             continue
@@ -184,7 +184,9 @@ def curves(
     row = _study(opened, study)
     names = None if series is None else [series] if isinstance(series, str) else list(series)
     known.require_series(opened, names or [])
-    return _with_arms(_frame(rows.curves(opened, row.name, names, role, points)), study, opened)
+    return _with_arms(
+        _frame(rows.curves(opened, row.name, names, _role(role), points)), study, opened
+    )
 
 
 def finals(
@@ -207,7 +209,7 @@ def finals(
     row = _study(opened, study)
     if name is not None:
         known.require_final(opened, name)
-    return _with_arms(_frame(rows.finals(opened, row.name, name, role)), study, opened)
+    return _with_arms(_frame(rows.finals(opened, row.name, name, _role(role))), study, opened)
 
 
 def window_losses(study: str, db: Source = None, metric: str = "loss") -> pd.DataFrame:
@@ -241,6 +243,31 @@ def window_losses(study: str, db: Source = None, metric: str = "loss") -> pd.Dat
         parts.append(pd.DataFrame(dict(zip(columns, run, strict=False)) | numbers))
     empty = pd.DataFrame(columns=[*columns[:4], "window", "tokens", "scored", "loss"])
     return _with_arms(pd.concat(parts, ignore_index=True) if parts else empty, study, opened)
+
+
+def weighted_windows(study: str, db: Source, metric: str) -> dict[str, pd.DataFrame]:
+    """Return cell → losses of the windows of its compared runs, a row a seed, a column a window.
+
+    A loss is multiplied by the scored tokens of its window over their mean, so that the mean of a
+    row is the run's final.
+
+    Args:
+        study: Name of the study.
+        db: See `load`.
+        metric: As in `window_losses`.
+    """
+    opened = database(db)
+    columns, found = rows.windows(opened, study, *metrics.final(metric))
+    by_cell: dict[str, dict[int, pd.Series]] = {}
+    for *run, tokens, layout, losses in found:
+        of_run = dict(zip(columns, run, strict=False))
+        if of_run["role"] == "compare":
+            one = windows.unpacked(metric, 0.0, tokens, layout, losses)
+            weighted = one.losses * (one.scored / one.scored.mean())
+            by_cell.setdefault(of_run["cell"], {})[of_run["seed"]] = pd.Series(
+                weighted, pd.MultiIndex.from_product([[tokens], one.starts])
+            )
+    return {cell: pd.DataFrame(of_seed).T for cell, of_seed in by_cell.items()}
 
 
 def _with_arms(frame: pd.DataFrame, study: str, db: Database) -> pd.DataFrame:
@@ -314,6 +341,13 @@ def _frame(answer: rows.Rows) -> pd.DataFrame:
         elif column not in TEXT and frame[column].isna().all():
             frame[column] = frame[column].astype(float)
     return frame
+
+
+def _role(role: str | None) -> str | None:
+    """A role as the store names it: None for all."""
+    if role not in ("compare", "tune", "all", None):
+        raise unknown("role", str(role), ["compare", "tune", "all"])
+    return None if role == "all" else role
 
 
 def database(db: Source) -> Database:

@@ -10,26 +10,17 @@ from typing import Any
 import pandas as pd
 
 from ablate import stats
-from ablate.analysis import records
+from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
 from ablate.analysis.paired import split
-
-NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
 
 
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
-    finals = data.finals[data.finals["name"].isin(["loss", "unigram_loss"])]
-    if not (finals["name"] == "unigram_loss").any():
-        return
-    runs = (
-        finals.pivot_table(index=["cell", "seed"], columns="name", values="value")
-        .dropna()
-        .reset_index("seed")
-    )
+    runs = paired.near_unigram(data.finals)
     for cell, arm in _arms(data):
-        of_cell = runs[runs.index == cell]
-        low = of_cell[of_cell["loss"] >= (1 - NEAR) * of_cell["unigram_loss"]]
+        of_cell = runs[runs["cell"] == cell]
+        low = of_cell[of_cell["near"]]
         if len(low):
             yield records.Untrained(
                 stratum=_stratum(data, cell),
@@ -39,26 +30,24 @@ def untrained(data: StudyData) -> Iterator[records.Untrained]:
                 of=len(of_cell),
                 loss=float(low["loss"].mean()),
                 unigram=float(low["unigram_loss"].mean()),
+                whole=cell in data.untrained,
             )
 
 
-def seed_groups(data: StudyData, untrained: frozenset[str]) -> Iterator[records.SeedGroups]:
+def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
     """Yield the cells whose seeds fall into groups, and whether copying goes with them.
 
     p is corrected by Holm's method over the cells of the study. Where there are more than three
     seeds, one seed alone is no group. Runs of crossed seeds are not independent, as the test
     assumes: then there are none.
 
-    Args:
-        data: The study.
-        untrained: Cells that did not learn beyond token frequencies; they are not tested.
     """
     if data.crossed:
         return
     tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
     for cell, _ in _arms(data):
         runs = data.good[data.good["cell"] == cell]
-        if cell in untrained or runs.empty:
+        if cell in data.untrained or runs.empty:
             continue
         tested[cell] = runs, stats.seed_groups(runs["metric"].to_numpy(float))
     corrected = stats.holm([groups.p for _, groups in tested.values()])
@@ -95,18 +84,13 @@ def seed_groups(data: StudyData, untrained: frozenset[str]) -> Iterator[records.
         )
 
 
-def variance(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Variance]:
-    """Yield the parts of each cell's variance where seeds are crossed.
-
-    Args:
-        data: The study.
-        untrained: Cells that did not learn beyond token frequencies; they are left out.
-    """
+def variance(data: StudyData) -> Iterator[records.Variance]:
+    """Yield the parts of each cell's variance where seeds are crossed."""
     if not data.crossed:
         return
     for cell, arm in _arms(data):
         runs = data.good[data.good["cell"] == cell].set_index("seed")["metric"]
-        if cell not in untrained and (parts := of_variance(runs)):
+        if cell not in data.untrained and (parts := of_variance(runs)):
             yield records.Variance(stratum=_stratum(data, cell), cell=cell, arm=arm, **parts)
 
 

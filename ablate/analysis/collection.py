@@ -92,15 +92,15 @@ def analyse(db: Database, study: str) -> list[paired.EffectRow]:
         paired.EffectRow(*values)
         for values in data.effects[names].itertuples(index=False, name=None)
     ]
-    effects.write(db, data.study.id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     found = [
         table.FindingRow(
             kind=row.pop("kind"),
-            **{name: row.get(name) for name in ("stratum", "factor", "level", "cell")},
+            **{name: row.get(name) or None for name in ("stratum", "factor", "level", "cell")},
             data=row,
         )
         for row in find(data, scaled(data)).rows()
     ]
+    effects.write(db, data.study.id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     table.write(db, data.study.id, found)
     return rows
 
@@ -116,25 +116,23 @@ def find(data: StudyData, curves: Scaled | None) -> Findings:
 
 
 def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
-    untrained = list(cells.untrained(data))
-    below = frozenset(one.cell for one in untrained if one.whole)
     compared = data.compared
     broken = compared["status"].isin(paired.ENDED) & ~compared["run"].isin(data.good["run"])
     failed = frozenset(compared.loc[broken, "cell"])
     tuned = list(tuning.rates(data))
-    of_contrasts = list(contrasts.contrasts(data, below))
+    of_contrasts = list(contrasts.contrasts(data))
     tested = [one for one in of_contrasts if isinstance(one, Contrast)]
-    yield from strata.best(data, below, failed)
+    yield from strata.best(data, failed)
     yield from of_contrasts
     yield from contrasts.interactions(data)
-    yield from contrasts.changes(data, below)
-    yield from untrained
-    yield from cells.seed_groups(data, below)
-    yield from cells.variance(data, below)
+    yield from contrasts.changes(data)
+    yield from cells.untrained(data)
+    yield from cells.seed_groups(data)
+    yield from cells.variance(data)
     if not data.crossed:  # both need independent seeds
         yield from strata.no_failures(data, failed)
         yield from strata.pairing(tested)
-    yield from strata.multiplicity(tested, crossed=data.crossed)
+    yield from strata.multiplicity(tested, correction=data.correction, crossed=data.crossed)
     yield from tuned
     yield from tuning.changes(data, tuned)
     yield from tuning.by_rate(data)

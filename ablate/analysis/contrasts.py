@@ -20,13 +20,8 @@ WIDER = 2.0
 SURE = 0.01  # and the largest p of that ratio
 
 
-def contrasts(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Finding]:
-    """Yield each contrast, followed by the findings that qualify it.
-
-    Args:
-        data: The study.
-        untrained: Cells that did not learn beyond token frequencies.
-    """
+def contrasts(data: StudyData) -> Iterator[records.Finding]:
+    """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
     study_p = stats.holm(data.effects["p"].to_numpy(float))
     for row, p_study in zip(data.effects.to_dict("records"), study_p, strict=True):
@@ -38,7 +33,7 @@ def contrasts(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Fi
                 *("baseline_level", "cell", "baseline"),
             )
         }
-        verdict = _verdict(data, row, untrained)
+        verdict = _verdict(data, row)
         yield _contrast(data, row, which, of_row, verdict, float(p_study))
         if data.crossed and verdict != "untrained":
             parts = of_variance(paired.counted(of_row))
@@ -54,8 +49,8 @@ def contrasts(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Fi
         yield from _mismatch(data, which)
 
 
-def _verdict(data: StudyData, row: Mapping[Any, Any], untrained: frozenset[str]) -> records.Verdict:
-    if {row["cell"], row["baseline"]} & untrained:
+def _verdict(data: StudyData, row: Mapping[Any, Any]) -> records.Verdict:
+    if {row["cell"], row["baseline"]} & data.untrained:
         return "untrained"
     if row["n"] < 2 or math.isnan(row["lo"]):
         return "unknown"
@@ -79,8 +74,7 @@ def _contrast(
     sized = (*("mean", "sd", "lo", "hi", "family_lo", "family_hi"), *("p", "p_holm", "p_sign_flip"))
     numbers: dict[str, Any] = {name: row[name] for name in (*names, *sized)}
     numbers |= {"p_study": p_study, "detectable": row["resolvable"]}
-    if verdict == "untrained":
-        numbers |= dict.fromkeys((*sized, "p_study", "detectable"), math.nan)
+    numbers["significant"] = bool(row["significant"])
     columns = ("seed", "value", "baseline_value", "status", "baseline_status")
     return records.Contrast(
         **which,
@@ -101,20 +95,21 @@ def _new_text(
 ) -> dict[str, Any]:
     """Return the interval for new seeds and new text, from losses of the same windows.
 
-    What the choice of rates adds to the interval for new seeds is added to this one too.
+    What the contrast's own interval has beyond that of independent seeds is added.
     """
     arm, baseline = (data.windows.get(row[name]) for name in ("cell", "baseline"))
     unknown = {"text_lo": math.nan, "text_hi": math.nan}
     if arm is None or baseline is None or verdict in ("untrained", "unknown"):
         return unknown
     counted = paired.counted(pairs).dropna().index
-    difference = (arm - baseline).reindex(counted).dropna(axis="columns")
-    if difference.shape[1] < 2:
-        return unknown
+    difference = (arm - baseline).reindex(counted).dropna(how="all").dropna(axis="columns")
+    if difference.shape[1] < 2 or len(difference) < len(counted):
+        return unknown  # runs of an earlier version have no windows
     one = stats.seed_by_text(difference.to_numpy(float))
-    of_choice = ((row["hi"] - row["lo"]) / 2) ** 2 - ((one.seed_hi - one.seed_lo) / 2) ** 2
-    half = math.sqrt(((one.hi - one.lo) / 2) ** 2 + max(of_choice, 0.0))
-    return {"text_lo": one.mean - half, "text_hi": one.mean + half}
+    # what the contrast's own noise has beyond that of independent seeds: choices, pilot, crossing
+    beyond = ((row["hi"] - row["lo"]) / 2) ** 2 - ((one.seed_hi - one.seed_lo) / 2) ** 2
+    half = math.sqrt(((one.hi - one.lo) / 2) ** 2 + max(beyond, 0.0))
+    return {"text_lo": row["mean"] - half, "text_hi": row["mean"] + half}
 
 
 def _robust(pairs: pd.DataFrame, verdict: records.Verdict, crossed: bool) -> dict[str, Any]:
@@ -154,7 +149,9 @@ def _equivalence(
     if row["lost"] or (delta is None and data.crossed):  # a proposal takes pairs as independent
         return
     if delta is None:
-        margin = stats.proposed_margin(row["sd"], row["n"]) if row["sd"] > 0 else math.nan
+        # a margin from the noise of seeds alone would be too narrow where rates were chosen too
+        free = row["sd"] > 0 and not paired.choice(pairs, data.choices).error
+        margin = stats.proposed_margin(row["sd"], row["n"]) if free else math.nan
     else:
         margin = float(values.number("delta", delta))
     if math.isnan(margin):
@@ -228,17 +225,15 @@ def _mismatch(data: StudyData, which: Mapping[str, Any]) -> Iterator[records.Mis
         yield records.Mismatch(**which, **relative)
 
 
-def changes(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Change]:
+def changes(data: StudyData) -> Iterator[records.Change]:
     """Yield how effects change from the first stratum to each other one.
 
-    Args:
-        data: The study.
-        untrained: Cells that did not learn beyond token frequencies; their effects have no size.
+    Effects of arms that did not learn have no size, so they have no change either.
     """
     lost = {
         (row.factor, row.level, row.stratum)
         for row in data.effects.itertuples()
-        if {row.cell, row.baseline} & untrained
+        if {row.cell, row.baseline} & data.untrained
     }
     for row in data.changes.to_dict("records"):
         if {(row["factor"], row["level"], row[at]) for at in ("stratum", "first")} & lost:
@@ -250,8 +245,14 @@ def changes(data: StudyData, untrained: frozenset[str]) -> Iterator[records.Chan
 
 
 def interactions(data: StudyData) -> Iterator[records.Interaction]:
-    """Yield the effect of factors that were varied together beyond the sum of each alone."""
+    """Yield the effect of factors that were varied together beyond the sum of each alone.
+
+    None of a stratum with an arm that did not learn.
+    """
+    lost = {row.stratum for row in data.arms.itertuples() if row.cell in data.untrained}
     for row in data.interactions.to_dict("records"):
+        if row["stratum"] in lost:
+            continue
         yield records.Interaction(
             **{name: row[name] for name in ("factor", "level", "stratum")}, **_tested(row)
         )

@@ -33,6 +33,7 @@ class StudyData:
     effects: pd.DataFrame
     changes: pd.DataFrame  # of the effects, from the first stratum to each other
     interactions: pd.DataFrame  # of factors that are varied together
+    untrained: frozenset[str]  # cells that did not learn beyond token frequencies
     pilots: dict[str, paired.Pilot]  # stratum → what decided on its seeds
     choices: dict[str, paired.Chosen]  # cell → its tuned rate
     decisions: pd.DataFrame
@@ -50,16 +51,14 @@ class StudyData:
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
-        """Cell → losses of held-out windows, seeds × windows; {} if the metric is no such loss."""
+        """Cell → loss of held-out windows, seeds × windows, each times its weight in the metric.
+
+        The mean of a row is the run's metric. {} if the metric is no such loss.
+        """
         name, _ = final(self.study.metric)
         if name not in ("loss", "probe_loss"):
             return {}
-        frame = results.window_losses(self.study.name, self.db, self.study.metric)
-        frame = frame[frame["role"] == "compare"]
-        return {
-            str(cell): part.pivot_table(index="seed", columns=["tokens", "window"], values="loss")
-            for cell, part in frame.groupby("cell", sort=False)
-        }
+        return results.weighted_windows(self.study.name, self.db, self.study.metric)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -132,6 +131,8 @@ def read(db: Database, study: str) -> StudyData:
     pairs, pilots = results.pairs(study, db), paired.pilots(study, db)
     decisions = results.decisions(study, db)
     choices = paired.choices(decisions, pairs)
+    finals = results.finals(study, db=db)
+    below = paired.untrained(finals)
     row = results.study(study, db)
     crossed = paired.crossed(row.toml)
     return StudyData(
@@ -139,13 +140,14 @@ def read(db: Database, study: str) -> StudyData:
         runs=runs,
         arms=arms,
         pairs=pairs,
-        effects=paired.effects(study, db),
+        effects=paired.effects_of(study, db, pairs, pilots, choices, below),
         changes=paired.changes(pairs, pilots, choices, crossed=crossed),
         interactions=paired.interactions(pairs, pilots, choices, crossed=crossed),
+        untrained=below,
         pilots=pilots,
         choices=choices,
         decisions=decisions,
-        finals=results.finals(study, db=db),
+        finals=finals,
         attempts=results.attempts(study, db),
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),

@@ -22,6 +22,10 @@ def grid(data: StudyData) -> Iterator[records.Finding]:
         return
     ended = data.compared[data.compared["status"].isin(["diverged", "failed", "oom"])]
     note = {"additive": False, "left_out": int(ended["run"].nunique())}
+    if data.untrained:
+        reason = "some of its cells did not learn beyond token frequencies"
+        yield records.GridNote(reason=reason, **note)  # type: ignore[arg-type]
+        return
     if fields := data.incomparable:
         across = listed(name.removesuffix("_hash") for name in fields)
         reason = f"the metric is not comparable across {across}, which the grid varies"

@@ -28,6 +28,11 @@ CONFIDENCE = 0.95
 # columns of `changes` and `interactions`; `resolved` is the former name of `significant`
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "significant", "resolved")
 TIMES = " × "  # between names, and levels, of factors that are varied together
+# columns of an effect that an arm which did not learn leaves without a value
+SIZED = (
+    *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
+    *("standardised", "resolvable"),
+)
 ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
 
 
@@ -106,17 +111,36 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
     Returns:
         One row for each contrast, with the columns of `EffectRow` and three more: `significant`,
         the present name of `resolved`; `baseline_level`, the baseline's level in the factor; and
-        `arm`, as in `ablate.load`.
+        `arm`, as in `ablate.load`. A contrast with a cell that did not learn beyond token
+        frequencies has no numbers.
     """
     pairs = results.pairs(study, db)
+    chosen = choices(results.decisions(study, db), pairs)
+    below = untrained(results.finals(study, db=db))
+    return effects_of(study, db, pairs, pilots(study, db), chosen, below)
+
+
+def effects_of(
+    study: str,
+    db: Database | str | None,
+    pairs: pd.DataFrame,
+    pilots: Mapping[str, Pilot],
+    choices: Mapping[str, Chosen],
+    untrained: frozenset[str],
+) -> pd.DataFrame:
+    """Return `effects` from what was read already.
+
+    Args:
+        study: Name of the study.
+        db: See `ablate.load`.
+        pairs: As in `of_pairs`.
+        pilots: As in `of_pairs`.
+        choices: As in `of_pairs`.
+        untrained: Cells that did not learn beyond token frequencies.
+    """
     toml = results.study(study, db).toml
-    rows = of_pairs(
-        pairs,
-        pilots(study, db),
-        choices(results.decisions(study, db), pairs),
-        correction=correction(toml),
-        crossed=crossed(toml),
-    )
+    rows = of_pairs(pairs, pilots, choices, correction=correction(toml), crossed=crossed(toml))
+    rows = [_without_size(row) if {row.cell, row.baseline} & untrained else row for row in rows]
     frame = pd.DataFrame(
         [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
     )
@@ -131,6 +155,34 @@ def effects(study: str, db: Database | str | None = None) -> pd.DataFrame:
             frame["cell"].map(arms.astype(str)), categories=arms.cat.categories, ordered=True
         ),
     )
+
+
+def _without_size(row: EffectRow) -> EffectRow:
+    """Return a row whose numbers are unknown: its difference is that to a ceiling."""
+    return replace(row, **dict.fromkeys(SIZED, math.nan), resolved=False)  # type: ignore[arg-type]
+
+
+NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more than frequencies
+
+
+def near_unigram(finals: pd.DataFrame) -> pd.DataFrame:
+    """Return cell, seed, loss, unigram_loss and `near` of the runs that have both losses.
+
+    `near`: whether the loss is within 1% of the loss of the training text's token frequencies.
+
+    Args:
+        finals: As `ablate.finals` returns them.
+    """
+    both = finals[finals["name"].isin(["loss", "unigram_loss"])]
+    runs = both.pivot_table(index=["cell", "seed"], columns="name", values="value")
+    runs = runs.reindex(columns=["loss", "unigram_loss"]).dropna().reset_index()
+    return runs.assign(near=runs["loss"] >= (1 - NEAR) * runs["unigram_loss"])
+
+
+def untrained(finals: pd.DataFrame) -> frozenset[str]:
+    """Return the cells of which more than half of the runs did not learn beyond frequencies."""
+    share = near_unigram(finals).groupby("cell")["near"].mean()
+    return frozenset(share.index[share > 0.5])
 
 
 @dataclass(frozen=True)
@@ -200,6 +252,7 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
 
 def _seed_noise(pairs: pd.DataFrame, cells: Sequence[str]) -> tuple[float, int] | None:
     """The largest sd over seeds of cells that share a rate, with its degrees of freedom."""
+    pairs = pairs[pairs["cell"].isin(cells) | pairs["baseline"].isin(cells)]
     sides = (("cell", "value", "status"), ("baseline", "baseline_value", "baseline_status"))
     runs = pd.concat(
         pairs.loc[pairs[status] == "complete", [cell, "seed", value]].set_axis(
@@ -212,7 +265,7 @@ def _seed_noise(pairs: pd.DataFrame, cells: Sequence[str]) -> tuple[float, int] 
     return max(known, default=None)
 
 
-def _choice(arms: Iterable[tuple[str, int]], choices: Mapping[str, Chosen]) -> selection.Choice:
+def choice_of(arms: Iterable[tuple[str, int]], choices: Mapping[str, Chosen]) -> selection.Choice:
     """The error of the choices in a sum of arms.
 
     Args:
@@ -235,7 +288,7 @@ def choice(pairs: pd.DataFrame, choices: Mapping[str, Chosen]) -> selection.Choi
         pairs: Pairs of the contrast.
         choices: As in `of_pairs`.
     """
-    return _choice(_contrast(pairs), choices)
+    return choice_of(_contrast(pairs), choices)
 
 
 def _contrast(pairs: pd.DataFrame) -> list[tuple[str, int]]:
@@ -290,7 +343,7 @@ def of_pairs(
         contrasts = [
             part.sort_values("seed") for _, part in family.groupby(["cell", "baseline"], sort=False)
         ]
-        chosen = [_choice(_contrast(part), choices) for part in contrasts]
+        chosen = [choice_of(_contrast(part), choices) for part in contrasts]
         digest = _digest(family, chosen)
         effects = _family(
             [counted(part) for part in contrasts],
@@ -342,7 +395,7 @@ def changes(
             moved = [by_contrast[*one, stratum] - by_contrast[*one, strata[0]] for one in both]
             pilot = pilots.get(stratum) or pilots.get(strata[0], Pilot())
             chosen = [
-                _choice(
+                choice_of(
                     [
                         *_contrast(grouped[*one, stratum]),
                         *_negative(_contrast(grouped[*one, strata[0]])),
@@ -401,7 +454,7 @@ def interactions(
                 *(one for part in parts for one in _negative(_contrast(parts_of[part]))),
             ]
             difference = together - alone.sum(axis=1, skipna=False)
-            families.setdefault((factor, stratum), {})[level] = difference, _choice(arms, choices)
+            families.setdefault((factor, stratum), {})[level] = difference, choice_of(arms, choices)
     rows = []
     for (factor, stratum), levels in families.items():
         effects = _family(
@@ -438,7 +491,7 @@ def equivalence(
     return selection.equivalence_with(
         difference.to_numpy(float),
         margin,
-        _choice(_contrast(pairs), choices),
+        choice_of(_contrast(pairs), choices),
         pilot=first.to_numpy(float),
         resolution=pilot.resolution,
         crossed=split(difference.index) if crossed else None,

@@ -108,6 +108,7 @@ class Contrast(OfContrast):
         text_hi: Upper end of it.
         method: Name of the test.
         input_hash: Hash of every input value of the family.
+        significant: Whether Holm's p is at most 0.05.
     """
 
     kind: ClassVar[str] = "contrast"
@@ -138,11 +139,7 @@ class Contrast(OfContrast):
     text_hi: float
     method: str
     input_hash: str
-
-    @property
-    def significant(self) -> bool:
-        """Whether Holm's p is at most 0.05."""
-        return self.p_holm <= 0.05
+    significant: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,13 +394,14 @@ class Best(Finding):
 
 @dataclass(frozen=True, kw_only=True)
 class Untrained(OfCell):
-    """A cell whose runs ended within 1% of the loss that token frequencies alone give.
+    """A cell whose runs ended at 99% or more of the loss that token frequencies alone give.
 
     Attributes:
         seeds: Seeds of such runs.
         of: Completed runs of the cell.
         loss: Mean final loss of those runs, nats per token.
         unigram: Loss of the token frequencies of the training text on the same held-out tokens.
+        whole: Whether this is true of more than half of the runs, so that effects have no size.
     """
 
     kind: ClassVar[str] = "untrained"
@@ -411,11 +409,7 @@ class Untrained(OfCell):
     of: int
     loss: float
     unigram: float
-
-    @property
-    def whole(self) -> bool:
-        """Whether this is true of more than half of the runs, so that effects have no size."""
-        return 2 * len(self.seeds) > self.of
+    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -531,16 +525,16 @@ class Multiplicity(Finding):
     Attributes:
         families: Families of contrasts, each corrected by itself.
         contrasts: Contrasts in all.
-        largest: Contrasts of the largest family.
-        significant: Contrasts significant after Holm's correction over their family.
+        correction: What Holm's correction of p_holm covers: "family" or "study".
+        significant: Contrasts significant after that correction.
         significant_study: Contrasts significant after Holm's correction over the whole study.
-        sign_flip_floor: Smallest Holm p that the sign-flip test can reach in the largest family.
+        sign_flip_floor: Smallest p that the sign-flip test can reach after that correction.
     """
 
     kind: ClassVar[str] = "multiplicity"
     families: int
     contrasts: int
-    largest: int
+    correction: str
     significant: int
     significant_study: int
     sign_flip_floor: float

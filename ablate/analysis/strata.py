@@ -10,11 +10,12 @@ from typing import Any
 from ablate import stats
 from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
+from ablate.stats import selection
+from ablate.stats.pairs import noise_of
+from ablate.stats.values import Noise
 
 
-def best(
-    data: StudyData, untrained: frozenset[str], failed: frozenset[str]
-) -> Iterator[records.Best]:
+def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
     """Yield the arms of each stratum that are the best or not distinguishable from it.
 
     Only seeds that ended in every arm count, so that no mean of an unfinished study is over other
@@ -22,14 +23,13 @@ def best(
 
     Args:
         data: The study.
-        untrained: Cells that did not learn beyond token frequencies.
         failed: Cells with failed runs.
     """
     if data.incomparable:
         return
     for stratum in data.strata:
         arms = data.arms[data.arms["stratum"] == stratum].set_index("cell")["arm"].astype(str)
-        judged = [cell for cell in arms.index if cell not in untrained | failed]
+        judged = [cell for cell in arms.index if cell not in data.untrained | failed]
         table = (
             data.good[data.good["cell"].isin(judged)]
             .drop_duplicates(["cell", "seed"])
@@ -40,11 +40,24 @@ def best(
         if len(arms) < 2 or len(judged) < 2 or len(table) < 2:
             continue
         goal: Any = data.study.goal
-        found = stats.best_arms(
-            table.to_numpy(float),
-            goal=goal,
-            crossed=paired.split(table.index) if data.crossed else None,
-        )
+        pilot = data.pilots.get(stratum, paired.Pilot())
+        first = table.index.isin(pilot.seeds)
+        seeds = paired.split(table.index) if data.crossed else None
+
+        def noise(
+            difference: Any,
+            i: int,
+            j: int,
+            judged: list[str] = judged,
+            first: Any = first,
+            seeds: Any = seeds,
+        ) -> Noise:
+            """The noise of two arms' difference, as that of a contrast."""
+            alone = noise_of(difference, difference[first], crossed=seeds)
+            arms = [(judged[i], 1), (judged[j], -1)]
+            return selection.widened(alone, paired.choice_of(arms, data.choices))
+
+        found = stats.best_arms(table.to_numpy(float), goal=goal, noise=noise)
         chosen = [judged[position] for position in found.candidates]
         yield records.Best(
             stratum=stratum,
@@ -84,7 +97,7 @@ def no_failures(data: StudyData, failed: frozenset[str]) -> Iterator[records.NoF
 
 
 def multiplicity(
-    contrasts: Sequence[records.Contrast], *, crossed: bool
+    contrasts: Sequence[records.Contrast], *, correction: str, crossed: bool
 ) -> Iterator[records.Multiplicity]:
     """Yield how many contrasts and families the study tests.
 
@@ -99,11 +112,12 @@ def multiplicity(
         families[one.family] = families.get(one.family, 0) + 1
     largest = max(families.values())
     pairs = max(one.n for one in contrasts)
-    floor = stats.sign_flip_floor(pairs, largest).p if pairs and not crossed else math.nan
+    size = len(contrasts) if correction == "study" else largest
+    floor = stats.sign_flip_floor(pairs, size).p if pairs and not crossed else math.nan
     yield records.Multiplicity(
         families=len(families),
         contrasts=len(contrasts),
-        largest=largest,
+        correction=correction,
         significant=sum(one.significant for one in contrasts),
         significant_study=sum(one.p_study <= 0.05 for one in contrasts),
         sign_flip_floor=floor,

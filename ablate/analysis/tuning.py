@@ -52,7 +52,7 @@ def by_rate(data: StudyData) -> Iterator[records.EffectAtRate]:
         if row["cell"] not in tuned or row["baseline"] not in tuned:
             continue
         (own, arm), (other, base) = tuned[row["cell"]], tuned[row["baseline"]]
-        if arm["seeds"] != base["seeds"]:
+        if arm["seeds"] != base["seeds"] or len(arm["seeds"]) < 2:
             continue
         step = 1.01 * arm["ladder"][1] / arm["ladder"][0]
         rates = [

@@ -30,11 +30,12 @@ def effects(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     """Return the effect plot; none without a contrast."""
     if data.effects.empty:
         return []
-    single = data.effects.groupby("family").size().max() == 1
+    sizes = data.effects.groupby("family").size()
+    single = sizes.max() == 1 and data.correction == "family"
     test = (
         "uncorrected, as each family is one contrast"
         if single
-        else "after Holm's correction over a family"
+        else f"after Holm's correction over the {data.correction}"
     )
     caption = (
         "Each level minus its baseline. Mark: mean of the paired differences, filled where it is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ablate.stats.pairs import noise_of
-from ablate.stats.values import finite
+from ablate.stats.values import Floats, Noise, finite
 
 NAN = float("nan")
 
@@ -42,14 +43,15 @@ def best_arms(
     *,
     goal: Literal["min", "max"] = "min",
     confidence: float = 0.95,
-    crossed: npt.ArrayLike | None = None,
+    noise: Callable[[Floats, int, int], Noise] = lambda difference, i, j: noise_of(difference),
 ) -> BestArms:
     """Return the arms that are the best or not distinguishable from it (Hsu 1984).
 
     The seeds are blocks and the noise of each difference is that of its own pairs, because arms
     vary differently and lose different seeds. So every pair of arms has a Student quantile of its
-    own, one-sided at (1 − confidence) / (M − 1): with M arms the true best is compared with M − 1
-    others, and Bonferroni's inequality holds whatever their correlation. Arm i is a candidate if no
+    own, two-sided at (1 − confidence) / (M − 1): with M arms the true best is compared with M − 1
+    others, and Bonferroni's inequality holds whatever their correlation. Two-sided, so that of two
+    arms one is the best exactly where their contrast is significant. Arm i is a candidate if no
     other arm is significantly better in these comparisons. The intervals are those of Edwards & Hsu
     (1983) for unequal quantiles.
 
@@ -59,20 +61,21 @@ def best_arms(
             equal but not zero, cannot be distinguished. An arm without any value is no candidate.
         goal: the better direction of the metric.
         confidence: of the set and of all intervals, together.
-        crossed: [S, 2], as in `stats.paired`.
+        noise: the noise of the mean of the differences [S] of two arms, given by their positions;
+            by default `noise_of` of the differences alone.
     """
     x = np.asarray(values, float)
     arms = x.shape[1]
     assert arms >= 2, x.shape
     sign = 1.0 if goal == "max" else -1.0
-    one_sided = 1 - 2 * (1 - confidence) / (arms - 1)
+    each = 1 - (1 - confidence) / (arms - 1)
     mean, half = np.zeros((arms, arms)), np.zeros((arms, arms))
     for i in range(arms):
         for j in range(i):
             with np.errstate(invalid="ignore"):
                 difference = sign * (x[:, i] - x[:, j])
             d, _ = finite(difference)
-            width = noise_of(difference, crossed=crossed).half(one_sided)
+            width = noise(difference, i, j).half(each)
             mean[i, j] = d.mean() if len(d) else NAN
             mean[j, i] = -mean[i, j]
             half[i, j] = half[j, i] = math.inf if math.isnan(width) else width

@@ -47,6 +47,7 @@ def register(db: Database, plan: Plan) -> int:
             return existing.id
         study_id = _study(connection, plan, plan_hash, existing)
         if not existing or existing.plan_hash != plan_hash:
+            connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
             cells = _cells(connection, study_id, plan)
             _members(connection, cells, runs, _runs(connection, runs), plan)
             _contrasts(connection, study_id, cells, plan)
