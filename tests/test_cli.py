@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import sqlite3
 import tomllib
@@ -222,6 +223,7 @@ topology = [1, 2]
 [tune]
 lr = [1e-4, 1e-2]
 points = 3
+seeds = 1
 per = "cell"
 """
 
@@ -246,7 +248,7 @@ def test_plan_shows_what_is_to_be_found_out_and_what_comes_next(
     with store.open("a.db", create=True) as db:
         for _ in range(2):  # the ladder, then the rates around its middle
             made = next(tune.stages(plan(given), db)).plan
-            measure(db, made.runs, lambda run: abs(run.config.lr - 3e-3))
+            measure(db, made.runs, lambda run: math.log(run.config.lr / 3.16e-3) ** 2)
     _, out, _ = ablate("plan", "tuned.toml", "--db", "a.db")
     assert "Next stage: nothing to train, then runs at the chosen rates" in out, (
         "what is found is not stored by looking"

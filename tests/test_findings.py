@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.multitest import multipletests
+from store_plans import plan_of
 from typer.testing import CliRunner
 
 import ablate
-from ablate.analysis import records
+from ablate.analysis import analyse, records
 from ablate.analysis.records import (
     Contrast,
     DifferenceVariance,
@@ -30,7 +32,10 @@ from ablate.analysis.records import (
     Variance,
 )
 from ablate.cli import app
-from ablate.store import Database
+from ablate.plan import Decision
+from ablate.store import Database, decisions
+from ablate.store import findings as stored
+from ablate.store.register import register
 from ablate.study import Crossed, split_seed
 
 LEVELS = ("serial", "parallel", "concat", "no-skip")
@@ -86,6 +91,8 @@ def test_an_arm_at_the_unigram_loss_has_no_effect_size(db: Database) -> None:
     one = contrast(db, "no-skip")
     assert one.verdict == "untrained"
     assert all(math.isnan(value) for value in (one.mean, one.lo, one.hi, one.p_holm))
+    effects = ablate.effects("topology", db).set_index("level")
+    assert math.isnan(effects.loc["no-skip", "mean"]) and not effects.loc["no-skip", "significant"]
     (cell,) = ablate.findings("topology", db).of(Untrained)
     assert (cell.arm, cell.of, cell.whole) == ("no-skip", 8, True)
     assert cell.unigram == UNIGRAM
@@ -118,6 +125,64 @@ def test_holm_over_the_study_covers_every_contrast(tmp_path: Path) -> None:
     for one in by["study"]:
         half = stats.t.isf(0.05 / 4, 5) * one.sd / math.sqrt(6)
         assert one.family_hi - one.mean == pytest.approx(half)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.007, 0.03])
+def test_of_two_arms_one_is_the_best_exactly_if_their_contrast_is_significant(
+    tmp_path: Path, shift: float
+) -> None:
+    factors = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
+
+    def loss(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        return Outcome(2.0 + shift * (name == "parallel") + float(NOISE[name][seed]))
+
+    found = ablate.findings("topology", study(tmp_path, factors, loss, seeds=8))
+    (best,) = found.of(records.Best)
+    (one,) = found.of(Contrast)
+    assert (len(best.arms) == 1) is one.significant
+
+
+def test_the_luck_of_a_chosen_rate_counts_for_the_best_arms_too(tmp_path: Path) -> None:
+    factors = {"topology": {name: {"topology": name} for name in LEVELS[:2]}}
+
+    def loss(levels: dict[str, str], seed: int) -> Outcome:
+        shift = 0.03 if levels["topology"] == "parallel" else 0.0
+        return Outcome(2.0 + shift + float(NOISE[levels["topology"]][seed % 8]) / 10)
+
+    db = study(tmp_path, factors, loss, seeds=8)
+    (sure,) = ablate.findings("topology", db).of(records.Best)
+    assert sure.excluded == ("parallel",)
+    rough = np.random.default_rng(0).normal(2.0, 0.2, (3, 4)).tolist()
+    for level in LEVELS[:2]:
+        cell = f"topology={level}"
+        evidence = {
+            "group": cell,
+            "cells": [cell],
+            "metric": "loss",
+            "goal": "min",
+            "seeds": [7, 8, 9],
+            "ladder": [1e-4, 1e-3, 1e-2, 1e-1],
+            "rates": [1e-4, 1e-3, 1e-2, 1e-1],
+            "values": rough if level == "serial" else rough[::-1],
+            "fitted": 2.0,
+            "at_edge": False,
+        }
+        decisions.write(db, 1, [Decision(cell, "lr", 1e-2, evidence)])
+    found = ablate.findings("topology", db)
+    (one,) = found.of(Contrast)
+    assert one.choice_error > 0.03 and not one.significant
+    (best,) = found.of(records.Best)
+    assert best.excluded == ()
+
+
+def test_findings_of_an_earlier_plan_are_not_kept(tmp_path: Path) -> None:
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=2)
+    analyse(db, "topology")
+    assert {row.level for row in stored.read(db, "topology")} >= set(LEVELS[1:])
+    fewer = plan_of(levels=["serial", "parallel"])
+    register(db, replace(fewer, study=replace(fewer.study, name="topology")))
+    assert stored.read(db, "topology") == []
 
 
 def test_json_has_every_finding_and_null_for_what_is_unknown(db: Database) -> None:

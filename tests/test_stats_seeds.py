@@ -15,6 +15,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
 from ablate import stats
+from ablate.stats.pairs import noise_of
 
 NAN = float("nan")
 INF = float("inf")
@@ -252,13 +253,13 @@ def test_an_arm_is_a_candidate_unless_another_is_significantly_better() -> None:
         found = stats.best_arms(x, goal="min")
         for i, j in itertools.permutations(range(5), 2):
             p = st.ttest_rel(x[:, i], x[:, j], alternative="greater", nan_policy="omit").pvalue
-            if p < 0.05 / 4:
+            if p < 0.025 / 4:
                 assert i not in found.candidates
         excluded = {
             i
             for i, j in itertools.permutations(range(5), 2)
             if st.ttest_rel(x[:, i], x[:, j], alternative="greater", nan_policy="omit").pvalue
-            < 0.05 / 4
+            < 0.025 / 4
         }
         assert set(found.candidates) == set(range(5)) - excluded
         turned = stats.best_arms(-x, goal="max")
@@ -267,14 +268,14 @@ def test_an_arm_is_a_candidate_unless_another_is_significantly_better() -> None:
 
 
 def test_intervals_of_best_arms_by_hand() -> None:
-    """Two arms, differences 1, 2, 3: the one-sided 95% bounds on two degrees of freedom."""
-    found = stats.best_arms([[1.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
-    half = 2.919986 / math.sqrt(3)
+    """Two arms, differences 2, 3, 4: the two-sided 95% bounds on two degrees of freedom."""
+    found = stats.best_arms([[1.0, 3.0], [1.0, 4.0], [1.0, 5.0]])
+    half = 4.302653 / math.sqrt(3)
     assert found.candidates == (0,)
-    assert (found.arms[0].difference, found.arms[1].difference) == (-2, 2)
-    # bounds 0.314 and 3.686; those on the wrong side of 0 are moved to it
-    assert (found.arms[1].lo, found.arms[1].hi) == pytest.approx((0, 2 + half), rel=1e-5)
-    assert (found.arms[0].lo, found.arms[0].hi) == pytest.approx((-2 - half, 0), rel=1e-5)
+    assert (found.arms[0].difference, found.arms[1].difference) == (-3, 3)
+    # bounds 0.516 and 5.484; those on the wrong side of 0 are moved to it
+    assert (found.arms[1].lo, found.arms[1].hi) == pytest.approx((0, 3 + half), rel=1e-5)
+    assert (found.arms[0].lo, found.arms[0].hi) == pytest.approx((-3 - half, 0), rel=1e-5)
     close = stats.best_arms([[1.0, 2.0], [1.0, 0.5], [1.0, 2.0]])
     assert close.candidates == (0, 1)
 
@@ -497,8 +498,11 @@ def test_the_noise_of_crossed_seeds_is_that_of_a_hand_worked_table() -> None:
     assert within.hi == pytest.approx(
         5 + max(st.t.ppf(0.95, df) * error for error, df in found.errors)
     )
-    best = stats.best_arms(np.array([HAND, np.zeros(6)]).T, crossed=GRID)
-    wide = max(st.t.ppf(0.95, df) * error for error, df in found.errors)
+    best = stats.best_arms(
+        np.array([HAND, np.zeros(6)]).T,
+        noise=lambda difference, i, j: noise_of(difference, crossed=GRID),
+    )
+    wide = max(st.t.ppf(0.975, df) * error for error, df in found.errors)
     assert best.arms[0].hi == pytest.approx(5 + wide)
 
 

@@ -55,6 +55,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     ) as db:
         evidence = {
             "cells": ["topology=serial, n_layer=2"],
+            "metric": "loss",
+            "goal": "min",
             "seeds": [9],
             "ladder": [1e-3, 1e-2],
             "group": "topology=serial",
