@@ -59,9 +59,9 @@ def price(plan: Plan) -> Price:
         flops=math.fsum(flops) if flops else None,
         memory=max(_known(cost.bytes for cost in costs), default=None),
         pairs=min(Counter(run.cell for run in planned if run.role == "compare").values()),
-        largest_family=max(
-            Counter(contrast.family for contrast in plan.contrasts).values(), default=0
-        ),
+        largest_family=len(plan.contrasts)
+        if plan.study.reporting.correction == "study"
+        else max(Counter(contrast.family for contrast in plan.contrasts).values(), default=0),
     )
 
 

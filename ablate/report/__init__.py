@@ -150,7 +150,12 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
             ),
         ),
         _scaling(figure_set, data),
-        Section("seeds", "Every seed", figures=plots.seeds(figure_set, data)),
+        Section(
+            "seeds",
+            "Every seed",
+            paragraphs=answers.variances(data),
+            figures=plots.seeds(figure_set, data),
+        ),
         Section("curves", "Learning curves", figures=plots.curves(figure_set, data)),
         Section("over", "Over an ordered factor", figures=plots.ordered(figure_set, data)),
         _grids(figure_set, data),

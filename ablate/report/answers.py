@@ -96,10 +96,16 @@ def _candidates(data: ReportData, one: Best) -> Iterator[str]:
 
 
 def cells(data: ReportData) -> list[str]:
-    """Return a sentence on cells that did not learn, groups of seeds, and crossed seeds."""
+    """Return a sentence on each cell that did not learn, or whose seeds fall into groups."""
     return [
         *(say("untrained", one) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+    ]
+
+
+def variances(data: ReportData) -> list[str]:
+    """Return a sentence on what the seeds of each cell and each difference vary by."""
+    return [
         *(say("variance", one, one.arm) for one in data.findings.of(Variance)),
         *(
             say("variance", one, f"the difference of {one.level} from {one.baseline_level}")

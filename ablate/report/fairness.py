@@ -13,6 +13,7 @@ from ablate.report.sentences import say
 from ablate.store.status import UNFINISHED
 from ablate.units import listed
 
+NAMED = 4  # groups whose chosen rates are named one by one
 SAME = 0.0005  # sizes with a smaller relative difference are the same
 
 
@@ -70,12 +71,17 @@ def _tuned(data: ReportData) -> str:
             if per == "study"
             else f"for each {listed([per] if isinstance(per, str) else per)}"
         )
-        chosen = (
-            f"chosen: {listed(f'{rate:.3g}' for rate in rates)}" if rates else "none is chosen yet"
-        )
-        shares = any(len(one.cells) > 1 for one in data.findings.of(Tuning))
+        found = data.findings.of(Tuning)
+        if len(found) <= NAMED:
+            each_rate = [f"{one.lr:.3g} for {one.group}" for one in found if one.trains]
+        else:
+            each_rate = [f"{rate:.3g}" for rate in rates]
+        chosen = f"chosen: {listed(each_rate)}" if each_rate else "none is chosen yet"
+        shares = any(len(one.cells) > 1 for one in found)
         first = ", on the first cell of each group" if shares else ""
-        return f"Tuned: the learning rate {each}{first}, on separate seeds ({chosen})."
+        lost = [one.group for one in found if not one.trains]
+        none = f" {say('no_rate', lost)}" if lost else ""
+        return f"Tuned: the learning rate {each}{first}, on separate seeds ({chosen}).{none}"
     if "lr" in (data.settings.get("factors") or {}):
         return "Not tuned: the learning rate is a factor of the study."
     if len(rates) == 1:

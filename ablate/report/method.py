@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from ablate.analysis import paired
-from ablate.analysis.records import Tuning
+from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
 from ablate.evaluation import Evaluation
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
@@ -24,6 +26,7 @@ def paragraphs(data: ReportData) -> list[str]:
         *_tuning(data),
         _comparison(data),
         _statistics(data),
+        *_further(data),
         _provenance(data),
     ]
 
@@ -142,6 +145,31 @@ def _statistics(data: ReportData) -> str:
         " true effect that a t-test finds with 80% power, for this number of pairs, the noise"
         " found and the family's correction."
     )
+
+
+def _further(data: ReportData) -> list[str]:
+    """Return how the findings beside the effects were tested, of those that the study has."""
+    found = data.findings
+    said = []
+    if found.of(Best):
+        said.append(
+            "The best arms are those that no other arm beats significantly in multiple comparisons"
+            " with the best (Hsu 1984), by paired t-tests at 0.05/(M − 1) for M arms, on the seeds"
+            " that all arms completed."
+        )
+    if any(not math.isnan(one.text_lo) for one in found.of(Contrast)):
+        said.append(
+            "The interval for new text treats seeds and windows of held-out text as random (two-way"
+            " random effects)."
+        )
+    if found.of(Failures):
+        said.append(
+            "Failure rates have Wilson's interval and are compared by McNemar's exact test; the"
+            " signed-rank test is exact and ranks a failed run below every other."
+        )
+    if any(not one.proposed for one in found.of(Equivalence)):
+        said.append("Equivalence is tested by two one-sided tests at 0.05 (Schuirmann 1987).")
+    return [" ".join(said)] if said else []
 
 
 def _corrected(data: ReportData) -> str:

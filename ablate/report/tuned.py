@@ -30,7 +30,7 @@ def paragraphs(data: ReportData) -> list[str]:
         sentences.append(say("no_rate", untrained))
     if edge := [one.group for one in rates if one.at_edge and one.trains]:
         sentences.append(say("at_edge", edge))
-    sentences += [say("left_range", one) for one in rates if one.left_range]
+    sentences += [say("left_range", one) for one in rates if one.left_range and one.trains]
     if cliff := [one.group for one in rates if one.near_cliff and one.trains]:
         sentences.append(say("near_cliff", cliff))
     sentences += [say("by_rate", part, data.labels) for part in _at_rates(data)]
