@@ -76,7 +76,7 @@ def _json(database: Database, study: str | None) -> str:
 
 
 def analyse(study: Stored, db: Db = None) -> None:
-    """Recompute a study's effects from the results in the database, and store them."""
+    """Recompute a study's effects and findings from its stored results, and store them."""
     from ablate import analysis
 
     with to_write(db) as database:
