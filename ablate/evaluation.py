@@ -75,9 +75,17 @@ class Evaluation(BaseModel):
         le=10_000,
         description="held-out evaluations over a run, evenly spaced, the last at its end",
     )
-    tokens: int = Field(65536, ge=1, le=10**12, description="held-out tokens read by each")
+    tokens: int = Field(
+        65536, ge=1, le=10**12, description="held-out tokens read by each evaluation"
+    )
     final_tokens: int | None = Field(
-        None, ge=1, le=10**12, description="held-out tokens that the final loss is measured on"
+        None,
+        ge=1,
+        le=10**12,
+        description=(
+            "held-out tokens that the final loss is measured on, at least `tokens`; the default"
+            " depends on the cost of training"
+        ),
     )
     lengths: tuple[float, ...] = Field(
         (1.0,),

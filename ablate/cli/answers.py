@@ -21,7 +21,7 @@ def report(
         str | None,
         typer.Argument(
             metavar="STUDY",
-            help="A study, by name or file; by default all.",
+            help="Name or file of a study; without it, all studies.",
             show_default=False,
             autocompletion=complete.stored,
         ),
@@ -32,7 +32,8 @@ def report(
     as_: Annotated[
         Literal["text", "json"],
         typer.Option(
-            "--format", help="text: answer and page; json: the study's findings, without a page."
+            "--format",
+            help="text: print the answer and write the page; json: print the findings only.",
         ),
     ] = "text",
     db: Db = None,
@@ -75,7 +76,7 @@ def _json(database: Database, study: str | None) -> str:
 
 
 def analyse(study: Stored, db: Db = None) -> None:
-    """Recompute a study's effects from the results in the database, and store them."""
+    """Recompute a study's effects and findings from its stored results, and store them."""
     from ablate import analysis
 
     with to_write(db) as database:

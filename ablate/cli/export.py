@@ -48,7 +48,10 @@ def export(
     role: Annotated[
         Literal["compare", "tune", "all"],
         typer.Option(
-            "--role", help="Runs, curves and finals of which runs: compared, tuning, or all."
+            "--role",
+            help=(
+                "Which runs to export: compared, tuning or all (for --what runs, curves, finals)."
+            ),
         ),
     ] = "compare",
     db: Db = None,

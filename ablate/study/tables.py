@@ -100,11 +100,14 @@ class ReportTable(_Table):
     """The keys of [report]."""
 
     delta: Any = Field(
-        None, description="effects within ± this do not matter, in the metric's unit"
+        None, description="the largest difference that does not matter, in the metric's unit"
     )
     correction: Literal["family", "study"] = Field(
         "family",
-        description="Holm's correction covers the contrasts of a `family`, or all of the `study`",
+        description=(
+            "what Holm's correction covers: each family of contrasts by itself, or all contrasts"
+            " of the study"
+        ),
     )
 
 
