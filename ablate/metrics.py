@@ -45,13 +45,13 @@ _ROWS = (
         "copy_loss",
         "min",
         "nats per token",
-        "loss on the second half of random tokens that stand twice: low where the model copies",
+        "loss on the second half of random tokens that are repeated: low where the model copies",
     ),
     Metric(
         "copy_loss_first",
         "min",
         "nats per token",
-        "loss on the first half of the same tokens, which nothing foretells",
+        "loss on the first half of the same tokens, which cannot be predicted",
     ),
     Metric(
         "probe_loss",
