@@ -594,7 +594,7 @@ def fits(rng: np.random.Generator, studies: int) -> None:
         hits, widths = [], []
         for _ in range(studies):
             draws = noise(rng, (runs,)) / (np.sqrt(3) if noise is heavy else 1)
-            _, copies = estimate(form, columns, exact + sd * draws, rng, REPLICATES)
+            copies = estimate(form, columns, exact + sd * draws, rng, REPLICATES).replicates
             if key == "nd":
                 copies = np.column_stack([copies, copies[:, 4] / (copies[:, 2] + copies[:, 4])])
             lo, hi = limits(copies, runs - len(truth), 0.95)

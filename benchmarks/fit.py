@@ -30,7 +30,8 @@ def main() -> None:
     columns = {"n": n, "d": n * np.tile(np.geomspace(2, 200, RATIOS), SIZES)}
     log_loss = np.log(FORMS["nd"].loss(USUAL, columns)) + NOISE * rng.normal(size=len(n))
     wall, cpu = time.perf_counter(), time.process_time()
-    value, replicates = estimate(FORMS["nd"], columns, log_loss, rng, REPLICATES)
+    found = estimate(FORMS["nd"], columns, log_loss, rng, REPLICATES)
+    value, replicates = found.value, found.replicates
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
 
     def objective(theta: np.ndarray) -> float:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.forms import Form, Problem
-from ablate.scaling.solve import Floats, minimise
+from ablate.scaling.solve import Floats, Solution, descend, minimise, negligible
 
 BOOTSTRAPS = 1000
 CONFIDENCE = 0.95  # of every interval
-# runs × extra starts of a replicate: with more than 80 runs all starts reach one optimum
-ROOM = 80
-MOST_EXTRA = 6
+# a round of new starts has found a lower optimum where the loss falls by this share
+LOWER = 1e-4
+ALIKE = 1e-6  # log loss: curves that are closer to the runs than that are equally good
+SETTLED = 0.01  # no further round after one that improves no larger share of replicates
+ROUNDS = 10  # the most
+MANY = 0.05  # share that the first round improves where starts from least squares pay
 
 
 @dataclass(frozen=True)
@@ -38,37 +42,42 @@ class Band:
     hi: Floats
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """The constants of a form [K] and of its bootstrap replicates [B, K]."""
+
+    value: Floats
+    replicates: Floats
+    missed: float  # as `replicate` returns
+    bounds: dict[str, str]  # as `Problem.bounds` returns
+
+
 def estimate(
     form: Form,
     columns: dict[str, Floats],
     log_loss: Floats,
     rng: np.random.Generator,
     bootstraps: int,
-) -> tuple[Floats, Floats]:
-    """Estimate the constants [K], and those of every bootstrap replicate [B, K].
+    *,
+    floor: bool = True,
+) -> Estimate:
+    """Estimate the constants, and those of every bootstrap replicate; without a floor, E is zero.
 
     The bootstrap is Bayesian (Rubin 1981): every run is weighted by a standard exponential draw.
     Resampling whole runs would leave replicates of a small grid without one of its sizes.
     """
     problem = Problem.build(form, columns, log_loss)
-    theta, replicates = replicate(
+    if not floor:
+        problem.design.upper[0] = 0.0
+    theta, replicates, missed = replicate(
         problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss)))
     )
-    return problem.constants(theta[None])[0], problem.constants(replicates)
-
-
-def without_floor(
-    form: Form,
-    columns: dict[str, Floats],
-    log_loss: Floats,
-    rng: np.random.Generator,
-    bootstraps: int,
-) -> Floats:
-    """Return replicates [B, K] of the constants with the floor E fixed at zero."""
-    problem = Problem.build(form, columns, log_loss)
-    problem.design.upper[0] = problem.design.lower[0]
-    _, replicates = replicate(problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss))))
-    return problem.constants(replicates)
+    return Estimate(
+        problem.constants(theta[None])[0],
+        problem.constants(replicates),
+        missed,
+        problem.bounds(theta),
+    )
 
 
 def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int) -> tuple[Floats, Floats]:
@@ -90,25 +99,52 @@ def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int) -> tuple[Float
     return low, high
 
 
-def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats, float]:
     """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
-    Replicates start from the best θ. With few runs the robust loss has several minima, so they also
-    start from some of the grid.
+    The robust loss has several minima. Replicates start from the best θ and then from each other's
+    optima, round after round until a round improves few of them; where the first round improves
+    many, they descend from least squares too. The best θ is also searched from their optima.
+
+    Returns:
+        θ, its replicates, and the share of replicates that the last round improved or that did not
+        converge, which may have missed their optimum; NaN if the fit itself did not converge.
     """
+    design, count = problem.design, len(weights)
     grid = problem.starts(log_loss)
-    runs = len(log_loss)
-    theta, reached = minimise(problem.design, log_loss, np.ones((len(grid), runs)), grid)
-    best = theta[reached.argmin()]
-    copies, lowest = minimise(problem.design, log_loss, weights, np.tile(best, (len(weights), 1)))
-    more = min(ROOM // runs, MOST_EXTRA)
-    for start in grid[np.linspace(0, len(grid) - 1, more).astype(int)]:
-        again, reached = minimise(
-            problem.design, log_loss, weights, np.tile(start, (len(weights), 1))
-        )
-        copies[reached < lowest] = again[reached < lowest]
-        lowest = np.minimum(lowest, reached)
-    return best, copies
+    equal = np.ones((len(grid), len(log_loss)))
+    near = minimise(design, log_loss, equal, grid, rough=True).theta
+    fits = lowest(minimise(design, log_loss, equal, near), descend(design, log_loss, equal, grid))
+    at = fits.loss.argmin()
+    if not count:
+        return fits.theta[at], fits.theta[:0], 0.0 if fits.converged[at] else math.nan
+    start = np.tile(fits.theta[at], (count, 1))
+    copies = minimise(design, log_loss, weights, start)
+    for turn in range(ROUNDS):
+        others = np.roll(copies.theta, 1 + turn * count // ROUNDS, axis=0)
+        new = lowest(copies, minimise(design, log_loss, weights, others))
+        improved = copies.loss - new.loss > LOWER * copies.loss + negligible(weights, ALIKE)
+        copies = new
+        if improved.mean() <= SETTLED:
+            break
+        if turn == 0 and improved.mean() > MANY:
+            copies = lowest(copies, descend(design, log_loss, weights, start))
+    some = copies.theta[:: math.ceil(count / len(grid))]
+    again = minimise(design, log_loss, equal[: len(some)], some)
+    if again.loss.min() < fits.loss[at]:
+        fits, at = again, again.loss.argmin()
+    missed = float((improved | ~copies.converged).mean())
+    return fits.theta[at], copies.theta, missed if fits.converged[at] else math.nan
+
+
+def lowest(a: Solution, b: Solution) -> Solution:
+    """Return the better of two solutions, fit by fit."""
+    better = b.loss < a.loss
+    return Solution(
+        np.where(better[:, None], b.theta, a.theta),
+        np.where(better, b.loss, a.loss),
+        np.where(better, b.converged, a.converged),
+    )
 
 
 def limits(replicates: Floats, dof: int) -> tuple[Floats, Floats]:

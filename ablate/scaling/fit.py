@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy.typing as npt
 from ablate.errors import AblateError, unknown
 from ablate.scaling.bootstrap import (
     BOOTSTRAPS,
+    SETTLED,
     Band,
+    Estimate,
     Interval,
     estimate,
     limits,
     widened,
-    without_floor,
 )
 from ablate.scaling.design import demand
 from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
@@ -141,31 +143,32 @@ def fit(
     what = chosen_check(hold_out, chosen, columns)
     table, log_loss, lost = clean(loss, columns, chosen)
     demand(chosen, table)
-    value, replicates = estimate(chosen, table, log_loss, rng, bootstraps)
+    found = estimate(chosen, table, log_loss, rng, bootstraps)
+    value, replicates, missed = found.value, found.replicates, [found.missed]
     demand_a_fall(chosen, value)
     dof, lowest = len(log_loss) - len(value), float(np.exp(log_loss.min()))
     lo, hi = limits(replicates, dof)
     if lo[0] < NO_FLOOR * lowest:
-        lo, hi = widened(lo, hi, without_floor(chosen, table, log_loss, rng, bootstraps), dof)
+        without = estimate(chosen, table, log_loss, rng, bootstraps, floor=False)
+        lo, hi = widened(lo, hi, without.replicates, dof)
+        missed.append(without.missed)
     residuals = log_loss - np.log(chosen.loss(value, table))
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
     repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
     usual = residual_sd(residuals[near], len(value))
     described = describes(usual, repeats)
     notes: tuple[str, ...] = () if described else (misfit(usual, repeats),)
-    notes += (
-        bounds_reached(chosen, value, lowest)
-        + few(len(log_loss), len(value))
-        + open_ended(chosen, hi)
-    )
+    notes += bounds_reached(found, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
     notes += outside(chosen, value, table) + without_far(
         chosen, table, log_loss, residuals, near, rng
     )
     held_out = None
     try:
         held_out = check(chosen, table, log_loss, what, rng, bootstraps)
+        missed.append(held_out.missed)
     except AblateError as error:
         notes += (f"No held-out check: {error}",)
+    notes += not_converged(float(np.max(missed)))
     return Fit(
         form=chosen,
         constants={
@@ -237,13 +240,29 @@ def demand_a_fall(form: Form, value: Floats) -> None:
         )
 
 
-def bounds_reached(form: Form, value: Floats, lowest: float) -> tuple[str, ...]:
-    """Return a note if the floor is at the edge of its range."""
-    floor = dict(zip(form.constants, value, strict=True))["E"]
+def bounds_reached(found: Estimate, lowest: float) -> tuple[str, ...]:
+    """Return a note for each constant at the edge of its range, and for a floor near zero."""
+    notes = []
+    if found.value[0] < NO_FLOOR * lowest:
+        at = "is 0, the least it can be" if "E" in found.bounds else "is practically zero"
+        notes.append(f"The floor E {at}: the losses bend too little to show one.")
+    notes += [
+        f"{name} is at the {end} value searched; the best may lie beyond it."
+        for name, end in found.bounds.items()
+        if (name, end) != ("E", "least")
+    ]
+    return tuple(notes)
+
+
+def not_converged(missed: float) -> tuple[str, ...]:
+    """Return a note if replicates, or the fit itself (NaN), may have missed their optimum."""
+    if math.isnan(missed):
+        return ("A fit did not converge: its constants are not those of the best curve.",)
+    if missed <= SETTLED:
+        return ()
     return (
-        ("The floor E does not differ significantly from zero: the losses bend too little.",)
-        if floor < NO_FLOOR * lowest
-        else ()
+        f"{missed:.1%} of the bootstrap fits may not have reached their optimum: the last of"
+        " several rounds of new starts still improved them. The intervals are approximate.",
     )
 
 
@@ -304,9 +323,9 @@ def without_far(
         f"at {point} by {np.expm1(residuals[at]):+.1%}"
         for point, at in zip(points, farthest, strict=True)
     )
-    value, _ = estimate(
+    value = estimate(
         form, {name: column[near] for name, column in columns.items()}, log_loss[near], rng, 0
-    )
+    ).value
     constants = ", ".join(
         f"{name} = {one:.4g}" for name, one in zip(form.constants, value, strict=True)
     )

@@ -14,8 +14,9 @@ FLOPS_PER_PARAM_TOKEN = 6.0
 # sizes and budgets closer than this ratio count as one: steps and widths are whole numbers
 SAME = 1.05
 
-# E and A are searched down to e^−8 of the lowest loss: 0.03% of it, practically zero
-FLOOR_BELOW = 8.0
+# scales are searched down to e^−8 of the lowest loss: 0.03% of it, practically zero
+SCALE_BELOW = 8.0
+HIGHEST_FLOOR = 1.1  # of the lowest loss
 STEEPEST = 4.0  # the largest exponent searched
 
 
@@ -79,17 +80,16 @@ class Problem:
         resources, points = logs.shape
         member = np.zeros(points, int) if group is None else group
         groups = int(member.max()) + 1
-        x = np.zeros((1 + resources, points, 1 + 2 * resources * groups))
-        x[0, :, 0] = 1
+        x = np.zeros((resources, points, 1 + 2 * resources * groups))
         for v in range(resources):
             scale = 1 + 2 * (member * resources + v)
-            x[1 + v, np.arange(points), scale] = 1
-            x[1 + v, np.arange(points), scale + 1] = centre[v] - logs[v]
+            x[v, np.arange(points), scale] = 1
+            x[v, np.arange(points), scale + 1] = centre[v] - logs[v]
         low, high = float(log_loss.min()), float(log_loss.max())
         pairs = resources * groups
-        lower = np.array([low - FLOOR_BELOW] + [low - FLOOR_BELOW, 0.0] * pairs)
-        upper = np.array([low + 0.1] + [high + 2.0, STEEPEST] * pairs)
-        return Problem(form, Design(x, lower, upper), centre, groups)
+        lower = np.array([0.0] + [low - SCALE_BELOW, 0.0] * pairs)
+        upper = np.array([HIGHEST_FLOOR] + [high + 2.0, STEEPEST] * pairs)
+        return Problem(form, Design(x, low, lower, upper), centre, groups)
 
     def starts(self, log_loss: Floats) -> Floats:
         """Return the grid of starts, equal in every group, from shares of the lowest loss."""
@@ -101,12 +101,22 @@ class Problem:
         rows = []
         for floor, scale, *slopes in choices:
             terms = [value for slope in slopes for value in (low + np.log(scale), slope)]
-            rows.append([low + np.log(floor), *terms * self.groups])
+            rows.append([floor, *terms * self.groups])
         return np.array(rows)
+
+    def bounds(self, theta: Floats) -> dict[str, str]:
+        """Return "least" or "largest" for each constant of θ [K] at a bound, for one group."""
+        ends = (("least", theta <= self.design.lower), ("largest", theta >= self.design.upper))
+        return {
+            name: end
+            for end, reached in ends
+            for name, there in zip(self.form.constants, reached, strict=True)
+            if there
+        }
 
     def constants(self, theta: Floats, group: int = 0) -> Floats:
         """Return E, A, alpha (, B, beta) of one group [B, k] from the solver's θ [B, K]."""
-        out = [np.exp(theta[:, 0])]
+        out = [theta[:, 0] * np.exp(self.design.unit)]
         for v, centre in enumerate(self.centre):
             scale = 1 + 2 * (group * len(self.centre) + v)
             out += [np.exp(theta[:, scale] + theta[:, scale + 1] * centre), theta[:, scale + 1]]

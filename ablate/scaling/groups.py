@@ -90,6 +90,7 @@ class Comparison:
     measured: Interval | None
     trusted: bool  # both curves describe their runs and predicted what was held out
     crossing: Crossing
+    missed: float  # as `replicate` returns, of the fits with one floor
 
     @property
     def verdict(self) -> str:
@@ -148,7 +149,7 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
     at = [form.constants.index(constant) for constant in names]
     dof = fit.dof + base.dof
     apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
-    joined = one_floor(fit, base, at, rng)
+    joined, joined_copies, missed = one_floor(fit, base, at, rng)
     axis, low, high = measured_range(fit, base)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
     value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
@@ -162,13 +163,14 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         low=low,
         high=high,
         exponents=differences(names, *apart, dof),
-        one_floor=differences(names, *joined, dof + 1),
+        one_floor=differences(names, joined, joined_copies, dof + 1),
         gap=gaps[0],
         gap_low=gaps[1],
         gap_high=gaps[2],
         measured=measured(fit, base),
         trusted=fit.trusted and base.trusted,
         crossing=crossing(x, value, copies, low, high, dof),
+        missed=missed,
     )
 
 
@@ -219,8 +221,8 @@ def p_of_zero(copies: Floats, dof: int) -> float:
 
 def one_floor(
     fit: Fit, base: Fit, at: list[int], rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Return differences of exponents [k] and replicates [B, k] with one floor for both."""
+) -> tuple[Floats, Floats, float]:
+    """Return differences of exponents [k] with one floor, replicates [B, k], and their misses."""
     columns = {
         name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns
     }
@@ -229,10 +231,10 @@ def one_floor(
     weights = rng.exponential(size=(len(fit.replicates), base.runs))
     paired = same_points(fit.columns, base.columns, fit.form.columns)
     other = weights if paired else rng.exponential(size=(len(fit.replicates), fit.runs))
-    theta, copies = replicate(problem, log_loss, np.concatenate([weights, other], axis=1))
+    theta, copies, missed = replicate(problem, log_loss, np.concatenate([weights, other], axis=1))
     both = np.concatenate([theta[None], copies])
     apart = problem.constants(both, 1)[:, at] - problem.constants(both, 0)[:, at]
-    return apart[0], apart[1:]
+    return apart[0], apart[1:], missed
 
 
 def same_points(a: dict[str, Floats], b: dict[str, Floats], names: tuple[str, ...]) -> bool:

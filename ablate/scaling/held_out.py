@@ -31,6 +31,7 @@ class HeldOut:
     column: str  # the resource: "n", "d" or "c"
     from_: float  # runs from here on were held out
     values: Floats = field(repr=False, compare=False)  # constants [K] without them
+    missed: float = 0.0  # as `replicate` returns, of the fit without them
 
     @property
     def trusted(self) -> bool:
@@ -75,7 +76,8 @@ def check(
     out = x >= top
     rest = {name: column[~out] for name, column in columns.items()}
     demand(form, rest, f"without the {what}, ")
-    value, replicates = estimate(form, rest, log_loss[~out], rng, bootstraps)
+    found = estimate(form, rest, log_loss[~out], rng, bootstraps)
+    value, replicates = found.value, found.replicates
     points = {name: column[out] for name, column in columns.items()}
     predicted = np.log(form.loss(value, points)).mean()
     copies = np.log(form.loss(replicates, points)).mean(axis=1)
@@ -95,4 +97,5 @@ def check(
         column=HELD_OUT[what],
         from_=float(top),
         values=value,
+        missed=found.missed,
     )

@@ -179,6 +179,7 @@ def isoflop(
     try:
         losses = np.array([minimum.loss for minimum in best])
         frontier = fit(losses, "c", c=c_good, rng=rng, bootstraps=bootstraps)
+        notes += [f"The curve of the lowest loss over C: {note}" for note in frontier.notes]
     except AblateError as error:
         frontier = None
         notes.append(f"No curve of the lowest loss over C: {error}")

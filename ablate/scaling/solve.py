@@ -1,9 +1,8 @@
 """Many robust fits at once: the log of a sum of power laws to log losses, by the summed Huber loss.
 
-Every form of a scaling curve is a log-sum-exp of terms that are linear in their parameters: with e
-= ln E, a = ln A,
+Every form of a scaling curve is a floor and terms whose logarithms are linear in their parameters:
 
-    ln L = ln(e^e + e^(a − α ln x) + …) = logsumexp_t(X_t θ)
+    L = E + e^(a − α ln x) + …
 
 so one solver serves them all. The Huber loss is summed, not averaged: averaged over runs it is so
 small that a solver's stopping rule ends the fit before it has converged (Besiroglu et al. 2024,
@@ -12,123 +11,221 @@ arXiv:2404.10102).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 # log loss at which the Huber loss changes from square to absolute (Hoffmann et al. 2022)
 DELTA = 1e-3
 # points of replicates per block: large enough for numpy, small enough for the CPU cache
-BLOCK = 16_384
-ITERATIONS = 200
-TOLERANCE = 1e-8  # stop when a step lowers the loss by a smaller share
+BLOCK = 32_768
+ITERATIONS = 2000
+TOLERANCE = 1e-7  # share of the loss: a fit has converged where a step can lower it by no more
+ROUGH = 1e-3  # the same for a rough fit
+EXACT = 1e-9  # log loss: fits of a smaller residual are exact
+DAMPING = 1e-7, 1e7  # the least and the most
+# values of δ on the way to `DELTA`: noise of all runs is within the first
+WIDER = (0.1, 0.03, 0.01, 0.003)
 
 
 @dataclass(frozen=True)
 class Design:
-    """A form for the solver: P points, T terms, K parameters."""
+    """A form for the solver: P points, T power laws, K parameters.
 
-    x: Floats  # [T, P, K], term t at point p is x[t, p] · θ
+    The loss at point p is θ[0] · e^unit + Σ_t e^(x[t, p] · θ). The floor itself is a parameter, not
+    its logarithm, because it may be zero.
+    """
+
+    x: Floats  # [T, P, K]
+    unit: float  # log loss
     lower: Floats  # [K] box that θ stays in
     upper: Floats
 
-    def terms(self, theta: Floats) -> Floats:
-        """Return the logarithm of every term [B, T, P] at θ [B, K]."""
-        t, p, k = self.x.shape
-        return (theta @ self.x.reshape(t * p, k).T).reshape(-1, t, p)
+
+@dataclass(frozen=True)
+class Solution:
+    """Where B fits ended."""
+
+    theta: Floats  # [B, K]
+    loss: Floats  # [B], the summed Huber loss
+    converged: Bools  # [B]
+
+
+@dataclass(frozen=True)
+class State:
+    """Summed Huber loss and its derivatives at θ."""
+
+    theta: Floats  # [B, K]
+    loss: Floats  # [B]
+    gradient: Floats  # [B, K]
+    newton: Floats  # [B, K, K], second derivatives of the loss of the linearised curve
+    curvature: Floats  # [B, K, K], the rest of the second derivatives: the curve's own
+    reweighted: Floats  # [B, K, K], points weighted by δ/|residual|
+
+    def at(self, rows: npt.NDArray[np.intp]) -> State:
+        """Return a copy of some rows."""
+        return State(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def put(self, rows: npt.NDArray[np.intp], new: State, chosen: Bools) -> None:
+        """Replace rows by the chosen ones of `new`."""
+        for field in fields(self):
+            getattr(self, field.name)[rows] = getattr(new, field.name)[chosen]
 
 
 def minimise(
-    design: Design, log_loss: Floats, weights: Floats, start: Floats
-) -> tuple[Floats, Floats]:
-    """Minimise Σ_p weights[b, p] · huber(prediction − log_loss[p]) for every replicate b.
+    design: Design,
+    log_loss: Floats,
+    weights: Floats,
+    start: Floats,
+    delta: float = DELTA,
+    rough: bool = False,
+) -> Solution:
+    """Find a local minimum of Σ_p weights[b, p] · huber(prediction − log_loss[p]) for each b.
 
-    log_loss [P], weights [B, P], start [B, K] → θ [B, K] and the loss reached [B].
+    Args:
+        design: The form at P points.
+        log_loss: [P].
+        weights: [B, P].
+        start: [B, K].
+        delta: Where the Huber loss changes from square to absolute.
+        rough: Whether the end is only the start of another fit, which may be far from here.
     """
-    theta, reached = np.empty_like(start), np.empty(len(start))
+    theta, loss = np.empty_like(start), np.empty(len(start))
+    converged = np.empty(len(start), bool)
     block = max(BLOCK // len(log_loss), 16)
     for low in range(0, len(start), block):
         rows = slice(low, low + block)
-        theta[rows], reached[rows] = _block(design, log_loss, weights[rows], start[rows])
-    return theta, reached
+        theta[rows], loss[rows], converged[rows] = _block(
+            design, log_loss, weights[rows], start[rows], delta, rough
+        )
+    return Solution(theta, loss, converged)
+
+
+def descend(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> Solution:
+    """Minimise as `minimise` with ever smaller δ, each time from where the last one ended.
+
+    The Huber loss of a δ far below the noise has many local minima. That of a large δ is least
+    squares, which hardly has any; following its minimum ends in a low one more often.
+    """
+    for delta in WIDER:
+        start = minimise(design, log_loss, weights, start, delta, rough=True).theta
+    return minimise(design, log_loss, weights, start)
+
+
+def negligible(weights: Floats, residual: float) -> Floats:
+    """Return the summed Huber loss [B] of a residual, below δ, at every point."""
+    return np.asarray(0.5 * residual**2 * weights.sum(axis=1))
 
 
 def _block(
-    design: Design, log_loss: Floats, weights: Floats, start: Floats
-) -> tuple[Floats, Floats]:
-    """Minimise by Levenberg–Marquardt, damped with the reweighted least-squares matrix.
+    design: Design, log_loss: Floats, weights: Floats, start: Floats, delta: float, rough: bool
+) -> tuple[Floats, Floats, Bools]:
+    """Minimise by Newton's method, damped with the reweighted least-squares matrix.
 
-    Newton's matrix of the summed Huber loss comes from the few points within ±δ only: its steps
-    are fast near the optimum and unstable far from it. Reweighting every point by δ/|residual|
-    bounds the loss from above: safe and slow. The step solves
-    (newton + damping · reweighted) step = −gradient. Damping falls after a step that lowered the
-    loss and rises after one that did not.
+    Second derivatives of the Huber loss come from the few points within ±δ and from the curvature
+    of the form. With both, steps follow the long curved valley of a law that is nearly flat; far
+    from the optimum the curvature misleads to worse minima, and a rough fit leaves it out.
+    Reweighting every point by δ/|residual| bounds the loss from above: safe and slow. The step
+    solves (newton + damping · reweighted) step = −gradient. Damping falls after a step that lowers
+    the loss as expected and rises after one that does not. A small expected gain counts as
+    convergence only as far as damping does not cause it.
     """
-    theta = np.clip(start, design.lower, design.upper)
-    loss, gradient, newton, reweighted = _derivatives(design, log_loss, weights, theta)
-    damping, quiet = np.ones(len(theta)), np.zeros(len(theta), int)
-    todo = np.arange(len(theta))
+    state = _state(design, log_loss, weights, np.clip(start, design.lower, design.upper), delta)
+    damping = np.ones(len(start))
+    todo = np.arange(len(start))
+    exact, tolerance = negligible(weights, EXACT), ROUGH if rough else TOLERANCE
     for _ in range(ITERATIONS):
-        step = _step(
-            design,
-            theta[todo],
-            gradient[todo],
-            newton[todo] + damping[todo, None, None] * reweighted[todo],
+        now, damped = state.at(todo), damping[todo]
+        tried, expected = _step(design, now, damped, rough)
+        new = _state(design, log_loss, weights[todo], tried, delta)
+        gain = now.loss - new.loss
+        better = gain > 0
+        state.put(todo[better], new, better)
+        factor = np.select(
+            [~better, gain < 0.25 * expected, gain < 0.75 * expected], [5.0, 2.0, 0.5], 0.1
         )
-        tried = np.clip(theta[todo] + step, design.lower, design.upper)
-        new = _derivatives(design, log_loss, weights[todo], tried)
-        better = new[0] < loss[todo]
-        gain = np.where(better, loss[todo] - new[0], 0.0)
-        quiet[todo] = np.where(
-            gain > TOLERANCE * loss[todo], 0, quiet[todo] + (better | (damping[todo] >= 1))
-        )
-        rows = todo[better]
-        theta[rows] = tried[better]
-        for kept, fresh in zip((loss, gradient, newton, reweighted), new, strict=True):
-            kept[rows] = fresh[better]
-        damping[todo] = np.clip(damping[todo] * np.where(better, 0.25, 4.0), 1e-4, 1e6)
-        todo = todo[quiet[todo] < 4]
+        damping[todo] = np.clip(damped * factor, *DAMPING)
+        todo = todo[expected * np.maximum(damped, 1.0) > tolerance * now.loss + exact[todo]]
         if len(todo) == 0:
             break
-    return theta, loss
+    converged = np.ones(len(start), bool)
+    converged[todo] = False
+    return state.theta, state.loss, converged
 
 
-def _derivatives(
-    design: Design, log_loss: Floats, weights: Floats, theta: Floats
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return loss [B], gradient [B, K] and the two curvature matrices [B, K, K]."""
-    eta = design.terms(theta)
-    top = eta.max(axis=1)
-    share = np.exp(eta - top[:, None])
-    total = share.sum(axis=1)
-    residual = top + np.log(total) - log_loss
+def _state(design: Design, log_loss: Floats, weights: Floats, theta: Floats, delta: float) -> State:
+    """Return the summed Huber loss and its derivatives at θ [B, K]."""
+    (replicates, k), (terms, points, _) = theta.shape, design.x.shape
+    logs = (theta @ design.x.reshape(terms * points, k).T).reshape(replicates, terms, points)
+    share = np.exp(logs - log_loss)  # of the measured loss, then of the predicted one
+    unit = np.exp(design.unit - log_loss)
+    total = share.sum(axis=1) + theta[:, :1] * unit
     share /= total[:, None]
-    jacobian = np.zeros((len(theta), theta.shape[1], share.shape[2]))
-    for t, k in zip(*np.nonzero(np.any(design.x != 0, axis=1)), strict=True):
-        jacobian[:, k] += share[:, t] * design.x[t, :, k]
+    residual = np.log(total)
     size = np.abs(residual)
-    inside = size <= DELTA
+    inside = size <= delta
+    pull = weights * np.clip(residual, -delta, delta)
+    jacobian = np.zeros((replicates, k, points))
+    jacobian[:, 0] = unit / total
+    curvature = np.zeros((replicates, k, k))
+    for x, of in zip(design.x, np.swapaxes(share, 0, 1), strict=True):
+        used = np.flatnonzero(x.any(axis=0))
+        pulled = pull * of
+        for i in used:
+            jacobian[:, i] += of * x[:, i]
+            for j in used:
+                both = x[:, i] * x[:, j]  # zero for parameters of different groups
+                if j <= i and both.any():
+                    curvature[:, i, j] = curvature[:, j, i] = pulled @ both
     loss: Floats = (
-        weights * np.where(inside, 0.5 * residual**2, DELTA * (size - 0.5 * DELTA))
+        weights * np.where(inside, 0.5 * residual**2, delta * (size - 0.5 * delta))
     ).sum(axis=1)
-    gradient = (jacobian @ (weights * np.clip(residual, -DELTA, DELTA))[..., None])[..., 0]
+    gradient = (jacobian @ pull[..., None])[..., 0]
     transposed: Floats = np.swapaxes(jacobian, 1, 2)
     newton = (jacobian * (weights * inside)[:, None]) @ transposed
-    reweighted = (jacobian * (weights * DELTA / np.maximum(size, DELTA))[:, None]) @ transposed
-    return loss, gradient, newton, reweighted
+    curvature -= (jacobian * pull[:, None]) @ transposed
+    reweighted = (jacobian * (weights * delta / np.maximum(size, delta))[:, None]) @ transposed
+    return State(theta, loss, gradient, newton, curvature, reweighted)
 
 
-def _step(design: Design, theta: Floats, gradient: Floats, matrix: Floats) -> Floats:
-    """Solve for the step, without parameters that press against their bound."""
-    leaning = ((theta <= design.lower) & (gradient > 0)) | (
-        (theta >= design.upper) & (gradient < 0)
+def _step(design: Design, now: State, damping: Floats, rough: bool) -> tuple[Floats, Floats]:
+    """Return θ after a step within the box [B, K], and the gain that the matrix expects [B].
+
+    Parameters that press against their bound stay. If the step would leave the box, the parameters
+    that would leave it go to the bound, and the others take the best step that goes with it.
+    """
+    matrix = now.newton + damping[:, None, None] * now.reweighted
+    if not rough:
+        matrix += now.curvature
+    held = ((now.theta <= design.lower) & (now.gradient > 0)) | (
+        (now.theta >= design.upper) & (now.gradient < 0)
     )
-    free = ~leaning
+    step = _solve(matrix, now.gradient, held, np.zeros_like(now.theta))
+    tried = np.clip(now.theta + step, design.lower, design.upper)
+    beyond = tried != now.theta + step
+    cut = np.flatnonzero(beyond.any(axis=1))
+    if len(cut):
+        to_bound = np.where(beyond, tried - now.theta, 0.0)[cut]
+        step = _solve(matrix[cut], now.gradient[cut], (held | beyond)[cut], to_bound)
+        tried[cut] = np.clip(now.theta[cut] + step, design.lower, design.upper)
+    step = tried - now.theta
+    expected = -(now.gradient * step).sum(axis=1) - 0.5 * np.einsum(
+        "bi,bij,bj->b", step, matrix, step
+    )
+    return tried, expected
+
+
+def _solve(matrix: Floats, gradient: Floats, held: Bools, moved: Floats) -> Floats:
+    """Return Newton's step [B, K] in which the held parameters move as given."""
+    free = ~held
+    gradient = gradient + (matrix @ moved[..., None])[..., 0]
     matrix = matrix * (free[:, :, None] & free[:, None, :])
     diagonal = np.einsum("bkk->bk", matrix)
-    diagonal += np.where(free, 1e-9 * diagonal.max(axis=1, keepdims=True) + 1e-300, 1.0)
+    least = 1e-12 * np.abs(diagonal).max(axis=1, keepdims=True) + 1e-300
+    diagonal += np.where(free, least, 1.0)
     step = np.linalg.solve(matrix, (gradient * free)[..., None])[..., 0]
-    return np.asarray(-step, float)
+    return np.where(free, -step, moved)

@@ -11,7 +11,7 @@ from ablate.errors import AblateError
 from ablate.scaling import summary
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
-from ablate.scaling.fit import Fit, chosen_form, fit
+from ablate.scaling.fit import Fit, chosen_form, fit, not_converged
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.held_out import chosen_check
@@ -130,6 +130,11 @@ def fit_table(
     ]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
     comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
+    notes += [
+        f"{one.group} and {one.baseline} with one floor: {note}"
+        for one in comparisons
+        for note in not_converged(one.missed)
+    ]
     return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes))
 
 
