@@ -597,7 +597,7 @@ def fits(rng: np.random.Generator, studies: int) -> None:
             copies = estimate(form, columns, exact + sd * draws, rng, REPLICATES).replicates
             if key == "nd":
                 copies = np.column_stack([copies, copies[:, 4] / (copies[:, 2] + copies[:, 4])])
-            lo, hi = limits(copies, runs - len(truth), 0.95)
+            lo, hi = limits(copies, runs - len(truth))
             hits.append((lo <= answers) & (answers <= hi))
             widths.append(hi[2] - lo[2])
         cover = [*map(float, np.mean(hits, axis=0)), "", "", ""][:6]
