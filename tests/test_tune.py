@@ -848,7 +848,7 @@ def test_the_same_level_twice_shows_no_effect(tmp_path: Path, monkeypatch) -> No
     for level in ("again", "a third time"):
         assert (
             f"{level} equals once exactly in all 6 pairs: held-out loss does not differ. "
-            "The two are the same configuration under two names: they share their runs." in text
+            "Both levels give the same configuration, so they share their runs." in text
         )
     assert "6 of 6 runs are complete." in page.read_text()
     assert [one.cell for one in plan(given).confounds if one.kind == "same configuration"] == [

@@ -104,7 +104,7 @@ def answer(data: ReportData) -> str:
             *_lines(family, short),
             *([f"  {family.summary}"] if family.summary and not short else []),
         ]
-    return "\n".join([*lines, "", *fairness.fairness(data)])
+    return "\n".join([*lines, "", *fairness.fairness(data), *answers.variances(data)])
 
 
 def _lines(family: answers.Family, short: bool) -> list[str]:

@@ -72,7 +72,7 @@ def _tuned(data: ReportData) -> str:
             else f"for each {listed([per] if isinstance(per, str) else per)}"
         )
         found = data.findings.of(Tuning)
-        if len(found) <= NAMED:
+        if 0 < len(found) <= NAMED:
             each_rate = [f"{one.lr:.3g} for {one.group}" for one in found if one.trains]
         else:
             each_rate = [f"{rate:.3g}" for rate in rates]
