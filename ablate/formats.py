@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ablate.errors import unknown
@@ -42,6 +42,20 @@ def number(value: float) -> str:
     if isinstance(value, int) or math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_values(value: Any) -> Any:
+    """Return a nested value in JSON's types; None for numbers that JSON lacks.
+
+    The strings of `render` would be text where SQL and JSON readers expect numbers.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(one) for one in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def shown(value: Any) -> str:

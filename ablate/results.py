@@ -7,10 +7,12 @@ distinguishes them. ±Inf stay ±Inf.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -60,6 +62,14 @@ class StudyRow:
     revision: int
     toml: str
     evaluation: str  # JSON of its [eval]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The study file's tables; empty if the database holds no readable one."""
+        try:
+            return tomllib.loads(self.toml)
+        except tomllib.TOMLDecodeError:
+            return {}
 
 
 def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.DataFrame:

@@ -402,12 +402,12 @@ def test_a_run_whose_final_loss_is_not_finite_has_diverged(monkeypatch: pytest.M
     """Though the loss of its last batch is ordinary."""
     score = Evaluator._sums
 
-    def spoilt(self: Evaluator, *part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def not_finite(self: Evaluator, *part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         position, window = score(self, *part)
         position[0, 1] = math.inf  # nats of the second member
         return position, window
 
-    monkeypatch.setattr(Evaluator, "_sums", spoilt)
+    monkeypatch.setattr(Evaluator, "_sums", not_finite)
     good, bad = run(config(seed=1), config(seed=2))
     assert good.end["status"] == "complete" and math.isfinite(good.finals()["loss", 0])
     assert bad.end["status"] == "diverged" and bad.end["step"] == 30

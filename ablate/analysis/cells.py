@@ -18,14 +18,12 @@ from ablate.analysis.paired import split
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
     runs = paired.near_unigram(data.finals)
-    for cell, arm in _arms(data):
+    for cell, where in _cells(data).items():
         of_cell = runs[runs["cell"] == cell]
         low = of_cell[of_cell["near"]]
         if len(low):
             yield records.Untrained(
-                stratum=_stratum(data, cell),
-                cell=cell,
-                arm=arm,
+                **where,
                 seeds=tuple(map(int, low["seed"])),
                 of=len(of_cell),
                 loss=float(low["loss"].mean()),
@@ -40,12 +38,12 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
     p is corrected by Holm's method over the cells of the study. Where there are more than three
     seeds, one seed alone is no group. Runs of crossed seeds are not independent, as the test
     assumes: then there are none.
-
     """
     if data.crossed:
         return
+    named = _cells(data)
     tested: dict[str, tuple[pd.DataFrame, stats.SeedGroups]] = {}
-    for cell, _ in _arms(data):
+    for cell in named:
         runs = data.good[data.good["cell"] == cell]
         if cell in data.untrained or runs.empty:
             continue
@@ -57,7 +55,6 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
         for cell, (runs, groups) in tested.items()
         if p[cell] <= 0.05 and (len(runs) <= 3 or min(map(len, groups.members)) > 1)
     }
-    named = dict(_arms(data))
     copying = data.finals[data.finals["name"] == "copy_loss"]
     for cell, (runs, groups) in found.items():
         seeds = runs["seed"].to_numpy()
@@ -65,19 +62,17 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
         together = stats.group_association(groups, loss.to_numpy(float))
         members = tuple(tuple(int(seeds[at]) for at in group) for group in groups.members)
         yield records.SeedGroups(
-            stratum=_stratum(data, cell),
-            cell=cell,
-            arm=named[cell],
+            **named[cell],
             groups=members,
             means=groups.means,
             p=p[cell],
             copying=together.means if together.n else (),
             p_copying=together.p,
             like=tuple(
-                named[other]
+                named[other]["arm"]
                 for other, (others, its) in found.items()
                 if other != cell
-                and _stratum(data, other) == _stratum(data, cell)
+                and named[other]["stratum"] == named[cell]["stratum"]
                 and list(others["seed"]) == list(seeds)
                 and its.members == groups.members
             ),
@@ -88,10 +83,10 @@ def variance(data: StudyData) -> Iterator[records.Variance]:
     """Yield the parts of each cell's variance where seeds are crossed."""
     if not data.crossed:
         return
-    for cell, arm in _arms(data):
+    for cell, where in _cells(data).items():
         runs = data.good[data.good["cell"] == cell].set_index("seed")["metric"]
         if cell not in data.untrained and (parts := of_variance(runs)):
-            yield records.Variance(stratum=_stratum(data, cell), cell=cell, arm=arm, **parts)
+            yield records.Variance(**where, **parts)
 
 
 def of_variance(values: pd.Series) -> dict[str, Any]:
@@ -116,15 +111,13 @@ def lengths(data: StudyData) -> Iterator[records.LengthChange]:
     if 1.0 not in losses or not longest > 1:
         return
     defined = set(finals.loc[finals["at"] == longest, "cell"])
-    for cell, arm in _arms(data):
+    for cell, where in _cells(data).items():
         if cell in losses.index:
             changed = (losses[longest] - losses[1.0]).loc[cell]
             crossed = split(changed.index) if data.crossed else None
             change = stats.paired(changed.to_numpy(float), crossed=crossed)
             yield records.LengthChange(
-                stratum=_stratum(data, cell),
-                cell=cell,
-                arm=arm,
+                **where,
                 factor=float(longest),
                 defined=cell in defined,
                 n=change.n,
@@ -139,13 +132,11 @@ def probes(data: StudyData) -> Iterator[records.ProbeLoss]:
     """Yield the masked loss of each cell at each probe ratio."""
     finals = data.finals[data.finals["name"] == "probe_loss"].dropna(subset=["value"])
     grouped = finals.groupby(["cell", "at"])["value"].agg(["mean", "std", "count"])
-    for cell, arm in _arms(data):
+    for cell, where in _cells(data).items():
         if cell in grouped.index:
             for ratio, row in grouped.loc[cell].iterrows():
                 yield records.ProbeLoss(
-                    stratum=_stratum(data, cell),
-                    cell=cell,
-                    arm=arm,
+                    **where,
                     ratio=float(ratio),  # type: ignore[arg-type]  # an index of floats
                     seeds=int(row["count"]),
                     mean=float(row["mean"]),
@@ -153,10 +144,7 @@ def probes(data: StudyData) -> Iterator[records.ProbeLoss]:
                 )
 
 
-def _arms(data: StudyData) -> Iterator[tuple[str, str]]:
-    for row in data.arms.itertuples():
-        yield str(row.cell), str(row.arm)
-
-
-def _stratum(data: StudyData, cell: str) -> str:
-    return str(data.arms.loc[data.arms["cell"] == cell, "stratum"].iloc[0])
+def _cells(data: StudyData) -> dict[str, dict[str, Any]]:
+    """Return cell → the stratum, cell and arm that a finding on it names."""
+    named = data.arms[["stratum", "cell", "arm"]].astype(str)
+    return {row["cell"]: row for row in named.to_dict("records")}  # type: ignore[misc]

@@ -6,7 +6,6 @@ computed elsewhere. `ablate.analysis.records` describes each kind.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -19,10 +18,12 @@ from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
 from ablate.analysis.records import Contrast, Finding
+from ablate.formats import json_values
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
+SUBJECT = ("stratum", "factor", "level", "cell")  # what a row of the table `finding` is about
 F = TypeVar("F", bound=Finding)
 
 
@@ -60,7 +61,7 @@ class Findings(Sequence[Finding]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return each finding as a dictionary of what JSON can hold; NaN and ±∞ are None."""
-        return [{"kind": one.kind, **_plain(asdict(one))} for one in self]
+        return [{"kind": one.kind, **json_values(asdict(one))} for one in self]
 
 
 def findings(study: str, db: results.Source = None) -> Findings:
@@ -94,11 +95,11 @@ def analyse(db: Database, study: str) -> list[paired.EffectRow]:
     ]
     found = [
         table.FindingRow(
-            kind=row.pop("kind"),
-            **{name: row.get(name) or None for name in ("stratum", "factor", "level", "cell")},
-            data=row,
+            kind=one.kind,
+            **{name: getattr(one, name, None) or None for name in SUBJECT},
+            data=asdict(one),
         )
-        for row in find(data, scaled(data)).rows()
+        for one in find(data, scaled(data))
     ]
     effects.write(db, data.study.id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
     table.write(db, data.study.id, found)
@@ -142,14 +143,3 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from cells.probes(data)
     if curves:
         yield from scaling.scaling(curves)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in which numbers that JSON lacks are None, and NumPy's are Python's."""
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,12 +17,15 @@ from ablate.study import values
 
 # ratio of the two arms' standard deviations over seeds from which on it is a finding
 WIDER = 2.0
+# size in a finding → its column
+SIZES = {"params": "n_params", "params_body": "n_params_body", "flops": "flops"}
 SURE = 0.01  # and the largest p of that ratio
 
 
 def contrasts(data: StudyData) -> Iterator[records.Finding]:
     """Yield each contrast, followed by the findings that qualify it."""
     pairs = dict(iter(data.pairs.groupby(["family", "cell"], sort=False)))
+    sizes = data.compared.groupby("cell")[list(SIZES.values())].first().astype(float)
     study_p = stats.holm(data.effects["p"].to_numpy(float))
     for row, p_study in zip(data.effects.to_dict("records"), study_p, strict=True):
         of_row = pairs[row["family"], row["cell"]].sort_values("seed")
@@ -46,7 +49,7 @@ def contrasts(data: StudyData) -> Iterator[records.Finding]:
             if not data.crossed:  # the tests of spread and failures need independent pairs
                 yield from _spread(which, of_row)
         yield from _failures(data, which, of_row)
-        yield from _mismatch(data, which)
+        yield from _mismatch(sizes, which)
 
 
 def _verdict(data: StudyData, row: Mapping[Any, Any]) -> records.Verdict:
@@ -216,12 +219,10 @@ def _failures(
     )
 
 
-def _mismatch(data: StudyData, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
-    columns = {"params": "n_params", "params_body": "n_params_body", "flops": "flops"}
-    sizes = data.compared.groupby("cell")[list(columns.values())].first().astype(float)
+def _mismatch(sizes: pd.DataFrame, which: Mapping[str, Any]) -> Iterator[records.Mismatch]:
     if which["cell"] in sizes.index and which["baseline"] in sizes.index:
         ratio = dict(sizes.loc[which["cell"]] / sizes.loc[which["baseline"]] - 1)
-        relative: dict[str, Any] = {name: float(ratio[columns[name]]) for name in columns}
+        relative: dict[str, Any] = {name: float(ratio[SIZES[name]]) for name in SIZES}
         yield records.Mismatch(**which, **relative)
 
 

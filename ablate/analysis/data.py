@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -60,23 +59,20 @@ class StudyData:
             return {}
         return results.weighted_windows(self.study.name, self.db, self.study.metric)
 
-    @cached_property
+    @property
     def settings(self) -> dict[str, Any]:
         """The study file's tables; empty if the database holds no readable one."""
-        try:
-            return tomllib.loads(self.study.toml)
-        except tomllib.TOMLDecodeError:
-            return {}
+        return self.study.settings
 
     @property
     def correction(self) -> str:
         """What Holm's correction covers: "family" or "study"."""
-        return paired.correction(self.study.toml)
+        return paired.correction(self.settings)
 
     @property
     def crossed(self) -> bool:
         """Whether seeds of initialisation and of data order are crossed."""
-        return paired.crossed(self.study.toml)
+        return paired.crossed(self.settings)
 
     @cached_property
     def compared(self) -> pd.DataFrame:
@@ -134,7 +130,7 @@ def read(db: Database, study: str) -> StudyData:
     finals = results.finals(study, db=db)
     below = paired.untrained(finals)
     row = results.study(study, db)
-    crossed = paired.crossed(row.toml)
+    crossed = paired.crossed(row.settings)
     return StudyData(
         study=row,
         runs=runs,

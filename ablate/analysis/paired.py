@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -138,8 +137,9 @@ def effects_of(
         choices: As in `of_pairs`.
         untrained: Cells that did not learn beyond token frequencies.
     """
-    toml = results.study(study, db).toml
-    rows = of_pairs(pairs, pilots, choices, correction=correction(toml), crossed=crossed(toml))
+    settings = results.study(study, db).settings
+    covered, both = correction(settings), crossed(settings)
+    rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both)
     rows = [_without_size(row) if {row.cell, row.baseline} & untrained else row for row in rows]
     frame = pd.DataFrame(
         [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
@@ -168,7 +168,7 @@ NEAR = 0.01  # of the unigram loss: a run that ends nearer has learnt no more th
 def near_unigram(finals: pd.DataFrame) -> pd.DataFrame:
     """Return cell, seed, loss, unigram_loss and `near` of the runs that have both losses.
 
-    `near`: whether the loss is within 1% of the loss of the training text's token frequencies.
+    `near`: whether the loss is at least 99% of that of the training text's token frequencies.
 
     Args:
         finals: As `ablate.finals` returns them.
@@ -297,20 +297,14 @@ def _contrast(pairs: pd.DataFrame) -> list[tuple[str, int]]:
     return [(str(first["cell"]), 1), (str(first["baseline"]), -1)]
 
 
-def correction(toml: str) -> str:
-    """Return what Holm's correction covers by a study file: "family" or "study"."""
-    try:
-        return str(tomllib.loads(toml).get("report", {}).get("correction", "family"))
-    except tomllib.TOMLDecodeError:
-        return "family"
+def correction(settings: Mapping[str, Any]) -> str:
+    """Return what Holm's correction covers by a study's tables: "family" or "study"."""
+    return str(settings.get("report", {}).get("correction", "family"))
 
 
-def crossed(toml: str) -> bool:
-    """Return whether seeds of initialisation and of data order are crossed by a study file."""
-    try:
-        seeds = tomllib.loads(toml).get("seeds")
-    except tomllib.TOMLDecodeError:
-        return False
+def crossed(settings: Mapping[str, Any]) -> bool:
+    """Return whether seeds of initialisation and of data order are crossed by a study's tables."""
+    seeds = settings.get("seeds")
     return isinstance(seeds, dict) and "init" in seeds
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
+
+import pandas as pd
 
 from ablate import stats
 from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
 from ablate.stats import selection
 from ablate.stats.pairs import noise_of
-from ablate.stats.values import Noise
+from ablate.stats.values import Floats, Noise
 
 
 def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
@@ -40,23 +43,7 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
         if len(arms) < 2 or len(judged) < 2 or len(table) < 2:
             continue
         goal: Any = data.study.goal
-        pilot = data.pilots.get(stratum, paired.Pilot())
-        first = table.index.isin(pilot.seeds)
-        seeds = paired.split(table.index) if data.crossed else None
-
-        def noise(
-            difference: Any,
-            i: int,
-            j: int,
-            judged: list[str] = judged,
-            first: Any = first,
-            seeds: Any = seeds,
-        ) -> Noise:
-            """The noise of two arms' difference, as that of a contrast."""
-            alone = noise_of(difference, difference[first], crossed=seeds)
-            arms = [(judged[i], 1), (judged[j], -1)]
-            return selection.widened(alone, paired.choice_of(arms, data.choices))
-
+        noise = partial(_noise, data, stratum, table)
         found = stats.best_arms(table.to_numpy(float), goal=goal, noise=noise)
         chosen = [judged[position] for position in found.candidates]
         yield records.Best(
@@ -67,6 +54,26 @@ def best(data: StudyData, failed: frozenset[str]) -> Iterator[records.Best]:
             failed=tuple(arms[cell] for cell in arms.index if cell not in judged),
             seeds=len(table),
         )
+
+
+def _noise(
+    data: StudyData, stratum: str, table: pd.DataFrame, difference: Floats, i: int, j: int
+) -> Noise:
+    """Return the noise of two arms' mean difference, as that of a contrast.
+
+    Args:
+        data: The study.
+        stratum: The arms' stratum.
+        table: Metric, seeds × cells.
+        difference: Of the arms in columns i and j.
+        i: Position of an arm.
+        j: Position of the other one.
+    """
+    pilot = table.index.isin(data.pilots.get(stratum, paired.Pilot()).seeds)
+    seeds = paired.split(table.index) if data.crossed else None
+    arms = [(str(table.columns[i]), 1), (str(table.columns[j]), -1)]
+    alone = noise_of(difference, difference[pilot], crossed=seeds)
+    return selection.widened(alone, paired.choice_of(arms, data.choices))
 
 
 def pairing(contrasts: Sequence[records.Contrast]) -> Iterator[records.Pairing]:

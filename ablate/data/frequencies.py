@@ -42,8 +42,8 @@ def unigram_nats(tokens: Tokens) -> np.ndarray:
 def repeated(tokens: Tokens, half: int, count: int, device: torch.device | str) -> Example:
     """Return sequences of two equal halves of random tokens, equal for all runs on one text.
 
-    Tokens are drawn from the frequencies of the held-out text, each for itself, so that nothing
-    foretells the first half, and the first half foretells the second: a model that has learnt to
+    Tokens are drawn from the frequencies of the held-out text, each for itself, so that the
+    first half cannot be predicted, but the second can, from the first: a model that has learnt to
     copy (Olsson et al. 2022, arXiv:2209.11895) has a low loss there. Position t of a sequence is to
     predict token t + 1; scored are positions 0 … half − 2, and half … 2·half − 2, whose targets
     have an equal place in both halves.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ablate.formats import json_values
 from ablate.store import schema
 from ablate.store.database import Database
 from ablate.store.names import require_study
@@ -49,7 +49,7 @@ def write(db: Database, study_id: int, rows: Iterable[FindingRow]) -> None:
             "study_id": study_id,
             "ordinal": ordinal,
             **{name: getattr(row, name) for name in COLUMNS},
-            "data": json.dumps(_finite(row.data), allow_nan=False),
+            "data": json.dumps(json_values(row.data), allow_nan=False),
         }
         for ordinal, row in enumerate(rows)
     ]
@@ -74,12 +74,3 @@ def read(db: Database, study: str) -> list[FindingRow]:
             FindingRow(kind, stratum, factor, level, cell, json.loads(data))
             for kind, stratum, factor, level, cell, data in found
         ]
-
-
-def _finite(value: Any) -> Any:
-    """JSON values with None for numbers that JSON lacks: SQLite refuses to read `NaN`."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -162,7 +162,7 @@ class Training:
             self._end(k, "diverged", diverged_at[k])
 
     def _end_exploded(self, exploded: Sequence[bool]) -> None:
-        """End as diverged the living members whose last update was their ruin."""
+        """End the remaining members as diverged whose last update made the loss explode."""
         self._end_diverged([self.steps if bad else 0 for bad in exploded])
 
     def _evaluate(self) -> None:
