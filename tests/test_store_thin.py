@@ -88,6 +88,20 @@ def test_thinned_again_is_the_same_file(db: Database) -> None:
     assert thin(db, 1000).deleted == 0
 
 
+def test_losses_of_windows_are_kept_for_compared_runs_alone(db: Database) -> None:
+    held = "SELECT DISTINCT run_id FROM window_loss ORDER BY 1"
+    assert rows(db.path, held) == [(1,), (2,)]
+    thin(db, 20)
+    assert rows(db.path, held) == [(1,), (2,)]
+    with contextlib.closing(sqlite3.connect(db.path)) as connection, connection:
+        connection.execute("UPDATE member SET role = 'tune' WHERE run_id = 1")
+        connection.execute(  # run 2 both tunes and is compared
+            "INSERT INTO member SELECT cell_id, run_id, 'tune', 99 FROM member WHERE run_id = 2"
+        )
+    assert thin(db, 20).tuned == 1
+    assert rows(db.path, held) == [(2,)]
+
+
 def test_the_command_leaves_one_file_that_can_be_read_where_nothing_can_be_written(
     db: Database, tmp_path: Path
 ) -> None:

@@ -137,7 +137,7 @@ def thin(
     ] = 50,
     db: Db = None,
 ) -> None:
-    """Shrink the file: drop points of training curves; keep evaluations, finals and journals."""
+    """Shrink the file: drop points of training curves and losses of windows of tuning runs."""
     from ablate import store
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
@@ -149,7 +149,7 @@ def thin(
         done = reduce(database, keep)
     print(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
-        " kept"
+        f" kept; losses of windows of {done.tuned:,} tuning runs deleted"
     )
     if sqlite.at_rest(file):
         print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")

@@ -1,4 +1,6 @@
-"""Make a database small enough to commit: drop points of training curves, keep evaluations."""
+"""Make a database small enough to commit: drop points of training curves and losses of windows of
+tuning runs; keep evaluations.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,20 @@ class Thinned:
         runs: Runs that lost points.
         deleted: Points deleted.
         kept: Points of the training series that are left.
+        tuned: Tuning runs that lost their losses of single windows.
         waiting: Runs without a result, whose points were not touched.
     """
 
     runs: int
     deleted: int
     kept: int
+    tuned: int
     waiting: int
 
 
 def thin(db: Database, keep: int) -> Thinned:
-    """Thin the training series of every run that has a result.
+    """Thin the training series of every run that has a result, and drop the losses of single
+    windows of runs that serve for tuning alone, which no analysis reads.
 
     Each run is thinned in a separate transaction, so that a launcher can continue. A second call
     deletes nothing more.
@@ -61,8 +66,9 @@ def thin(db: Database, keep: int) -> Thinned:
             " run.id AND attempt.status = 'running')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
+    tuned = _drop_windows(db)
     db.vacuum()
-    return Thinned(sum(map(bool, lost)), sum(lost), _points(db, series), waiting)
+    return Thinned(sum(map(bool, lost)), sum(lost), _points(db, series), tuned, waiting)
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
@@ -81,6 +87,22 @@ def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
             " attempt WHERE run_id = ? AND status = 'running')",
             (run_id, run_id, *series, keep, keep, keep, run_id),
         ).rowcount
+
+
+def _drop_windows(db: Database) -> int:
+    """Delete the losses of windows of finished tuning runs; return how many runs lost them."""
+    with db.begin() as connection:
+        return len(
+            set(
+                connection.exec_driver_sql(
+                    "DELETE FROM window_loss WHERE run_id IN (SELECT id FROM run JOIN member ON"
+                    " member.run_id = run.id WHERE run.status IN ('complete', 'diverged') GROUP BY"
+                    " run.id HAVING max(role) = 'tune' AND min(role) = 'tune') AND NOT EXISTS"
+                    " (SELECT 1 FROM attempt WHERE attempt.run_id = window_loss.run_id AND"
+                    " attempt.status = 'running') RETURNING run_id"
+                ).scalars()
+            )
+        )
 
 
 def _points(db: Database, series: list[int]) -> int:
