@@ -21,9 +21,11 @@ one at once.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,10 +84,11 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     A torn last line is left for the next call.
 
     Raises:
+        OSError: It cannot be read, or is not a regular file.
         ValueError: A line is not JSON.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(_open(path), "rb") as file:
             file.seek(offset)
             data = file.read()
     except FileNotFoundError:
@@ -98,10 +101,10 @@ def alive(path: Path) -> bool:
     """Return whether a process on this host has the journal open for writing.
 
     Raises:
-        OSError: This user may not open it.
+        OSError: This user may not open it, or it is not a regular file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open(path)
     except FileNotFoundError:
         return False
     try:
@@ -111,3 +114,12 @@ def alive(path: Path) -> bool:
         return True
     finally:
         os.close(fd)
+
+
+def _open(path: Path) -> int:
+    """Open a regular file to read; a pipe in its place would block the caller."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from store_plans import claim_next, execute, fresh, names, plan_of, rows, train, trained
 
 from ablate import store
+from ablate.errors import AblateError
 from ablate.journal import Journal
 from ablate.store import owners, register
 from ablate.store.check import check
+from ablate.store.ingest import ingest
 from ablate.store.sqlite import Damaged
 
 
@@ -46,3 +49,17 @@ def test_a_journal_that_is_still_written_is_left_alone(tmp_path: Path) -> None:
         assert rows(db.path, "SELECT status FROM attempt") == [("dead",)] and names(
             db.journals
         ) == [claim.journal.name]
+
+
+def test_a_pipe_in_place_of_a_journal_blocks_nobody(tmp_path: Path) -> None:
+    with fresh(tmp_path / "x.db") as db:
+        study_id = register.register(db, plan_of())
+        with owners.Owner.here(db) as owner:
+            (claim,) = claim_next(db, study_id, owner, 1)
+        claim.journal.unlink(missing_ok=True)
+        claim.journal.parent.mkdir(exist_ok=True)
+        os.mkfifo(claim.journal)
+        with pytest.raises(AblateError, match="not a regular file"):
+            owners.running_here(db)
+        with pytest.raises(AblateError, match="not a regular file"):
+            ingest(db, claim.attempt_id)

@@ -16,6 +16,12 @@ from ablate.store import Database, findings, owners, register, schema
 from ablate.store.check import check
 from ablate.store.forget import forget, part
 
+# whose checkpoint → file; the names that `ablate run` gives
+CHECKPOINTS = {
+    name: f"{number:012x}-1.pt"
+    for number, name in enumerate(("serial", "concat", "parallel", "pack", "mixed"))
+}
+
 
 @pytest.fixture
 def db(tmp_path: Path) -> Database:
@@ -34,21 +40,21 @@ def db(tmp_path: Path) -> Database:
     db.checkpoints.mkdir()
     for run_id, key in rows(db.path, "SELECT id, fields ->> 'topology' FROM run"):
         for name in (key, "pack" if key == "parallel" else "mixed"):
-            (db.checkpoints / f"{name}.pt").touch()
+            (db.checkpoints / CHECKPOINTS[name]).touch()
             execute(
                 db.path,
                 "INSERT INTO artifact VALUES (?, 'checkpoint', ?)",
                 run_id,
-                f"elsewhere/{name}.pt",
+                f"elsewhere/{CHECKPOINTS[name]}",
             )
     execute(
         db.path,
-        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt' FROM run"
+        f"INSERT INTO artifact SELECT id, 'checkpoint', '{CHECKPOINTS['mixed']}' FROM run"
         " WHERE fields ->> 'topology' = 'parallel' LIMIT 1",
     )
     execute(
         db.path,
-        "INSERT INTO artifact SELECT id, 'checkpoint', 'mixed.pt' FROM run"
+        f"INSERT INTO artifact SELECT id, 'checkpoint', '{CHECKPOINTS['mixed']}' FROM run"
         " WHERE fields ->> 'topology' = 'concat' LIMIT 1",
     )
     return store.open(str(db.path), create=True)
@@ -100,9 +106,9 @@ def test_a_forgotten_study_leaves_nothing_but_what_others_share(db: Database) ->
         ) == [(0,)]
     assert {path.name for path in db.journals.glob("*.jsonl")} == journals
     assert {path.name for path in db.checkpoints.iterdir()} == {
-        "serial.pt",
-        "concat.pt",
-        "mixed.pt",
+        CHECKPOINTS["serial"],
+        CHECKPOINTS["concat"],
+        CHECKPOINTS["mixed"],
     }
     assert check(db) == []
 
@@ -114,6 +120,45 @@ def test_the_last_study_takes_everything(db: Database) -> None:
     for table in schema.metadata.tables.keys() - {"series"}:
         assert rows(db.path, f"SELECT count(*) FROM {table}") == [(0,)], table
     assert not list(db.journals.glob("*.jsonl")) and not list(db.checkpoints.iterdir())
+
+
+def test_a_checkpoint_is_deleted_with_the_one_before_it(db: Database) -> None:
+    before = db.checkpoints / f"{CHECKPOINTS['pack']}.previous"
+    before.touch()
+    assert before in part(db, "toy").files
+    forget(db, "toy")
+    assert not before.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../precious.txt", "{folder}/precious.txt", "..", "a/b", "notes.jsonl"]
+)
+def test_only_files_that_the_store_names_are_deleted(
+    db: Database, tmp_path: Path, name: str
+) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.touch()
+    (db.journals / "notes.jsonl").touch()
+    (db.checkpoints / "notes.jsonl").touch()
+    first = rows(db.path, "SELECT min(id) FROM run WHERE fields ->> 'topology' = 'parallel'")[0][0]
+    name = name.format(folder=tmp_path)
+    execute(db.path, "UPDATE attempt SET journal = ? WHERE run_id = ?", name, first)
+    execute(db.path, "INSERT INTO artifact VALUES (?, 'checkpoint', ?)", first, name)
+    assert precious not in part(db, "toy").files
+    forget(db, "toy")
+    assert precious.exists() and db.journals.is_dir()
+    assert (db.journals / "notes.jsonl").exists() and (db.checkpoints / "notes.jsonl").exists()
+
+
+def test_the_dry_run_lists_the_files(db: Database) -> None:
+    from typer.testing import CliRunner
+
+    from ablate.cli import app
+
+    done = CliRunner().invoke(app, ["db", "forget", "toy", "--db", str(db.path)])
+    assert done.exit_code == 1
+    for file in part(db, "toy").files:
+        assert str(file) in done.output
 
 
 def test_a_study_whose_run_is_running_stays(db: Database) -> None:

@@ -201,11 +201,12 @@ def _die_running(path: Path) -> Path:
     owner = f"{socket.gethostname()}:1:x"
     execute(
         path,
-        "UPDATE attempt SET status = 'running', owner = ?, journal = 'one.jsonl' WHERE run_id = 1",
+        "UPDATE attempt SET status = 'running', owner = ?, journal = '0123456789ab-1-1.jsonl'"
+        " WHERE run_id = 1",
         owner,
     )
     execute(path, "UPDATE run SET status = 'running' WHERE id = 1")
-    journal = path.parent / "ablate.journals" / "one.jsonl"
+    journal = path.parent / "ablate.journals" / "0123456789ab-1-1.jsonl"
     journal.write_text(
         '{"event":"start","step":0}\n{"event":"metrics","steps":[1],"series":{"loss":[2.5]}}\n'
     )

@@ -183,6 +183,8 @@ def forget(
     stay = f"; {gone.shared:,} runs shared with other studies are kept" if gone.shared else ""
     print(f"study {study}: {what} {'deleted' if yes else 'would be deleted'}{stay}")
     if not yes:
+        for file in gone.files:
+            print(f"  {file}")
         print("nothing was deleted; --yes deletes it, which cannot be undone")
         raise typer.Exit(1)
 

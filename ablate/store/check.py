@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,9 @@ from sqlalchemy import Connection
 from ablate import journal
 from ablate.errors import AblateError
 from ablate.store import owners
-from ablate.store.database import Database, folder
+from ablate.store.database import JOURNAL, Database, folder
 from ablate.store.ingest import ingest
 from ablate.store.sqlite import Damaged
-
-_JOURNAL_NAME = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ def _journals(db: Database, repair: bool) -> Iterator[Finding]:
         if not os.access(path, os.R_OK):
             yield Finding(f"journal {path.name} cannot be read by this user")
             continue
-        named = _JOURNAL_NAME.fullmatch(path.name)
+        named = JOURNAL.fullmatch(path.name)
         run_id = keys.get(named[1]) if named else None
         if run_id is None:
             yield Finding(f"journal {path.name} belongs to no run of this database")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,10 @@ from sqlalchemy import Connection
 from ablate.errors import AblateError
 from ablate.store import migrate, sqlite
 from ablate.store.location import DEFAULT, closed, exists, locate
+
+# The names of these files; the first group of both is the start of the run's key.
+JOURNAL = re.compile(r"([0-9a-f]{12})-\d+-[0-9a-f]+\.jsonl")
+CHECKPOINT = re.compile(r"([0-9a-f]{12})-\d+\.pt")
 
 
 class Database:
@@ -35,6 +40,26 @@ class Database:
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
         self._writer = sqlite.writer(path)
         self._reader = sqlite.reader(path, keep=owned)
+
+    def journal(self, name: str) -> Path | None:
+        """Return the file of an attempt's journal.
+
+        A database may come from a stranger, who can write any name into it.
+
+        Returns:
+            The file; None for a name that `ablate run` does not give to a journal.
+        """
+        return self.journals / name if JOURNAL.fullmatch(name) else None
+
+    def checkpoint(self, path: str) -> list[Path]:
+        """Return the existing files of a checkpoint, wherever the database was when it was written.
+
+        Returns:
+            The newest, the one before it, or both; none for a name that `ablate run` does not give
+            to a checkpoint.
+        """
+        name = Path(path).name
+        return sorted(self.checkpoints.glob(f"{name}*")) if CHECKPOINT.fullmatch(name) else []
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:

@@ -103,11 +103,14 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
     written = connection.exec_driver_sql(
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
-    names = {own: {Path(path).name for path, its in written if its == own} for own in (0, 1)}
+    checkpoints = {
+        own: {file for path, its in written if its == own for file in db.checkpoint(path)}
+        for own in (0, 1)
+    }
     # a checkpoint that a pack wrote together stays as long as one of its runs
-    checkpoints = sorted(names[1] - names[0])
-    files = [
-        *(db.journals / name for name in journals),
-        *(db.checkpoints / name for name in checkpoints),
-    ]
-    return Part(rows, tuple(file for file in files if file.exists()), its - rows["runs"])
+    files = sorted(
+        file
+        for file in {*map(db.journal, journals), *(checkpoints[1] - checkpoints[0])}
+        if file is not None and file.is_file()
+    )
+    return Part(rows, tuple(files), its - rows["runs"])

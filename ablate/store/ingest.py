@@ -170,7 +170,10 @@ def _unread(db: Database, attempt_ids: Sequence[int]) -> tuple[list[_Piece], lis
     pieces: list[_Piece] = []
     errors: list[AblateError] = []
     for attempt_id, run_id, name, offset in found:
-        path = db.journals / name
+        path = db.journal(name)
+        if path is None:
+            errors.append(AblateError(f"attempt {attempt_id}: {name!r} is not a journal's name"))
+            continue
         try:
             events, end = journal.read(path, offset)
         except OSError as error:

@@ -158,8 +158,11 @@ def stale_attempts(db: Database, owner: Owner, study_id: int) -> list[tuple[int,
 
 def _heartbeat(db: Database, row: Row[Any]) -> int:
     """Return an attempt's newest heartbeat; its launcher may not have ingested it yet."""
+    path = db.journal(row.journal)
+    if path is None:
+        return row.heartbeat
     with contextlib.suppress(OSError, ValueError, LookupError):
-        events, _ = journal.read(db.journals / row.journal, row.journal_offset)
+        events, _ = journal.read(path, row.journal_offset)
         beats = [event["n"] for event in events if event["event"] == "heartbeat"]
         return max([row.heartbeat, *beats])
     return row.heartbeat
@@ -214,12 +217,17 @@ def _is_local(row: Row[Any], here: str) -> bool:
 def _holds_lock(db: Database, row: Row[Any]) -> bool:
     """Whether launcher or worker of an attempt lives. `AblateError` if this user may not look."""
     try:
-        return journal.alive(_lock_file(db, row.owner)) or journal.alive(db.journals / row.journal)
+        return journal.alive(_lock_file(db, row.owner)) or _journal_alive(db, row)
     except OSError as error:
         raise AblateError(
             f"cannot find out whether run {row.run_id} is still running: {error.filename}:"
             f" {error.strerror}"
         ) from None
+
+
+def _journal_alive(db: Database, row: Row[Any]) -> bool:
+    path = db.journal(row.journal)
+    return path is not None and journal.alive(path)
 
 
 def remove(lock: Path) -> bool:

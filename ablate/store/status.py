@@ -199,9 +199,8 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     )
     existing = []
     for row in rows:
+        whole = [file.stat().st_mtime for file in db.checkpoint(row.path)]
         file = db.checkpoints / Path(row.path).name  # the database may have been moved
-        # after a kill there may be only the checkpoint before
-        whole = [each.stat().st_mtime for each in db.checkpoints.glob(f"{file.name}*")]
         existing += [(max(whole), row.key, str(file))] if whole else []
     return {key: path for _, key, path in sorted(existing)}
 
