@@ -72,15 +72,15 @@ def arithmetic(text: str, table: Sequence[str], option: str, path: str) -> Arith
         return Arithmetic(text, place(text), columns)
     ordered = sorted((name for name in table if not NUMBER.fullmatch(name)), key=len, reverse=True)
     names = "|".join(map(re.escape, ordered)) or "(?!)"
-    found = re.compile(rf"`({names})`|(?<![\w.])({names})(?![\w.])")
+    found = re.compile(rf"`({names})`|(?<![\w.])({names})(?!\w)")
     code = found.sub(lambda match: place(match[1] or match[2]), text).replace("^", "**")
     try:
         tree = ast.parse(code.strip(), mode="eval")
         nodes = list(ast.walk(tree))
-        others = [one.id for one in nodes if isinstance(one, ast.Name) and one.id not in columns]
-        if others:
-            raise unknown(f"column in {option}", others[0] if columns else text, table, path)
         valid = all(isinstance(one, ALLOWED) for one in nodes)
+        others = [one.id for one in nodes if isinstance(one, ast.Name) and one.id not in columns]
+        if valid and others:
+            raise unknown(f"column in {option}", others[0] if columns else text, table, path)
         for one in nodes:
             if isinstance(one, ast.Constant):
                 valid = valid and isinstance(one.value, int | float)

@@ -14,6 +14,7 @@ from ablate.scaling.solve import Floats
 
 # scaling curves have no model with fewer parameters or training tokens
 FEW = 1e5
+LARGEST_LOG = 100.0  # of numbers of parameters, tokens or FLOPs, to any base
 # FLOPs over 6·N·D, or the inverse, that experts, attention and other counts of N do not explain
 ODD = 30.0
 TOKENS_A_PARAMETER = (1e-3, 1e7)
@@ -53,7 +54,13 @@ def doubts(
 
 def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
     for key, values in columns.items():
-        if values.max() < FEW:
+        if values.max() < LARGEST_LOG and re.search(r"log|ln", names[key], re.IGNORECASE):
+            option = "flops" if key == "c" else key
+            yield (
+                f"{names[key]} is at most {values.max():.4g}: if it is a logarithm, --{option}"
+                f" '10 ** {names[key]}' is the number."
+            )
+        elif values.max() < FEW:
             yield (
                 f"{names[key]} is at most {values.max():.4g}: if it counts in millions or billions,"
                 " so do the constants here, and budgets taken as C = 6·N·D are in the product of"
@@ -100,6 +107,8 @@ def _sweep(
         np.unique(values, return_inverse=True)[1]
         for values in (*columns.values(), np.array(curves))
     ]
+    if all(values.max() == 0 for values in points[:-1]):
+        return  # one point: a column that sets the runs apart is missing
     spread = repeated_noise(np.stack(points), np.log(loss))
     if spread > SWEPT:
         of = f" of {', '.join(swept)}" if swept else ""

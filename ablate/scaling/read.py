@@ -210,7 +210,8 @@ def _values(
             unit = unit_of(name) if not loss or unit_of(name) < 1 else 1.0
             reached = parts[name][np.isfinite(parts[name])].max()
             if unit != 1:
-                taken = reached < COUNTS_IN and not rows[name].str.contains("%").any()
+                exact = "flop" in name.lower()  # in GFLOPs large numbers are usual
+                taken = (reached < COUNTS_IN or exact) and not rows[name].str.contains("%").any()
                 parts[name] = parts[name] * (unit if taken else 1.0)
                 notes.append(
                     f"{name} is taken in units of {unit:g}, as its name says."

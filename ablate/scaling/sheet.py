@@ -47,6 +47,7 @@ POWER = re.compile(r"(2|10)\s*(?:\^|\*\*)\s*(\d+)")
 UNIT_OF_COLUMN = re.compile(
     rf"[(\[]\s*(?:in\s+)?(?:{UNIT}{COUNTED}|[x×]?\s*(?:1e|10\^)(\d+))\s*[)\]]$"
     r"|[\s_,/](millions?|billions?|trillions?)$|_([mbt])$"
+    r"|\b([mgtpez])flops?\b|\b(pfs?-days?)\b"
 )
 # 2.31 ± 0.02, 2.31(2), 2.31 (0.02), 2.31 [2.29, 2.33]
 SPREAD = re.compile(r"\s*(?:±|\+/-|\+-).*|\s*\(\d*\.?\d+\)$|\s*\[.*\]$")
@@ -102,7 +103,9 @@ def sheet(path: Path) -> pd.DataFrame:
     table.columns = [name or f"column {at}" for at, name in enumerate(names, 1)]
     # Groups of three digits may be thousands; any other length follows a decimal point.
     pointed = delimiter == ";" and any(
-        table[name].str.fullmatch(r"[+-]?\d*\.(\d{1,2}|\d{4,})").any() for name in table
+        re.fullmatch(r"[+-]?\d*\.(\d{1,2}|\d{4,})", _plain(cell))
+        for name in table
+        for cell in table[name]
     )
     table.attrs["decimal_comma"] = delimiter == ";" and not pointed
     return table
@@ -249,39 +252,47 @@ def _named(path: Path, cells: pd.DataFrame) -> pd.DataFrame:
     if len(cells) < 2:
         raise AblateError(f"{path}: a table needs a line of column names and a line for each run")
     names, above = cells.iloc[0].fillna("").tolist(), 1
-    if _heads(cells, filled):
+    if _heads(cells):
         lower, above = cells.iloc[1].fillna("").tolist(), 2
         for at in range(1, len(names)):
             names[at] = names[at] or (names[at - 1] if lower[at] else "")
-        names = [f"{upper} {name}".strip() for upper, name in zip(names, lower, strict=True)]
-    cells, filled = cells.iloc[above:], filled.iloc[above:]
+        only = [under or name for name, under in zip(names, lower, strict=True)]
+        if len(set(only)) < len(only) or _are_units(lower):
+            only = [f"{name} {under}".strip() for name, under in zip(names, lower, strict=True)]
+        names = only
+    cells = cells.iloc[above:]
+    cells = cells[(cells != names).any(axis=1)]  # files that were joined repeat the names
     width = max((at for at, name in enumerate(names, 1) if name), default=0)
+    while width > 2 and len(cells) and cells.iloc[-1].notna().sum() == 1:
+        cells = cells.iloc[:-1]  # a remark below the table
     first = cells[0].tolist()
     counted = first in ([str(at + k) for at in range(len(first))] for k in (0, 1))
     if counted and len(first) > 1 and width < cells.shape[1] and cells[width].notna().all():
         names, width = ["", *names], width + 1  # rows begin with their number, as pandas prints
     counts = cells.notna().sum(axis=1)
-    wrong = (counts < width) | filled.iloc[:, width:].any(axis=1)
+    wrong = (counts < width) | filled.loc[cells.index].iloc[:, width:].any(axis=1)
     if wrong.any():
         place, count = cells.index[wrong][0], counts[wrong].iloc[0]
         raise AblateError(f"{path}, {cells.index.name} {place}: {count} values for {width} columns")
     return cells.iloc[:, :width].set_axis(names[:width], axis=1)
 
 
-def _heads(cells: pd.DataFrame, filled: pd.DataFrame) -> bool:
+def _heads(cells: pd.DataFrame) -> bool:
     """Return whether names are in two rows: the first has gaps, or the second has units only."""
     if len(cells) < 3:
         return False
     upper, lower, below = (cells.iloc[at].fillna("").tolist() for at in range(3))
-    texts = [text for text in lower if text]
     gaps = any(text and not name for name, text in zip(upper, lower, strict=True))
-    units = all(re.fullmatch(r"[(\[].*[)\]]", text) for text in texts)
+    return (gaps or _are_units(lower)) and not _any_number(lower) and _any_number(below)
 
-    def numeric(row: Sequence[str]) -> bool:
-        found = numbers([text for text in row if text], decimal_comma=False, units=True)
-        return any(number is not None for number in found)
 
-    return (gaps or units) and bool(texts) and not numeric(lower) and numeric(below)
+def _are_units(texts: Sequence[str]) -> bool:
+    return all(re.fullmatch(r"[(\[].*[)\]]", text) for text in texts if text)
+
+
+def _any_number(texts: Sequence[str]) -> bool:
+    found = numbers([text for text in texts if text], decimal_comma=False, units=True)
+    return any(number is not None for number in found)
 
 
 def unit_of(name: str) -> float:
@@ -289,8 +300,9 @@ def unit_of(name: str) -> float:
     match = UNIT_OF_COLUMN.search(name.lower())
     if not match:
         return 1.0
-    unit, power, word, letter = match.groups()
-    return 10.0 ** int(power) if power else UNITS[unit or word or letter]
+    return next(
+        10.0 ** int(found) if found.isdigit() else UNITS[found] for found in match.groups() if found
+    )
 
 
 def numbers(cells: Sequence[str], *, decimal_comma: bool, units: bool) -> list[float | None]:
