@@ -82,11 +82,10 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.markup import escape
 
-    out = Console(stderr=True, highlight=False)
-    if not out.is_terminal:
+    if not sys.stderr.isatty():
         yield lambda text: None
         return
-    with out.status(escape(text)) as status:
+    with Console(stderr=True, highlight=False).status(escape(text)) as status:
         yield lambda text: status.update(escape(text))
 
 

@@ -10,6 +10,7 @@ import json
 import lzma
 import math
 import re
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ UNIT_OF_COLUMN = re.compile(
     r"|\b([mgtpez])flops?\b|\b(pfs?-days?)\b"
 )
 # 2.31 ± 0.02, 2.31(2), 2.31 (0.02), 2.31 [2.29, 2.33]
-SPREAD = re.compile(r"\s*(?:±|\+/-|\+-).*|\s*\(\d*\.?\d+\)$|\s*\[.*\]$")
+SPREAD = re.compile(r"\s*(?:±|\+/-|\+-).*|\s*\(\d*[.,]?\d+\)$|\s*\[.*\]$")
 SPACES = re.compile(r"(?<=\d)[\s'’_](?=\d{3}(?!\d))")
 EMPHASIS = "*_`$†‡§ "  # around a number in Markdown, LaTeX or a paper
 LATEX = {"\\times": "×", "\\cdot": "×", "\\pm": "±", "\\": "", "{": "", "}": "", "−": "-"}
@@ -97,6 +98,8 @@ def sheet(path: Path) -> pd.DataFrame:
             table, delimiter = _json(path, text), ""
         else:
             table, delimiter = _delimited(path, text)
+    if table.empty:
+        raise AblateError(f"{path}: a table needs a line of column names and a line for each run")
     names = [" ".join(str(name).split()) for name in table]
     if twice := [name for name in names if name and names.count(name) > 1]:
         raise AblateError(f"{path}: two columns are called {twice[0]!r}")
@@ -140,7 +143,7 @@ def _excel(path: Path, data: bytes) -> pd.DataFrame:
             f"{path}: an Excel file needs openpyxl: pip install 'ablate-studies[excel]', or save"
             " it as .csv"
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise AblateError(f"{path}: cannot be read ({error})") from None
     filled = [cells for cells in sheets.values() if cells.notna().any(axis=1).sum() > 1]
     return _named(path, _placed(_cells(filled[0] if filled else pd.DataFrame())))
@@ -250,7 +253,7 @@ def _named(path: Path, cells: pd.DataFrame) -> pd.DataFrame:
     titles = (filled.sum(axis=1) > 1).to_numpy().argmax() if len(cells) else 0
     cells, filled = cells.iloc[titles:], filled.iloc[titles:]
     if len(cells) < 2:
-        raise AblateError(f"{path}: a table needs a line of column names and a line for each run")
+        return pd.DataFrame()
     names, above = cells.iloc[0].fillna("").tolist(), 1
     if _heads(cells):
         lower, above = cells.iloc[1].fillna("").tolist(), 2

@@ -149,7 +149,8 @@ def fit_table(
         if one not in fits
     ]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
-    progress(f"Comparing {len(pairs) + 1} curves …")
+    if pairs:
+        progress(f"Comparing {len(fits)} curves …")
     comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
     notes += [
         f"{one.group} and {one.baseline} with one floor: {note}"
