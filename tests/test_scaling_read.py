@@ -23,6 +23,7 @@ import pandas as pd
 import pytest
 from report_study import svg_only  # noqa: F401
 
+from ablate.analysis.records import kinds
 from ablate.cli import main
 from ablate.errors import AblateError
 from ablate.scaling.design import USUAL
@@ -683,6 +684,20 @@ def test_json_holds_the_whole_result(fit: Callable[..., str], write: Write) -> N
     # a refusal prints no JSON, but what was read
     refused = fit("--csv", str(path), *options, "--where", "n<2e7", "--json")
     assert "ablate: " in refused and "[" not in refused.split("ablate: ")[0]
+
+
+def test_the_page_describes_every_field_of_the_json() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "fit.md").read_text(encoding="utf-8")
+    described: dict[str, set[str]] = {}
+    of = ""
+    for kind, names in re.findall(r"^\| (?:`(scaling-\w+)`)? ?\| (`.+?`) \|", page, re.M):
+        of = kind or of
+        described.setdefault(of, set()).update(re.findall(r"`(\w+)`", names))
+    scaling = {kind: one for kind, one in kinds().items() if kind.startswith("scaling-")}
+    assert described == {
+        kind: {field.name for field in dataclasses.fields(one)} - {"stratum"}
+        for kind, one in scaling.items()
+    }
 
 
 @pytest.mark.usefixtures("svg_only")
