@@ -574,7 +574,9 @@ def test_one_point_is_offered_no_lowest(write: Write) -> None:
     assert "--lowest" not in " ".join(read(write("n,d,loss\n" + rows), n="n", loss="loss").notes)
 
 
-@pytest.mark.parametrize("ratios", [(10,), (10, 20), (5, 10, 20, 40, 80), (5, 17, 60)])
+@pytest.mark.parametrize(
+    "ratios", [(10,), (10, 20), (5, 10, 20, 40, 80), (5, 17, 60), (10, 11, 13, 14, 16)]
+)
 @pytest.mark.parametrize("lowest", [False, True])
 def test_points_along_several_schedules_of_a_size_are_noticed(
     write: Write, ratios: tuple[int, ...], lowest: bool

@@ -22,8 +22,7 @@ PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss at one point that is too large for seeds of one setting
 CHECKPOINTS = 8  # evenly spaced token counts of one size that look like checkpoints
 EVENLY = 0.02  # of a step: largest deviation of an evenly spaced count
-NEIGHBOURS = 12  # of a count, whose distances are tried as steps
-MOST_WITHIN = 6  # counts in a step, on average: with more, eight in a row may be chance
+NEIGHBOURS = 5  # of a count on either side, whose distances are tried as steps
 SAMPLED = 64  # counts of a size that are looked at
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
 SAME_EXPONENTS = "Exponents are the same in any unit."
@@ -148,8 +147,7 @@ def _checkpoints(
 def _even(tokens: Floats) -> float:
     """Return the share of token counts, ascending, that are in a row of evenly spaced ones.
 
-    Several schedules make several rows, one among the other. A row with so many others among it
-    that it may be chance does not count.
+    Several schedules make several rows, one among the other.
     """
     if len(tokens) < CHECKPOINTS:
         return 0.0
@@ -162,8 +160,6 @@ def _even(tokens: Floats) -> float:
         row = tokens[at] + steps[:, None] * nodes
         right = np.searchsorted(tokens, row).clip(1, len(tokens) - 1)
         off = np.minimum(np.abs(tokens[right] - row), np.abs(tokens[right - 1] - row))
-        within = np.searchsorted(tokens, row[:, -1]) - np.searchsorted(tokens, row[:, 0])
         rows = sliding_window_view(off <= EVENLY * steps[:, None], CHECKPOINTS, axis=1)
-        rare = within <= MOST_WITHIN * len(nodes)
-        found += bool(np.any(rows.all(axis=2) & rare[:, None]))
+        found += bool(rows.all(axis=2).any())
     return found / len(sample)
