@@ -4,6 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import json
+import lzma
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -14,13 +19,16 @@ import matplotlib as mpl
 mpl.use("agg")
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_study import svg_only  # noqa: F401
 
+from ablate.analysis.records import kinds
 from ablate.cli import main
 from ablate.errors import AblateError
 from ablate.scaling.design import USUAL
 from ablate.scaling.forms import FORMS
+from ablate.scaling.losses import Losses
 from ablate.scaling.read import read
 
 DATA = Path(__file__).parent / "data" / "scaling"
@@ -322,6 +330,376 @@ def test_groups_are_named_by_their_columns_and_compared_with_the_first(write: Wr
         "a",
         "b",
     )
+
+
+GRID = [
+    (n, d, FORMS["nd"].loss(USUAL, {"n": np.array([n]), "d": np.array([d])})[0])
+    for n in (7e7, 4e8, 1e9, 2.8e9)
+    for d in (2e9, 8e9, 3e10, 1.2e11)
+]
+FRAME = pd.DataFrame(GRID, columns=["n", "d", "loss"])
+
+
+def csv_of(frame: pd.DataFrame) -> bytes:
+    return frame.to_csv(index=False).encode()
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: path.write_bytes(gzip.compress(csv_of(FRAME))),
+        lambda path: path.write_bytes(lzma.compress(csv_of(FRAME))),
+        lambda path: FRAME.to_csv(path),
+        lambda path: FRAME.to_csv(path, sep="\t", index=False),
+        lambda path: FRAME.to_csv(path, sep=";", decimal=",", encoding="utf-16", index=False),
+        lambda path: FRAME.to_json(path, orient="records", indent=1, double_precision=15),
+        lambda path: FRAME.to_json(path, orient="columns", double_precision=15),
+        lambda path: FRAME.to_json(path, orient="split", double_precision=15),
+        lambda path: FRAME.to_json(path, orient="records", lines=True, double_precision=15),
+        lambda path: path.write_text(FRAME.to_string(float_format=lambda x: repr(float(x)))),
+        lambda path: FRAME.to_parquet(path),
+        lambda path: FRAME.astype({"n": "int64", "d": "int64"}).to_parquet(path),
+        lambda path: FRAME.to_excel(path, index=False, engine="openpyxl"),
+    ],
+    ids=[
+        *("gzip", "xz", "csv", "tsv", "excel-text", "json", "columns", "split", "jsonl"),
+        *("printed", "parquet", "integers", "xlsx"),
+    ],
+)
+def test_a_table_is_the_same_in_every_format(
+    save: Callable[[Path], object], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for suffix, library in (("parquet", "pyarrow"), ("integers", "pyarrow"), ("xlsx", "openpyxl")):
+        if request.node.callspec.id == suffix:
+            pytest.importorskip(library)
+    # the content tells the format, except that pandas writes Excel's by the name
+    path = tmp_path / "t.xlsx"
+    save(path)
+    found = read(path, n="n", d="d", loss="loss")
+    assert found.loss == pytest.approx(FRAME["loss"], rel=1e-12) and not found.notes
+    for key in "nd":
+        assert found.columns[key].tolist() == FRAME[key].tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (gzip.compress(b"n,loss\n1,2\n" * 99)[:30], "cannot be read"),
+        (b"PAR1 and no more", "pyarrow|cannot be read"),
+        (b"PK\3\4 and no more", "openpyxl|cannot be read"),
+        (b"\x89PNG\0\0", "neither text"),
+        (b'{"n": 1, "loss": 2}\n{"n": 1,', "line 2: not JSON"),
+        (b"[1, 2]", "not a table in JSON"),
+        (b"[]", "a line of column names and a line for each run"),
+        (b"|n|loss|\n|--|--|\n|1|2|\n\n|n|loss|\n|--|--|\n|1|2|\n", "2 tables"),
+    ],
+)
+def test_a_file_that_is_no_table_gets_one_line(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(data)
+    with pytest.raises(AblateError, match=said):
+        read(tmp_path / "t", n="n", loss="loss")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        # the page of a paper: prose, emphasis, LaTeX, footnotes, spreads
+        (
+            "## Table 7\n\nFinal *losses*.\n\n| model | $N$ | FLOPs | Loss |\n|:--|--:|--:|--:|\n"
+            "| a | 70M | $1.5 \\times 10^{18}$ | 3.5 ± 0.01 |\n"
+            "| b | `0.4B` | 2×10¹⁹ | **3** |\n| c | 1.0B† | 3e20 | 2.5 (0.02) |\n\nThe end.\n",
+            {"n": "$N$", "flops": "FLOPs", "loss": "Loss"},
+        ),
+        # a spreadsheet: a title, merged names, decimal commas, a remark
+        (
+            "Läufe;;;;\n;;;;\n;Modell;;Ergebnis;\nName;Params (M);C (×1e18);Loss;Zeit (h)\n"
+            "a;70,0;1,5;3,500;1\nb;400,0;20;3,000;2\nc;1000,0;300;2,500;\nMai;;;;\n",
+            {"n": "Params (M)", "flops": "C (×1e18)", "loss": "Loss"},
+        ),
+        # units below the names
+        (
+            "N\tC\tloss\n(M)\t(1e18)\t(nats)\n70\t1.5\t3.5\n400\t20\t3.0\n1000\t300\t2.5\n",
+            {"n": "N (M)", "flops": "C (1e18)", "loss": "loss (nats)"},
+        ),
+        # files that were joined, and a remark
+        (
+            "n,c,loss\n7e7,1.5e18,3.5\nn,c,loss\n4e8,2e19,3\n1e9,3e20,2.5\n\nall runs of May\n",
+            {"n": "n", "flops": "c", "loss": "loss"},
+        ),
+        # one name for two columns of merged names
+        (
+            "Model,,Loss,\nN,C,N,mean\n7e7,1.5e18,0,3.5\n4e8,2e19,0,3\n1e9,3e20,0,2.5\n",
+            {"n": "Model N", "flops": "Model C", "loss": "Loss mean"},
+        ),
+        (
+            "params_m,train GFLOPs,error (%),acc\n70,1.5e9,350,-250%\n400,2e10,300,-200 %\n"
+            "1000,3e11,250,-150%\n",
+            {"n": "params_m", "flops": "train GFLOPs", "loss": "error (%)"},
+        ),
+        (
+            "params_m,train GFLOPs,error (%),acc\n70,1.5e9,350,-250%\n400,2e10,300,-200 %\n"
+            "1000,3e11,250,-150%\n",
+            {"n": "params_m", "flops": "train GFLOPs", "loss": "1 - acc"},
+        ),
+        (
+            "size;PF-days;loss\n70M params;0.017361111111111112;3.50 (0.02)\n"
+            "400M params;0.23148148148148148;3.00 (0.02)\n"
+            "1,000M params;3.4722222222222223;2.50 (0.02)\n",
+            {"n": "size", "flops": "PF-days", "loss": "loss"},
+        ),
+    ],
+)
+def test_tables_as_people_share_them(write: Write, text: str, options: dict[str, str]) -> None:
+    found = read(write(text), **options)  # type: ignore[arg-type]
+    assert found.columns["n"] == pytest.approx([7e7, 4e8, 1e9])
+    assert found.columns["c"] == pytest.approx([1.5e18, 2e19, 3e20])
+    # a loss in percent counts as a fraction
+    assert found.loss == pytest.approx([3.5, 3, 2.5])
+
+
+def test_spreadsheets_of_windows_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("Größe;loss\n1e6;3\n2e6;2\n".encode("cp1252"))
+    assert read(tmp_path / "t.csv", n="Größe", loss="loss").columns["n"].tolist() == [1e6, 2e6]
+
+
+def test_fields_of_nested_objects_are_columns(tmp_path: Path) -> None:
+    rows = [{"config": {"n": n}, "summary": {"val/loss": loss}} for n, _, loss in GRID]
+    rows.append({"config": {"n": 1e9}, "summary": {"val/loss": float("nan")}})
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, rows)))
+    found = read(path, n="config.n", loss="summary.val/loss")
+    assert found.loss.tolist() == FRAME["loss"].tolist()
+    assert f"(line {2 * len(rows) - 1})" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "value"),
+    [
+        ("d", "step * batch size * 2", lambda t: t["step"] * t["batch size"] * 2),
+        ("d", "(step + 1)**2 / 3.5e0", lambda t: (t["step"] + 1) ** 2 / 3.5),
+        ("d", "`batch size` * step", lambda t: t["step"] * t["batch size"]),
+        ("d", "10 ^ log10(D)", lambda t: 10.0 ** t["log10(D)"]),
+        ("d", "-(-step) - -1", lambda t: t["step"] + 1),
+        ("loss", "1 - acc/none", lambda t: 1 - t["acc/none"]),
+        ("loss", "1 - acc/none ** 2 / 4", lambda t: 1 - t["acc/none"] ** 2 / 4),
+        ("loss", "log(1 / acc)", lambda t: np.log(1 / t["acc"])),
+    ],
+)
+def test_arithmetic_on_columns(
+    write: Write, option: str, written: str, value: Callable[[pd.DataFrame], pd.Series]
+) -> None:
+    """A name with signs in it is a column where there is one, not arithmetic."""
+    table = pd.DataFrame(
+        {
+            "n": [1e6, 2e6, 4e6],
+            "step": [100.0, 200, 400],
+            "batch size": [8.0, 16, 64],
+            "log10(D)": [9.5, 10, 10.5],
+            "acc": [0.25, 0.3, 0.5],
+            "acc/none": [0.2, 0.4, 0.7],
+            "none": [7.0, 7, 7],
+            "size": [9.0, 9, 9],
+        }
+    )
+    options = {"n": "n", "d": "step", "loss": "acc"} | {option: written}
+    found = read(write(table.to_csv(index=False)), **options)  # type: ignore[arg-type]
+    got = found.loss if option == "loss" else found.columns["d"]
+    assert got == pytest.approx(value(table).to_numpy(), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("n.__class__", "expected a column"),
+        ("abs(n)", "expected a column"),
+        ("@n", "unknown column"),
+        ("n[0]", "expected a column"),
+        ("n if n else n", "expected a column"),
+        ("(lambda: n)()", "expected a column"),
+        ("n == n", "expected a column"),
+        ("'a' * n", "expected a column"),
+        ("__import__('os').getcwd()", "expected a column"),
+        ("+".join(["n"] * 20_000), "expected a column"),
+        ("3 * 4", "expected a column"),
+        ("n * bacth", "unknown column in --d 'bacth'; did you mean 'batch'"),
+        ("9**9**9**9 * n", "cannot be computed"),
+        ("n / 0", "cannot be computed|no row has a positive number"),
+        ("(0 - n) ** 0.5", "no row has a positive number"),
+    ],
+)
+def test_nothing_but_arithmetic_is_evaluated(write: Write, written: str, said: str) -> None:
+    with pytest.raises(AblateError, match=said):
+        read(write("n,batch,loss\n1,2,3\n2,3,4\n"), d=written, loss="loss")
+
+
+def test_text_in_a_column_of_arithmetic_is_named_by_its_line(write: Write) -> None:
+    with pytest.raises(AblateError, match="line 3: batch = 'many' is not a number"):
+        read(write("n,batch,loss\n1,2,3\n2,many,4\n"), d="n * batch", loss="loss")
+
+
+def test_values_after_a_first_condition_are_said_to_be_those(write: Write) -> None:
+    path = write("a,b,n,loss\n1,2,1,3\n2,3,2,2\n1,4,3,1\n")
+    with pytest.raises(AblateError, match="no row with a=1 has b = '3'; its values in those rows"):
+        read(path, n="n", loss="loss", where=["a=1", "b=3"])
+
+
+def test_a_baseline_is_named(write: Write) -> None:
+    path = write("n,x,loss\n1,a,3\n1,b,2\n2,c,2\n")
+    found = read(path, n="n", loss="loss", group=["x"], baseline="b")
+    assert found.against == {"a": "b", "c": "b"}
+    with pytest.raises(AblateError, match=r"--baseline 'd'.* a, b, c"):
+        read(path, n="n", loss="loss", group=["x"], baseline="d")
+    with pytest.raises(AblateError, match="needs --group"):
+        read(path, n="n", loss="loss", baseline="b")
+
+
+def test_rows_that_are_left_out_are_no_repeats(write: Write) -> None:
+    rows = ["1e6,1e8,1,3.5", *(f"1e6,1e8,{lr}," for lr in (2, 3, 4, 4))]
+    rows += [f"{n},1e8,1,{3.3 - n / 1e8}" for n in (2e6, 4e6, 8e6, 16e6)]
+    found = read(write("n,d,lr,loss\n" + "\n".join(rows)), n="n", d="d", loss="loss")
+    (note,) = found.notes
+    assert note.startswith("4 of 9 rows left out")
+
+
+def test_a_column_without_numbers_and_a_loss_without_differences_are_named(write: Write) -> None:
+    with pytest.raises(AblateError, match=r"none at all in d$"):
+        read(write("n,d,loss\n1,,3\n2,,2\n"), n="n", d="d", loss="loss")
+    with pytest.raises(AblateError, match="loss is 2 in each of 2 rows"):
+        read(write("n,loss\n1,2\n2,2\n"), n="n", loss="loss")
+
+
+def test_one_point_is_offered_no_lowest(write: Write) -> None:
+    """The other resource was forgotten; the lowest loss of one point would be one run."""
+    rows = "".join(f"1e8,{d},{3 - d / 1e11}\n" for d in np.geomspace(1e9, 1e11, 9))
+    assert "--lowest" not in " ".join(read(write("n,d,loss\n" + rows), n="n", loss="loss").notes)
+
+
+@pytest.mark.parametrize(
+    "ratios", [(10,), (10, 20), (5, 10, 20, 40, 80), (5, 17, 60), (10, 11, 13, 14, 16)]
+)
+@pytest.mark.parametrize("lowest", [False, True])
+def test_points_along_several_schedules_of_a_size_are_noticed(
+    write: Write, ratios: tuple[int, ...], lowest: bool
+) -> None:
+    rows = [
+        (n, ratio * n * at / 30, 2 + n**-0.1 + (ratio * n * at / 30) ** -0.1 + ratio / 300)
+        for n in np.geomspace(1e7, 1e9, 5)
+        for ratio in ratios
+        for at in range(1, 31)
+    ]
+    text = pd.DataFrame(rows, columns=["n", "d", "loss"]).to_csv(index=False)
+    notes = " ".join(read(write(text), n="n", d="d", loss="loss", lowest=lowest).notes)
+    assert "points along training" in notes and "--lowest" not in notes
+
+
+@pytest.mark.parametrize("count", [12, 60, 400])
+@pytest.mark.parametrize("spread", ["log-uniform", "uniform", "geometric", "ladder"])
+def test_many_runs_of_a_size_are_not_points_along_training(
+    write: Write, count: int, spread: str
+) -> None:
+    rng = np.random.default_rng(count)
+    rows = []
+    for n in (1e8, 1e9, 1e10):
+        tokens = {
+            "log-uniform": np.exp(rng.uniform(np.log(1e9), np.log(1e12), count)),
+            "uniform": rng.uniform(1e9, 1e12, count),
+            "geometric": np.geomspace(1e9, 1e12, count),
+            "ladder": np.tile(n * 2.0 ** np.arange(2, 10), count // 8 + 1),
+        }[spread]
+        rows += [(n, d, 2 + n**-0.1 + d**-0.1 + 1e-3 * rng.normal()) for d in tokens]
+    text = pd.DataFrame(rows, columns=["n", "d", "loss"]).to_csv(index=False)
+    found = read(write(text), n="n", d="d", loss="loss")
+    assert "points along training" not in " ".join(found.notes)
+
+
+def test_steps_at_one_point_are_points_along_training_and_a_sweep_is_not(write: Write) -> None:
+    steps = pd.DataFrame(
+        [(n, s, 3 + n**-0.1 + s**-0.3) for n in (1e7, 1e8, 1e9) for s in 1000 * 2 ** np.arange(9)],
+        columns=["n", "step", "loss"],
+    )
+    notes = " ".join(read(write(steps.to_csv(index=False)), n="n", loss="loss").notes)
+    assert "differ in step" in notes and "--lowest" not in notes
+    # steps that differ because the batch does: the best is in between
+    steps["loss"] = 3 + steps["n"] ** -0.1 + 0.05 * np.log2(steps["step"] / 16_000) ** 2
+    notes = " ".join(read(write(steps.to_csv(index=False)), n="n", loss="loss").notes)
+    assert "sweep" in notes and "points along training" not in notes
+
+
+def test_many_runs_get_fewer_replicates_and_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ablate.scaling import table
+
+    monkeypatch.setattr(table, "MOST_WORK", 1000)
+    monkeypatch.setattr(table, "LEAST_REPLICATES", 20)
+    columns = {key: FRAME[key].to_numpy() for key in "nd"}
+    noisy = FRAME["loss"].to_numpy() * np.exp(0.01 * np.random.default_rng(0).normal(size=16))
+    steps: list[str] = []
+    found = Losses(noisy, columns, ("",) * 16, {}, {}).fit(progress=steps.append)
+    assert found.fits["all"].replicates.shape == (62, 5)
+    assert any("62 bootstrap replicates" in note for note in found.notes)
+    assert len(steps) == 1 and "16 runs" in steps[0]
+
+
+def test_json_holds_the_whole_result(fit: Callable[..., str], write: Write) -> None:
+    rng = np.random.default_rng(0)
+    n, c = (
+        axis.ravel()
+        for axis in np.meshgrid(np.geomspace(1e7, 1e10, 8), np.geomspace(1e19, 1e21, 4))
+    )
+    best = FORMS["nd"].loss(USUAL, {"n": n, "d": c / (6 * n)})
+    rows = [
+        (arm, *point, shift * loss * np.exp(0.002 * rng.normal()))
+        for arm, shift in (("a", 1.0), ("b", 1.05))
+        for *point, loss in zip(n, c, best, strict=True)
+    ]
+    rows.append(("b", 1e9, 1e20, math.nan))
+    table = pd.DataFrame(rows, columns=["arm", "n", "c", "loss"])
+    path = write(table.to_csv(index=False))
+    options = ["--n", "n", "--flops", "c", "--loss", "loss", "--group", "arm", "--baseline", "b"]
+    printed = fit("--csv", str(path), *options, "--json")
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"JSON has no {text}")
+
+    found = json.loads(printed, parse_constant=refuse)
+    losses = read(path, n="n", flops="c", loss="loss", group=["arm"], baseline="b")
+    fitted = losses.fit()
+    assert [one["kind"] for one in found] == [
+        "scaling-runs",
+        *["scaling-fit"] * 2,
+        *["scaling-isoflop"] * 2,
+        "scaling-comparison",
+    ]
+    runs, a, b, iso, _, comparison = found
+    assert runs["runs"] == 64 and runs["ranges"]["n"] == pytest.approx([1e7, 1e10])
+    assert runs["notes"][0].startswith("1 of 65 rows left out")
+    assert (a["curve"], b["curve"], iso["curve"]) == ("a", "b", "a")
+    of_a = fitted.fits["a"]
+    for name, one in of_a.constants.items():
+        assert a["constants"][name] == [one.value, one.lo, one.hi]
+    assert a["n_exponent"] == list(dataclasses.astuple(of_a.n_exponent))
+    assert of_a.held_out and a["miss_lo"] == of_a.held_out.lo and a["held_out_runs"] == 4
+    assert [low["c"] for low in iso["minima"]] == pytest.approx(np.unique(c))
+    for low, reason in ((low, low["reason"]) for low in iso["minima"]):
+        assert (low["d"] is None) is bool(reason)
+    assert (comparison["curve"], comparison["baseline"]) == ("a", "b")
+    assert comparison["verdict"] == "offset" and comparison["gap"][2] < 0
+    # a refusal prints no JSON, but what was read
+    refused = fit("--csv", str(path), *options, "--where", "n<2e7", "--json")
+    assert "ablate: " in refused and "[" not in refused.split("ablate: ")[0]
+
+
+def test_the_page_describes_every_field_of_the_json() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "fit.md").read_text(encoding="utf-8")
+    described: dict[str, set[str]] = {}
+    of = ""
+    for kind, names in re.findall(r"^\| (?:`(scaling-\w+)`)? ?\| (`.+?`) \|", page, re.M):
+        of = kind or of
+        described.setdefault(of, set()).update(re.findall(r"`(\w+)`", names))
+    scaling = {kind: one for kind, one in kinds().items() if kind.startswith("scaling-")}
+    assert described == {
+        kind: {field.name for field in dataclasses.fields(one)} - {"stratum"}
+        for kind, one in scaling.items()
+    }
 
 
 @pytest.mark.usefixtures("svg_only")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import pandas as pd
 from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.errors import AblateError
-from ablate.scaling import Fit, Interval, Losses, TableFit
+from ablate.scaling import Difference, Fit, Interval, Losses, TableFit
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
 
@@ -90,30 +90,83 @@ def losses(data: StudyData, count: str = "body") -> Losses:
 
 
 def scaling(curves: Scaled) -> Iterator[records.Finding]:
-    """Yield the fitted curves, then their comparisons."""
-    for name, one in curves.fits.items():
+    """Yield the runs, the fitted curves, their isoFLOP minima, then their comparisons."""
+    fitted = curves.fitted
+    if fitted is None:
+        return
+    yield records.ScalingRuns(
+        runs=len(curves.losses.loss),
+        ranges={
+            name: (float(column.min()), float(column.max()))
+            for name, column in curves.losses.columns.items()
+        },
+        notes=(*curves.losses.notes, *fitted.notes),
+    )
+    for name, one in fitted.fits.items():
+        held = one.held_out
         yield records.ScalingFit(
             curve="" if name == ONE else name,
             form=one.form.symbol,
+            equation=one.form.equation,
             runs=one.runs,
-            constants={key: _ends(value) for key, value in one.constants.items()},
+            lost=one.lost,
+            constants=_constants(one),
+            n_exponent=_ends(one.n_exponent) if one.form.columns == ("n", "d") else None,
             noise=one.noise,
             describes=one.describes,
-            miss=one.held_out.miss if one.held_out else math.nan,
-            trusted=bool(one.held_out and one.held_out.trusted),
+            held_out=held.what if held else "",
+            held_out_runs=held.runs if held else 0,
+            predicted=held.predicted if held else math.nan,
+            reached=held.actual if held else math.nan,
+            miss=held.miss if held else math.nan,
+            miss_lo=held.lo if held else math.nan,
+            miss_hi=held.hi if held else math.nan,
+            trusted=bool(held and held.trusted),
+            notes=one.notes,
         )
-    for two in curves.fitted.comparisons if curves.fitted else ():
+    for name, iso in fitted.isoflops.items():
+        yield records.ScalingIsoFlop(
+            curve="" if name == ONE else name,
+            minima=tuple(
+                records.IsoFlopMinimum(low.c, _ends(low.n), low.d, low.loss, low.reason)
+                for low in iso.minima
+            ),
+            n_exponent=_ends(iso.n_exponent),
+            d_exponent=_ends(iso.d_exponent),
+            n_scale=iso.n_scale,
+            d_scale=iso.d_scale,
+            noise=iso.noise,
+            noise_from=iso.noise_from,
+            constants=_constants(iso.frontier) if iso.frontier else {},
+            notes=iso.notes,
+        )
+    for two in fitted.comparisons:
         yield records.ScalingComparison(
             curve=two.group,
             baseline=two.baseline,
             verdict=two.verdict,
-            exponents={
-                key: (*_ends(test.interval), test.p_holm) for key, test in two.exponents.items()
-            },
+            trusted=two.trusted,
+            exponents=_tests(two.exponents),
+            one_floor=_tests(two.one_floor),
             gap=_ends(two.measured or two.gap),
+            measured=two.measured is not None,
+            axis=two.axis,
+            low=two.low,
+            high=two.high,
+            gap_low=_ends(two.gap_low),
+            gap_high=_ends(two.gap_high),
+            crossing=_ends(two.crossing.at),
             crosses=two.crossing.share_inside,
         )
 
 
-def _ends(one: Interval) -> tuple[float, float, float]:
+def _constants(one: Fit) -> dict[str, records.Ends]:
+    return {key: _ends(value) for key, value in one.constants.items()}
+
+
+def _tests(of: Mapping[str, Difference]) -> dict[str, tuple[float, float, float, float]]:
+    return {key: (*_ends(test.interval), test.p_holm) for key, test in of.items()}
+
+
+def _ends(one: Interval) -> records.Ends:
     return one.value, one.lo, one.hi

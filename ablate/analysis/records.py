@@ -1,7 +1,8 @@
 """The findings of a study: one typed record for each result, with its numbers and no prose.
 
 A number that is not known is NaN. Differences are in the unit of the study's metric; a positive
-difference is a larger value than the baseline's.
+difference is a larger value than the baseline's. Only `notes` of scaling curves are prose: cautions
+that are found as the curves are fitted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+# an estimate, lower and upper end of its 95% interval
+Ends = tuple[float, float, float]
 Verdict = Literal["better", "worse", "inconclusive", "partial", "untrained", "unknown"]
 
 
@@ -665,29 +668,114 @@ class SeedCount(Finding):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScalingRuns(Finding):
+    """The runs that scaling curves were fitted to.
+
+    Attributes:
+        runs: Their number.
+        ranges: Resource ("n" parameters, "d" tokens, "c" FLOPs) → smallest and largest value.
+        notes: What was left out, taken for granted or looks odd, as printed.
+    """
+
+    kind: ClassVar[str] = "scaling-runs"
+    runs: int
+    ranges: dict[str, tuple[float, float]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScalingFit(Finding):
     """A fitted scaling curve.
 
     Attributes:
         curve: Group of runs; "" for one curve.
         form: The form, such as "L(N, D)".
+        equation: Its equation, such as "E + A/N^alpha + B/D^beta".
         runs: Runs fitted.
+        lost: Runs without a finite loss, which are not fitted.
         constants: Name → value, lower and upper end of its 95% interval.
+        n_exponent: a of best N ∝ C^a with its interval; None for a form of one resource.
         noise: Standard deviation of log loss about the curve.
         describes: Whether distances from the curve agree with the noise from run to run.
+        held_out: What was held out, such as "largest size (N = 6e+06)"; "" without a check.
+        held_out_runs: Runs held out.
+        predicted: Geometric mean of their predicted losses; NaN without a check.
+        reached: Geometric mean of their losses.
         miss: Relative error of the held-out prediction; NaN without one.
+        miss_lo: Lower end of the 95% interval in which the miss was expected.
+        miss_hi: Upper end of it.
         trusted: Whether the held-out runs lie in the prediction interval.
+        notes: Cautions, as printed.
     """
 
     kind: ClassVar[str] = "scaling-fit"
     curve: str
     form: str
+    equation: str
     runs: int
-    constants: dict[str, tuple[float, float, float]]
+    lost: int
+    constants: dict[str, Ends]
+    n_exponent: Ends | None
     noise: float
     describes: bool
+    held_out: str
+    held_out_runs: int
+    predicted: float
+    reached: float
     miss: float
+    miss_lo: float
+    miss_hi: float
     trusted: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class IsoFlopMinimum:
+    """The size of lowest loss in a budget.
+
+    Attributes:
+        c: The budget in FLOPs.
+        n: Parameters with their 95% interval; NaN without a minimum.
+        d: Tokens.
+        loss: The lowest loss.
+        reason: Why there is no minimum; "" if there is one.
+    """
+
+    c: float
+    n: Ends
+    d: float
+    loss: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingIsoFlop(Finding):
+    """The isoFLOP minima of a curve: best N = n_scale · C^n_exponent, likewise best D.
+
+    Attributes:
+        curve: Group of runs; "" for one curve.
+        minima: One for each budget, ascending.
+        n_exponent: With its 95% interval, as every list of three.
+        d_exponent: Likewise.
+        n_scale: Best N at C = 1.
+        d_scale: Best D at C = 1.
+        noise: Standard deviation of log loss from run to run.
+        noise_from: "repeated runs", or "roughness of the curves" where no run is repeated.
+        constants: Constants of the lowest loss over the budget, L(C); empty without that fit.
+        notes: Cautions, as printed.
+    """
+
+    kind: ClassVar[str] = "scaling-isoflop"
+    curve: str
+    minima: tuple[IsoFlopMinimum, ...]
+    n_exponent: Ends
+    d_exponent: Ends
+    n_scale: float
+    d_scale: float
+    noise: float
+    noise_from: str
+    constants: dict[str, Ends]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -697,9 +785,20 @@ class ScalingComparison(Finding):
     Attributes:
         curve: The group.
         baseline: The group that it is compared with.
-        verdict: "differ", "offset", … as `ablate.scaling.Comparison` says.
+        verdict: "exponent", "offset" or "inconclusive", as `ablate.scaling.Comparison` says.
+        trusted: Whether both curves describe their runs and predicted what was held out.
         exponents: Name → difference, lower and upper end of its 95% interval, Holm's p.
-        gap: Relative difference of loss over the measured range, with its interval.
+        one_floor: The same if both curves had one floor E.
+        gap: Relative difference of loss with its interval: at the points of both groups, or by the
+            curves over the measured range if there are fewer than three such points.
+        measured: Whether `gap` is at the points of both groups.
+        axis: Resource that the curves are compared along.
+        low: Lower end of its measured range.
+        high: Upper end of it.
+        gap_low: Relative difference of the curves at the lower end, with its interval.
+        gap_high: Likewise at the upper end.
+        crossing: Where the curves cross, with its interval; NaN for no crossing in the range
+            searched, 0 and ∞ for open ends.
         crosses: Share of replicates in which the curves cross in the measured range.
     """
 
@@ -707,8 +806,17 @@ class ScalingComparison(Finding):
     curve: str
     baseline: str
     verdict: str
+    trusted: bool
     exponents: dict[str, tuple[float, float, float, float]]
-    gap: tuple[float, float, float]
+    one_floor: dict[str, tuple[float, float, float, float]]
+    gap: Ends
+    measured: bool
+    axis: str
+    low: float
+    high: float
+    gap_low: Ends
+    gap_high: Ends
+    crossing: Ends
     crosses: float
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.flags import option
-from ablate.cli.render import Db, console, writing
+from ablate.cli.render import Db, show_all, working, writing
 
 if TYPE_CHECKING:
     from ablate.scaling import Losses, TableFit
@@ -48,12 +48,21 @@ def fit(
         ),
     ] = "body",
     csv: Annotated[
-        Path | None, _table("Fit this table instead of a study.", "--csv", metavar="FILE")
+        Path | None,
+        _table(
+            "Fit this table instead of a study: CSV, TSV, Markdown, JSON, Parquet or .xlsx.",
+            "--csv",
+            metavar="FILE",
+        ),
     ] = None,
-    n: Annotated[str, _table("The column of parameters.")] = "",
-    d: Annotated[str, _table("The column of training tokens.")] = "",
-    flops: Annotated[str, _table("The column of training FLOPs.")] = "",
-    loss: Annotated[str, _table("The column of losses; log(COLUMN) of a perplexity.")] = "",
+    n: Annotated[
+        str, _table('The column of parameters, or arithmetic on columns: "layers * width^2 * 12".')
+    ] = "",
+    d: Annotated[str, _table('The column of training tokens, likewise: "step * batch".')] = "",
+    flops: Annotated[str, _table("The column of training FLOPs, likewise.")] = "",
+    loss: Annotated[
+        str, _table('The column of losses, likewise: "1 - acc"; log(COLUMN) of a perplexity.')
+    ] = "",
     where: Annotated[
         list[str],
         _table(
@@ -64,6 +73,16 @@ def fit(
     lowest: Annotated[
         bool,
         _table("Keep only the best run of each point, as of a sweep.", "--lowest", metavar=None),
+    ] = False,
+    baseline: Annotated[
+        str,
+        _table(
+            "The level of --group that the others are compared with; by default the first.",
+            metavar="LEVEL",
+        ),
+    ] = "",
+    json: Annotated[
+        bool, option("Print the whole result as JSON: a list of findings.", "--json")
     ] = False,
     plot: Annotated[
         Path | None,
@@ -77,7 +96,15 @@ def fit(
     if (study is None) is (csv is None):
         raise AblateError("give a study, or a table with --csv FILE")
     if csv is None:
-        only = {"n": n, "d": d, "flops": flops, "loss": loss, "where": where, "lowest": lowest}
+        only = {
+            "n": n,
+            "d": d,
+            "flops": flops,
+            "loss": loss,
+            "where": where,
+            "lowest": lowest,
+            "baseline": baseline,
+        }
         if table_only := [name for name, value in only.items() if value]:
             raise AblateError(f"--{table_only[0]} is for tables only; add --csv FILE")
         losses, hold_out = _of_study(str(study), group, hold_out, count, db)
@@ -87,18 +114,47 @@ def fit(
         if not loss:
             raise AblateError("--csv needs --loss COLUMN, and one or more of --n, --d and --flops")
         losses = read(
-            csv, loss=loss, n=n, d=d, flops=flops, group=group, where=where, lowest=lowest
+            csv,
+            loss=loss,
+            n=n,
+            d=d,
+            flops=flops,
+            group=group,
+            where=where,
+            lowest=lowest,
+            baseline=baseline,
         )
-    out = console()
     # printed first, as they may explain why nothing can be fitted
-    for line in (losses.measured(), *losses.notes):
-        out.print(line, markup=False, soft_wrap=True)
-    table_fit = losses.fit(form=form, hold_out=hold_out)
-    for line in table_fit.lines():
-        out.print(line, markup=False, soft_wrap=True)
+    read_first = (losses.measured(), *losses.notes)
+    if not json:
+        show_all(read_first)
+    try:
+        with working("Fitting …") as progress:
+            table_fit = losses.fit(form=form, hold_out=hold_out, progress=progress)
+    except AblateError:
+        if json:
+            for line in read_first:
+                typer.echo(line, err=True)
+        raise
+    if json:
+        typer.echo(_json(losses, table_fit))
+    else:
+        show_all(table_fit.lines())
     if plot:
         _plot(losses, table_fit, loss or "loss", plot)
-        out.print(f"Figures: {plot}", markup=False, soft_wrap=True)
+        if not json:
+            show_all([f"Figures: {plot}"])
+
+
+def _json(losses: Losses, table_fit: TableFit) -> str:
+    """Return the findings on the curves as JSON, as `ablate report --format json` has them."""
+    from json import dumps
+
+    from ablate.analysis.collection import Findings
+    from ablate.analysis.curves import Scaled, scaling
+
+    found = Findings(tuple(scaling(Scaled(losses, table_fit, ""))))
+    return dumps(found.rows(), indent=1, ensure_ascii=False)
 
 
 def _of_study(

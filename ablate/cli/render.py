@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import IO, TYPE_CHECKING, Annotated, Literal
@@ -67,6 +67,26 @@ def show_all(parts: Iterable[RenderableType]) -> None:
     out = console()
     for part in parts:
         out.print(part, markup=False, soft_wrap=isinstance(part, str))
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on standard error, if it is a terminal, what a long command is doing.
+
+    Args:
+        text: What it does first.
+
+    Yields:
+        A function that is called with what it does next.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Console(stderr=True, highlight=False).status(escape(text)) as status:
+        yield lambda text: status.update(escape(text))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, level_of
 from ablate.scaling.noise import repeated_noise
@@ -13,14 +14,16 @@ from ablate.scaling.solve import Floats
 
 # scaling curves have no model with fewer parameters or training tokens
 FEW = 1e5
+LARGEST_LOG = 100.0  # of numbers of parameters, tokens or FLOPs, to any base
 # FLOPs over 6·N·D, or the inverse, that experts, attention and other counts of N do not explain
 ODD = 30.0
 TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss at one point that is too large for seeds of one setting
 CHECKPOINTS = 8  # evenly spaced token counts of one size that look like checkpoints
-# largest relative deviation of their distances, and the share of distances within it
-EVENLY, MOSTLY = (0.02, 0.8)
+EVENLY = 0.02  # of a step: largest deviation of an evenly spaced count
+NEIGHBOURS = 5  # of a count on either side, whose distances are tried as steps
+SAMPLED = 64  # counts of a size that are looked at
 LOGARITHM = re.compile(r"(?:log|ln)\((.+)\)")  # of a column
 SAME_EXPONENTS = "Exponents are the same in any unit."
 
@@ -31,6 +34,7 @@ def doubts(
     curves: Sequence[str],
     names: Mapping[str, str],
     swept: Sequence[str],
+    progress: Sequence[str],
 ) -> list[str]:
     """Return sentences on what looks wrong with P runs.
 
@@ -40,14 +44,22 @@ def doubts(
         curves: Curve of each run.
         names: Key → name of the column in the table.
         swept: Other columns, which may be a sweep at one point.
+        progress: Other columns that count steps, epochs or the like and differ at one point.
     """
     notes = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
-    return [*notes, *_sweep(loss, columns, curves, swept), *_checkpoints(columns, curves)]
+    along = list(_checkpoints(columns, curves, progress))
+    return notes + (along or list(_sweep(loss, columns, curves, swept)))
 
 
 def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
     for key, values in columns.items():
-        if values.max() < FEW:
+        if values.max() < LARGEST_LOG and re.search(r"log|ln", names[key], re.IGNORECASE):
+            option = "flops" if key == "c" else key
+            yield (
+                f"{names[key]} is at most {values.max():.4g}: if it is a logarithm, --{option}"
+                f" '10 ** {names[key]}' is the number."
+            )
+        elif values.max() < FEW:
             yield (
                 f"{names[key]} is at most {values.max():.4g}: if it counts in millions or billions,"
                 " so do the constants here, and budgets taken as C = 6·N·D are in the product of"
@@ -94,6 +106,8 @@ def _sweep(
         np.unique(values, return_inverse=True)[1]
         for values in (*columns.values(), np.array(curves))
     ]
+    if all(values.max() == 0 for values in points[:-1]):
+        return  # one point: a column that sets the runs apart is missing
     spread = repeated_noise(np.stack(points), np.log(loss))
     if spread > SWEPT:
         of = f" of {', '.join(swept)}" if swept else ""
@@ -104,25 +118,48 @@ def _sweep(
         )
 
 
-def _checkpoints(columns: Mapping[str, Floats], curves: Sequence[str]) -> Iterator[str]:
-    """Warn if most runs have evenly spaced token counts, as points along training do."""
-    tokens = columns.get("d", columns.get("c"))
-    if tokens is None or "n" not in columns:
-        return
-    size = np.stack([level_of(columns["n"]), np.unique(curves, return_inverse=True)[1]])
-    _, member, runs = np.unique(size, axis=1, return_inverse=True, return_counts=True)
-    even = np.array([_even(np.unique(tokens[member == one])) for one in range(len(runs))])
-    if runs[even].sum() > len(tokens) / 2:
+def _checkpoints(
+    columns: Mapping[str, Floats], curves: Sequence[str], progress: Sequence[str]
+) -> Iterator[str]:
+    """Warn if most runs have evenly spaced token counts, or steps, as points along training do."""
+    tokens = columns.get("d", columns.get("c") if "n" in columns else None)
+    even = 0.0
+    if tokens is not None:
+        size = [level_of(columns.get("n", np.ones_like(tokens)))]
+        size.append(np.unique(curves, return_inverse=True)[1])
+        _, member, runs = np.unique(np.stack(size), axis=1, return_inverse=True, return_counts=True)
+        shares = [_even(np.unique(tokens[member == one])) for one in range(len(runs))]
+        even = float(runs @ shares) / len(tokens)
+    if even > 0.5 or progress:
+        what = (
+            "Most sizes have evenly spaced token counts"
+            if even > 0.5
+            else f"Runs of one point differ in {', '.join(progress)}"
+        )
         yield (
-            "Most sizes have evenly spaced token counts. If these are points along"
+            f"{what}. If these are points along"
             " training, all but the last point of a run are before annealing and are not runs of"
             " smaller budgets, and intervals that count each point as a run are too narrow: select"
             " the last points with --where."
         )
 
 
-def _even(tokens: Floats) -> bool:
+def _even(tokens: Floats) -> float:
+    """Return the share of token counts, ascending, that are in a row of evenly spaced ones.
+
+    Several schedules make several rows, one among the other.
+    """
     if len(tokens) < CHECKPOINTS:
-        return False
-    steps = np.diff(tokens)
-    return bool((np.abs(steps / np.median(steps) - 1) < EVENLY).mean() > MOSTLY)
+        return 0.0
+    sample = np.unique(np.linspace(0, len(tokens) - 1, SAMPLED).astype(int))
+    nodes = np.arange(1 - CHECKPOINTS, CHECKPOINTS)
+    found = 0
+    for at in sample:
+        near = tokens[max(at - NEIGHBOURS, 0) : at + NEIGHBOURS + 1]
+        steps = np.abs(near[near != tokens[at]] - tokens[at])
+        row = tokens[at] + steps[:, None] * nodes
+        right = np.searchsorted(tokens, row).clip(1, len(tokens) - 1)
+        off = np.minimum(np.abs(tokens[right] - row), np.abs(tokens[right - 1] - row))
+        rows = sliding_window_view(off <= EVENLY * steps[:, None], CHECKPOINTS, axis=1)
+        found += bool(rows.all(axis=2).any())
+    return found / len(sample)

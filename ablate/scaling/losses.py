@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.solve import Floats
-from ablate.scaling.table import TableFit, fit_table
+from ablate.scaling.table import TableFit, fit_table, silent
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,14 @@ class Losses:
     means: dict[str, str]  # resource → what it counts, in words
     notes: tuple[str, ...] = ()  # what was left out, and why
 
-    def fit(self, *, form: str = "", hold_out: str = "", bootstraps: int = BOOTSTRAPS) -> TableFit:
+    def fit(
+        self,
+        *,
+        form: str = "",
+        hold_out: str = "",
+        bootstraps: int = BOOTSTRAPS,
+        progress: Callable[[str], object] = silent,
+    ) -> TableFit:
         """Return `fit_table` of these runs; the same runs give the same numbers."""
         n, d, flops = (self.columns.get(name) for name in ("n", "d", "c"))
         return fit_table(
@@ -38,6 +46,7 @@ class Losses:
             hold_out=hold_out,
             bootstraps=bootstraps,
             rng=np.random.default_rng(0),
+            progress=progress,
         )
 
     def measured(self) -> str:

@@ -1,17 +1,19 @@
-"""A table of losses in a text file → `Losses`, with notes on what was left out or looks odd."""
+"""A table of losses in a file → `Losses`, with notes on what was left out or looks odd."""
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ablate.errors import AblateError, unknown
-from ablate.scaling.doubts import LOGARITHM, doubts
+from ablate.scaling.arithmetic import Arithmetic, arithmetic
+from ablate.scaling.doubts import CHECKPOINTS, LOGARITHM, doubts
 from ablate.scaling.losses import Losses
 from ablate.scaling.sheet import numbers, sheet, unit_of
 
@@ -19,6 +21,10 @@ SHOWN = 6  # lines or columns named in a note
 COUNTS_IN = 1e6  # a column with larger numbers is not in the unit that its name gives
 WHERE = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)")
 COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+FALLS = -0.8  # rank correlation of loss and steps along training
+PROGRESS = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
+
+Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
 
 
 def read(
@@ -31,6 +37,7 @@ def read(
     group: Sequence[str] = (),
     where: Sequence[str] = (),
     lowest: bool = False,
+    baseline: str = "",
 ) -> Losses:
     """Read the losses in a file with a line of column names.
 
@@ -39,36 +46,52 @@ def read(
 
     Args:
         path: the file; see `ablate.scaling.sheet.sheet`.
-        loss: a column, or log(COLUMN) of a perplexity.
-        n: the column of parameters.
-        d: the column of training tokens.
-        flops: the column of training FLOPs. One or more of n, d and flops are required.
+        loss: a column, arithmetic on columns such as "1 - acc" (see `ablate.scaling.arithmetic`),
+            or log(COLUMN) of a perplexity.
+        n: parameters, a column or arithmetic on columns.
+        d: training tokens, likewise.
+        flops: training FLOPs, likewise. One or more of n, d and flops are required.
         group: columns whose values together name the curve of a run.
         where: conditions on rows such as "corpus=c4" or "flops<1e21".
         lowest: keep only the lowest loss of each point, as of a sweep of learning rates.
+        baseline: the curve that the others are compared with; by default that of the first row.
 
     Raises:
         AblateError: an unknown column, a cell that is no number, or no row left.
     """
     table = sheet(path)
     names = [str(name) for name in table]
-    logarithm = LOGARITHM.fullmatch(loss) if loss not in table else None
-    options = {"loss": logarithm[1] if logarithm else loss, "n": n, "d": d, "c": flops}
-    columns = {key: " ".join(name.split()) for key, name in options.items() if name}
-    _check(path, names, columns, group)
-    parsed = {name: _parsed(table, name, columns["loss"]) for name in names}
-    chosen = _chosen(path, table, parsed, where)
-    rows = chosen.drop_duplicates()
-    notes = _repeated(len(chosen), rows, [*columns.values(), *group], lowest)
-    values, left_out = _values(path, rows, parsed, columns)
-    notes += left_out
-    rows = rows.loc[values.index]
+    logarithm = LOGARITHM.fullmatch(loss) if loss not in names else None
+    options = {"loss": logarithm[1] if logarithm else loss, "n": n, "d": d, "flops": flops}
+    texts = {key: " ".join(text.split()) for key, text in options.items() if text}
+    _check(path, names, texts, group, baseline)
+    columns = {
+        {"flops": "c"}.get(key, key): arithmetic(text, names, f"--{key}", str(path))
+        for key, text in texts.items()
+    }
+    used = list(dict.fromkeys(name for one in columns.values() for name in one.columns.values()))
+    # in a loss a comma is rather decimal
+    of_loss = columns["loss"].columns.values()
+    parse = functools.cache(lambda name: _parsed(table, name, columns["loss"].plain, of_loss))
+    chosen = _chosen(path, table, parse, where)
+    values, notes = _values(path, chosen, parse, columns)
+    kept = chosen.loc[values.index]
+    rows = kept.drop_duplicates()
+    notes += _repeated(len(kept), rows, [*used, *group], lowest)
+    values = values.loc[rows.index]
     if logarithm:
-        values["loss"] = _logarithm(path, values["loss"], columns["loss"])
+        values["loss"] = _logarithm(path, values["loss"], columns["loss"].text)
+    if values["loss"].nunique() == 1 < len(values):
+        raise AblateError(
+            f"{path}: {loss} is {values['loss'].iloc[0]:.4g} in each of {len(values):,} rows; a"
+            " curve needs losses that differ"
+        )
     curves = pd.Series(
         [", ".join(cell or "(empty)" for cell in cells) for cells in rows[list(group)].to_numpy()],
         index=rows.index,
     )
+    if baseline and baseline not in curves.unique():
+        raise unknown("--baseline", baseline, curves.unique(), str(path))
     if lowest:
         points = [curves, *(values[key] for key in columns if key != "loss")]
         best = sorted(values["loss"].groupby(points).idxmin())
@@ -78,47 +101,53 @@ def read(
         rows, values, curves = rows.loc[best], values.loc[best], curves[best]
     resources = {key: values[key].to_numpy(float) for key in columns if key != "loss"}
     reached, of = values["loss"].to_numpy(float), tuple(curves)
-    notes += doubts(reached, resources, of, columns | {"loss": loss}, _swept(rows, columns, group))
+    written = {key: column.text for key, column in columns.items()} | {"loss": loss}
+    points = [*(values[key] for key in resources), curves]
+    swept = _differing(rows.drop(columns=used), points)
+    progress = [name for name in swept if _falls_along(name, parse(name), values["loss"], points)]
+    few = [name for name in swept if rows[name].nunique() <= len(rows) / 4]
+    notes += doubts(reached, resources, of, written, few[:SHOWN], progress[:SHOWN])
     return Losses(
         loss=reached,
         columns=resources,
         curves=of,
-        against={name: of[0] for name in dict.fromkeys(of) if name != of[0]},
+        against={name: baseline or of[0] for name in of if name != (baseline or of[0])},
         means={},
         notes=tuple(notes),
     )
 
 
-def _check(path: Path, names: list[str], columns: Mapping[str, str], group: Sequence[str]) -> None:
-    if len(columns) < 2:
+def _check(
+    path: Path, names: Sequence[str], texts: Mapping[str, str], group: Sequence[str], baseline: str
+) -> None:
+    if len(texts) < 2:
         raise AblateError(
             "a table of losses needs one or more of --n, --d and --flops, each with the name of a"
             " column"
         )
-    for key, name in columns.items():
-        if name not in names:
-            raise unknown(f"column in --{'flops' if key == 'c' else key}", name, names, str(path))
     for name in group:
         if name not in names:
             raise unknown("column", name, names, str(path))
-    if len(set(columns.values())) < len(columns):
+    if len(set(texts.values())) < len(texts):
         raise AblateError(
-            f"{path}: one column cannot be used twice; got {', '.join(columns.values())}"
+            f"{path}: one column cannot be used twice; got {', '.join(texts.values())}"
         )
+    if baseline and not group:
+        raise AblateError(f"--baseline {baseline!r} needs --group COLUMN, whose levels it names")
 
 
-def _parsed(table: pd.DataFrame, name: str, loss: str) -> pd.Series:
-    """Return the numbers of a column, None for text. In the loss a comma is rather decimal."""
-    comma = table.attrs["decimal_comma"] or name == loss
-    values = numbers(table[name].tolist(), decimal_comma=comma, units=name != loss)
+def _parsed(table: pd.DataFrame, name: str, loss: bool, of_loss: Collection[str]) -> pd.Series:
+    """Return the numbers of a column, None for text; `loss` is whether it is one as it stands."""
+    comma = table.attrs["decimal_comma"] or name in of_loss
+    values = numbers(
+        table[name].tolist(), decimal_comma=comma, units=not (loss and name in of_loss)
+    )
     return pd.Series(values, index=table.index, dtype=object)
 
 
-def _chosen(
-    path: Path, table: pd.DataFrame, parsed: Mapping[str, pd.Series], where: Sequence[str]
-) -> pd.DataFrame:
+def _chosen(path: Path, table: pd.DataFrame, parse: Parse, where: Sequence[str]) -> pd.DataFrame:
     """Return the rows that meet every condition: text or numbers equal, numbers smaller."""
-    for condition in where:
+    for at, condition in enumerate(where):
         match = WHERE.fullmatch(condition)
         if not match:
             raise AblateError(
@@ -128,7 +157,7 @@ def _chosen(
         if name not in table:
             raise unknown("column", name, list(table), str(path))
         bound = None if "," in value else numbers([value], decimal_comma=False, units=True)[0]
-        cells = parsed[name].loc[table.index].astype(float)
+        cells = parse(name).loc[table.index].astype(float)
         if sign in COMPARE:
             if bound is None or bound != bound:
                 raise AblateError(f"--where {condition!r}: {value!r} is not a number")
@@ -138,7 +167,11 @@ def _chosen(
         if not met.any():
             values = table[name].unique()
             shown = ", ".join(map(repr, values[:12])) + (", …" if len(values) > 12 else "")
-            raise AblateError(f"{path}: no row has {name} {sign} {value!r}; its values are {shown}")
+            with_ = f" with {', '.join(where[:at])}" if at else ""
+            raise AblateError(
+                f"{path}: no row{with_} has {name} {sign} {value!r}; its values"
+                f"{' in those rows' if at else ''} are {shown}"
+            )
         table = table[met]
     return table
 
@@ -164,42 +197,57 @@ def _rows_are(count: int) -> str:
 
 
 def _values(
-    path: Path, rows: pd.DataFrame, parsed: Mapping[str, pd.Series], columns: Mapping[str, str]
+    path: Path, rows: pd.DataFrame, parse: Parse, columns: Mapping[str, Arithmetic]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return the rows with a positive number in each column, and notes on units and other rows."""
+    """Return the rows with a positive number for each option, and notes on units and others."""
     values, notes, left_out = pd.DataFrame(index=rows.index), [], []
-    for key, name in columns.items():
-        cells = parsed[name].loc[rows.index]
-        if texts := [at for at, value in zip(rows.index, cells, strict=True) if value is None]:
-            such = "2.31" if key == "loss" else "1300000, 1.3e6 or 1.3M"
-            raise AblateError(
-                f"{path}, line {texts[0]}: {name} = {rows[name][texts[0]]!r:.60} is not a number"
-                f" such as {such}"
-            )
-        values[key] = cells.astype(float)
-        unit = 1.0 if key == "loss" else unit_of(name)
-        reached = values[key][np.isfinite(values[key])].max()
-        if reached < COUNTS_IN:
-            values[key] *= unit
-        if unit != 1:
-            notes.append(
-                f"{name} is taken in units of {unit:g}, as its name says."
-                if reached < COUNTS_IN
-                else f"{name} goes up to {reached:.4g}, so it is not taken to count in {unit:g}."
-            )
+    for key, column in columns.items():
+        loss = key == "loss" and column.plain
+        parts = {}
+        for name in column.columns.values():
+            parts[name] = _numeric(path, rows[name], parse(name).loc[rows.index], loss)
+            # a loss in percent is the only one with a unit
+            unit = unit_of(name) if not loss or unit_of(name) < 1 else 1.0
+            reached = parts[name][np.isfinite(parts[name])].max()
+            if unit != 1:
+                exact = "flop" in name.lower()  # in GFLOPs large numbers are usual
+                taken = (reached < COUNTS_IN or exact) and not rows[name].str.contains("%").any()
+                parts[name] = parts[name] * (unit if taken else 1.0)
+                notes.append(
+                    f"{name} is taken in units of {unit:g}, as its name says."
+                    if taken
+                    else f"{name} goes up to {reached:.4g}, so it is not taken to count in"
+                    f" {unit:g}."
+                )
+        values[key] = column.of(parts)
         bad = rows.index[~(np.isfinite(values[key]) & (values[key] > 0))]
         if len(bad):
             lines = ", ".join(map(str, bad[:SHOWN])) + (", …" if len(bad) > SHOWN else "")
             left_out.append(
-                f"{len(bad)} of {len(rows)} rows left out: no positive number in {name}"
-                f" (line{'s' if len(bad) > 1 else ''} {lines})."
+                f"{len(bad)} of {len(rows)} rows left out: no positive number in {column.text}"
+                f" ({rows.index.name}{'s' if len(bad) > 1 else ''} {lines})."
             )
     good = values[(values > 0) & (values < np.inf)].dropna()
     if good.empty:
+        texts = {key: column.text for key, column in columns.items()}
+        none = [texts[key] for key in texts if not (values[key] > 0).any()]
         raise AblateError(
-            f"{path}: no row has a positive number in each of {', '.join(columns.values())}"
+            f"{path}: no row has a positive number in each of {', '.join(texts.values())}"
+            + (f"; there is none at all in {', '.join(none)}" if none else "")
         )
-    return good, notes + left_out
+    return good, list(dict.fromkeys(notes)) + left_out
+
+
+def _numeric(path: Path, cells: pd.Series, values: pd.Series, loss: bool) -> pd.Series:
+    """Return the numbers of a column without text; else raise with the first such cell."""
+    texts = values.index[[value is None for value in values]]
+    if len(texts):
+        such = "2.31" if loss else "1300000, 1.3e6 or 1.3M"
+        raise AblateError(
+            f"{path}, {cells.index.name} {texts[0]}: {cells.name} = {cells[texts[0]]!r:.60} is not"
+            f" a number such as {such}"
+        )
+    return values.astype(float)
 
 
 def _logarithm(path: Path, values: pd.Series, name: str) -> pd.Series:
@@ -211,15 +259,24 @@ def _logarithm(path: Path, values: pd.Series, name: str) -> pd.Series:
     return np.log(values)
 
 
-def _swept(rows: pd.DataFrame, columns: Mapping[str, str], group: Sequence[str]) -> list[str]:
-    """Return columns that may be a sweep: they differ at most points, and have few values."""
-    keys = [name for key, name in columns.items() if key != "loss"] + list(group)
-    points = rows.groupby(keys, sort=False)
-    repeated = int((points.size() > 1).sum())
+def _differing(others: pd.DataFrame, points: list[pd.Series]) -> list[str]:
+    """Return which other columns differ at most points of several rows."""
+    alike = others.groupby(points, sort=False)
+    several = int((alike.size() > 1).sum())
+    return [
+        name
+        for name in map(str, others)
+        if others[name].nunique() > 1 and 0 < several <= 2 * int((alike[name].nunique() > 1).sum())
+    ]
 
-    def swept(name: str) -> bool:
-        within = int((points[name].nunique() > 1).sum())
-        return 1 < rows[name].nunique() <= len(rows) / 4 and 2 * within >= repeated
 
-    used = {*columns.values(), *group}
-    return [name for name in map(str, rows) if name not in used and swept(name)][:SHOWN]
+def _falls_along(name: str, values: pd.Series, loss: pd.Series, points: list[pd.Series]) -> bool:
+    """Return whether a column counts steps or the like, along which the loss falls at a point."""
+    if not PROGRESS.search(name):
+        return False
+    both = pd.DataFrame({"at": values.loc[loss.index].astype(float), "loss": loss})
+    by_point = both.groupby(points)
+    if by_point["at"].nunique().mean() < CHECKPOINTS:
+        return False
+    ranks = by_point.rank(pct=True)
+    return bool(ranks["at"].corr(ranks["loss"]) < FALLS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,9 @@ from ablate.scaling.solve import Floats
 from ablate.units import listed
 
 APART = 1.2  # neighbouring budgets with a larger ratio are distinct
+# runs times replicates; a table of more runs gets fewer replicates, but LEAST_REPLICATES
+MOST_WORK = 3_000_000
+LEAST_REPLICATES = 200
 ONE = "all"  # name of the curve of a table without groups
 
 
@@ -44,6 +47,10 @@ class TableFit:
         return [line for part in parts for line in part] + list(self.notes)
 
 
+def silent(text: str) -> None:
+    """Show no progress."""
+
+
 def fit_table(
     loss: Floats,
     *,
@@ -56,10 +63,12 @@ def fit_table(
     hold_out: str = "",
     rng: np.random.Generator,
     bootstraps: int = BOOTSTRAPS,
+    progress: Callable[[str], object] = silent,
 ) -> TableFit:
     """Fit P runs, a curve for each group, and compare the groups.
 
-    IsoFLOP minima are fitted as well if budgets repeat.
+    IsoFLOP minima are fitted as well if budgets repeat. From 3,000 runs on the number of replicates
+    falls with the number of runs, and a note says so.
 
     Args:
         loss: [P].
@@ -72,6 +81,7 @@ def fit_table(
         hold_out: As in `fit`.
         rng: For the bootstrap.
         bootstraps: Number of replicates.
+        progress: Called with what is being fitted.
 
     Raises:
         AblateError: Nothing can be fitted.
@@ -85,14 +95,24 @@ def fit_table(
         form, why = natural_form(columns, names)
         notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
+    fewer = max(MOST_WORK // max(len(loss), 1), LEAST_REPLICATES)
+    if fewer < bootstraps:
+        notes.append(
+            f"Intervals are from {fewer} bootstrap replicates instead of {bootstraps:,}, as there"
+            f" are {len(loss):,} runs. All runs are fitted."
+        )
+        bootstraps = fewer
     # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
     seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
     refused: dict[str, list[str]] = {}  # why → curves
-    for name in dict.fromkeys(names.tolist()):
+    curves = list(dict.fromkeys(names.tolist()))
+    for at, name in enumerate(curves, 1):
         rows = order[names[order] == name]
+        which = f" of {name} ({at} of {len(curves)})" if group is not None else ""
+        progress(f"Fitting the curve{which} to {len(rows):,} runs …")
         part, losses = (
             {column: values[rows] for column, values in columns.items()},
             np.asarray(loss, float)[rows],
@@ -113,7 +133,7 @@ def fit_table(
                 isoflops[name] = isoflop(losses, rng=rng, bootstraps=bootstraps, **part)
             except AblateError as error:
                 refused.setdefault(str(error), []).append(name)
-    complaints = _complaints(refused, 0 if group is None else len(set(names.tolist())))
+    complaints = _complaints(refused, 0 if group is None else len(curves))
     if not fits and not isoflops:
         raise AblateError(" ".join(complaints))
     for name, one in fits.items():
@@ -129,6 +149,8 @@ def fit_table(
         if one not in fits
     ]
     pairs = {a: b for a, b in pairs.items() if a in fits and b in fits}
+    if pairs:
+        progress(f"Comparing {len(fits)} curves …")
     comparisons = compare_groups(fits, pairs, rng=rng) if pairs else []
     notes += [
         f"{one.group} and {one.baseline} with one floor: {note}"
