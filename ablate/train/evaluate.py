@@ -205,14 +205,13 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
-        inputs = self.example.inputs[:, : self.config.batch_size]
-        parts = inputs.split(self.step.micro_batch, 1)
+        read = self.example.rows(0, self.config.batch_size)
+        n, at_once = read.inputs.shape[1], self.step.micro_batch
+        parts = [read.rows(row, at_once) for row in range(0, n, at_once)]
         with self._quiet():
-            measured = [self.step.model.stream(part) for part in parts]
+            measured = [self.step.model.stream(part.inputs, part.starts) for part in parts]
         rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
-        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[
-            :, None, None
-        ]
+        share = torch.tensor([part.inputs.shape[1] / n for part in parts]).to(rms)[:, None, None]
         rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
         rows = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
@@ -291,7 +290,7 @@ class Evaluator:
         """Split an example [K or 1, W, T] into parts that are scored together."""
         at_once = self._at_once(example.inputs.shape[2])
         for first in range(0, example.inputs.shape[1], at_once):
-            yield Example(*(tensor[:, first : first + at_once] for tensor in example))
+            yield example.rows(first, at_once)
 
     def _score(self, parts: Iterable[Example]) -> Score:
         """Score every window of the parts of an example [K or 1, W, T]."""
@@ -301,18 +300,19 @@ class Evaluator:
         by_window: list[Tensor] = []
         with self._quiet():
             for part in parts:
-                sums = self._sums(*(tensor.expand(self.pack, -1, -1) for tensor in part))
+                sums = self._sums(part.each(lambda tensor: tensor.expand(self.pack, -1, -1)))
                 by_position = by_position + sums[0].to(wide)
                 by_window.append(sums[1])
         assert isinstance(by_position, Tensor)
         return Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
 
-    def _sums(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, part: Example) -> tuple[Tensor, Tensor]:
         """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
         tokens, summed over positions: [2, K, W].
         """
+        inputs, targets, weights, starts = part
         with self.step.autocast():
-            logits = self.step.model.head(self.step.model.features(inputs))
+            logits = self.step.model.head(self.step.model.features(inputs, starts))
         loss, _ = cross_entropy(logits, targets)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
         of_target = (self.byte_lengths[targets], self.unigram[targets])
