@@ -78,17 +78,23 @@ class WithinDocuments(DocumentMask):
     within = True
 
     def sizes(self, config: Config, width: int) -> Counts:
-        """What is added to the scores, of each pair of tokens, and of each head where the position
-        encoding adds to them too. FLOPs are those of all pairs: no kernel leaves any out.
+        """What is added to the scores: a number for each pair of tokens, and each head where the
+        position encoding adds to them too. FLOPs are those of all pairs: no kernel leaves any out.
         """
-        if config.part("position").biases:
-            return Counts(streams=config.n_head * config.n_ctx)
-        return Counts(products=config.n_ctx)
+        return Counts(products=0 if self._casts(config) else self._numbers(config))
 
     def block_sizes(self, config: Config) -> Counts:
-        """A copy in the precision of the product."""
-        casts = config.part("position").biases and config.part("precision").casts
-        return Counts(products=casts * config.n_head * config.n_ctx)
+        """Where autocast casts these numbers, each block keeps a copy instead."""
+        return Counts(products=self._numbers(config) if self._casts(config) else 0)
+
+    def _casts(self, config: Config) -> bool:
+        casts: bool = config.part("position").biases and config.part("precision").casts
+        return casts
+
+    def _numbers(self, config: Config) -> int:
+        heads = config.n_head if config.part("position").biases else 1
+        n: int = heads * config.n_ctx
+        return n
 
 
 class HeadCombine(Component):
