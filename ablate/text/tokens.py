@@ -99,6 +99,13 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     return tokens
 
 
+def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
+    """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
+    corpus = sources[config.corpus_hash]
+    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
+
+
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     """Return the training tokens of a corpus, which make an epoch; may train the tokenizer."""
     if tokenizer.location == "byte":
@@ -194,14 +201,7 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
         )
     source = sources.at(corpus)
     assert not isinstance(source, sources.TokenFiles)
-
-    def training() -> Iterator[bytes]:
-        for number, document in enumerate(source.documents()):
-            for part, held_out in parts(document, number, facts.n_documents):
-                if not held_out:
-                    yield from part.pieces()
-
-    encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+    encoder = _encoder(corpus, facts, tokenizer, tokenizer_hash)
     streams = {
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
@@ -218,6 +218,20 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
         "separator": list(encoder.separator),
     }
     (folder / "tokens.json").write_text(json.dumps(made))
+
+
+def _encoder(corpus: str, facts: corpora.Facts, tokenizer: str, tokenizer_hash: str) -> Tokenizer:
+    """Return the tokenizer of a corpus, trained on its training part unless the cache has it."""
+
+    def training() -> Iterator[bytes]:
+        source = sources.at(corpus)
+        assert not isinstance(source, sources.TokenFiles)
+        for number, document in enumerate(source.documents()):
+            for part, held_out in parts(document, number, facts.n_documents):
+                if not held_out:
+                    yield from part.pieces()
+
+    return tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
 
 
 class _Stream:
