@@ -19,7 +19,7 @@ from train_helpers import run as train
 from ablate import text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
-from ablate.data.passages import fit, labelled
+from ablate.data.passages import Passages, fit, labelled
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.plan import Plan, plan
@@ -267,20 +267,31 @@ def reference(step: Step, config: RunConfig, encoded: Sequence[Sequence[int]]) -
     ],
     ids=str,
 )
-def test_the_accuracy_is_that_of_texts_read_alone(folder: Path, fields: dict[str, str]) -> None:
+def test_features_and_accuracy_are_those_of_texts_read_alone(
+    folder: Path, fields: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = planned(folder, base="\n".join(f'{k} = "{v}"' for k, v in fields.items()))
     configs = [made.cells[0].config.model_copy(update={"seed": seed}) for seed in range(2)]
     tokens = text.load(configs[0], made.sources)
     step = Step(configs, tokens, "cpu")
     evaluator = Evaluator(step, configs, made.study.evaluation, tokens, made.sources)
+    probed: list[torch.Tensor] = []
+    accuracy_of = Passages.accuracy
+
+    def accuracy(self: Passages, features: torch.Tensor) -> float:
+        probed.append(features)
+        return accuracy_of(self, features)
+
+    monkeypatch.setattr(Passages, "accuracy", accuracy)
     finals = {name: values for name, _, values in evaluator.finals()}
     found = labels.read(folder / "labels.csv")
     features = np.stack(reference(step, configs[0], [one.encode() for one in found.texts]), 1)
     assert {len(one) > 16 for one in found.texts} == {True, False}
-    for member, accuracy in zip(features.astype(float), finals["label_accuracy"], strict=True):
+    np.testing.assert_allclose(np.stack([one.numpy() for one in probed]), features, atol=1e-5)
+    for member, share in zip(features.astype(float), finals["label_accuracy"], strict=True):
         probe = fit(member[found.fitted], found.classes[found.fitted])
         predicted = probe.predict(member[~found.fitted])
-        assert accuracy == (predicted == found.classes[~found.fitted]).mean()
+        assert share == (predicted == found.classes[~found.fitted]).mean()
     commonest = Counter(found.classes[~found.fitted].tolist()).most_common(1)[0][1]
     assert finals["label_chance"] == [commonest / (~found.fitted).sum()] * 2
 
