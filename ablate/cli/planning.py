@@ -96,6 +96,7 @@ def plan(
     cost = price(planned)
     for line in (
         *_comparisons(planned),
+        *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
         *_slow(planned, forecast),
@@ -240,6 +241,22 @@ def too_long(plan: Plan) -> Iterator[str]:
             f"Left out: {len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells, which"
             f" would read their text more than max_epochs = {plan.study.max_epochs:g} times:"
             f" {'; '.join(left_out)}"
+        )
+
+
+def _labels(plan: Plan) -> Iterator[str]:
+    """How many texts of each label the study's own linear probe has."""
+    from ablate.plan.probes import texts
+    from ablate.units import listed
+
+    if found := texts(plan):
+        each = (
+            f"{name} {fitted:,} + {tested:,}"
+            for name, tested, fitted in zip(found.names, *found.counts.tolist(), strict=True)
+        )
+        yield (
+            f"label_accuracy: {len(found.texts):,} texts of {plan.study.evaluation.probe_csv},"
+            f" fitted + tested: {listed(each)}; chance {found.chance:.1%}"
         )
 
 

@@ -19,7 +19,7 @@ from ablate.text.corpora import Corpus
 from ablate.text.documents import parts
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
-_FORMAT = 1  # increased when tokens are made or stored differently
+_FORMAT = 2  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
@@ -44,6 +44,7 @@ class Tokens:
     train_documents: np.ndarray
     held_out_bounds: np.ndarray
     held_out_documents: np.ndarray
+    separator: tuple[int, ...] = ()  # tokens after each document; () if unknown
 
     @property
     def n_train(self) -> int:
@@ -96,6 +97,13 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     tokens = _tokens(sources[corpus], corpus, sources.get(tokenizer, config.tokenizer), tokenizer)
     _long_enough(config.corpus, len(tokens.train), len(tokens.held_out), config.n_ctx)
     return tokens
+
+
+def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
+    """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
+    corpus = sources[config.corpus_hash]
+    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
 
 
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
@@ -164,11 +172,11 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
 
 def _from_token_files(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
     train, held_out = source.arrays()
-    spelling = (
-        None
-        if tokenizer == "tokens"
-        else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
-    )
+    spelling: tuple[bytes, ...] | None = None
+    separator: tuple[int, ...] = ()
+    if tokenizer != "tokens":
+        opened = tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0)
+        spelling, separator = tuple(opened.spelling), tuple(opened.separator)
     n_vocab = len(spelling) if spelling else corpora.read(str(source.folder)).n_token_ids
     one = np.zeros(1, np.int64)
     return Tokens(
@@ -180,6 +188,7 @@ def _from_token_files(source: sources.TokenFiles, tokenizer: str, tokenizer_hash
         one,
         np.array([0, len(held_out)]),
         one,
+        separator,
     )
 
 
@@ -192,14 +201,7 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
         )
     source = sources.at(corpus)
     assert not isinstance(source, sources.TokenFiles)
-
-    def training() -> Iterator[bytes]:
-        for number, document in enumerate(source.documents()):
-            for part, held_out in parts(document, number, facts.n_documents):
-                if not held_out:
-                    yield from part.pieces()
-
-    encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+    encoder = _encoder(corpus, facts, tokenizer, tokenizer_hash)
     streams = {
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
@@ -210,9 +212,26 @@ def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
-    (folder / "tokens.json").write_text(
-        json.dumps({"dtype": streams[False].dtype, "spelling": spelling})
-    )
+    made = {
+        "dtype": streams[False].dtype,
+        "spelling": spelling,
+        "separator": list(encoder.separator),
+    }
+    (folder / "tokens.json").write_text(json.dumps(made))
+
+
+def _encoder(corpus: str, facts: corpora.Facts, tokenizer: str, tokenizer_hash: str) -> Tokenizer:
+    """Return the tokenizer of a corpus, trained on its training part unless the cache has it."""
+
+    def training() -> Iterator[bytes]:
+        source = sources.at(corpus)
+        assert not isinstance(source, sources.TokenFiles)
+        for number, document in enumerate(source.documents()):
+            for part, held_out in parts(document, number, facts.n_documents):
+                if not held_out:
+                    yield from part.pieces()
+
+    return tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
 
 
 class _Stream:
@@ -270,4 +289,5 @@ def _mapped(folder: Path) -> Tokens:
         train_documents,
         held_out_bounds,
         held_out_documents,
+        tuple(facts["separator"]),
     )
