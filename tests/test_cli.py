@@ -196,6 +196,17 @@ def test_plan_shows_what_is_done(ablate: Run, measured: str) -> None:
     assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
 
 
+def test_plan_counts_runs_that_another_evaluation_repeats(
+    ablate: Run, measured: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "quickstart.toml"
+    text = Path(QUICKSTART).read_text(encoding="utf-8")
+    assert 'tokens = "8K"' in text
+    file.write_text(text.replace('tokens = "8K"', 'tokens = "9K"'), encoding="utf-8")
+    out = ablate("plan", str(file))[1]
+    assert "Done:" not in out and out.endswith(f"Next: ablate run {file}\n")
+
+
 def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
     ablate: Run, measured: str
 ) -> None:

@@ -123,18 +123,18 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
-    """The plan with the decisions in the database, and the keys of its runs that have a result."""
+    """The plan with the decisions in the database, and the keys of its runs that are done."""
     from ablate.cli.database import existing
 
     if (database := existing(db)) is None:
         return plan, frozenset()
     from ablate import tune
-    from ablate.store import decisions
+    from ablate.store import register, runs
 
     with database:
-        decided = tune.learn(plan, database).plan
-        keys = [one.run.key for one in decided.runs]
-        return decided, frozenset(decisions.values(database, keys, decided.study.metric))
+        decided = tune.learn(register.as_measured(database, plan), database).plan
+        planned = [one.run for one in decided.runs]
+        return decided, runs.done(database, planned, decided.study.evaluation)
 
 
 def _how(forecast: Forecast | None, speed: float | None) -> str:
