@@ -1,14 +1,16 @@
-"""Bootstrap intervals over runs: the constants of a form, and those of every replicate."""
+"""Bootstrap intervals: the constants of a form, and those of every replicate."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.forms import Form, Problem
+from ablate.scaling.shared import Shared, shared_errors
 from ablate.scaling.solve import Floats, Solution, descend, minimise, negligible
 
 BOOTSTRAPS = 1000
@@ -50,6 +52,8 @@ class Estimate:
     replicates: Floats
     missed: float  # as `replicate` returns
     bounds: dict[str, str]  # as `Problem.bounds` returns
+    shared: Shared | None
+    sds: Floats  # [B, F], of the errors that runs share, in every replicate
 
 
 def estimate(
@@ -64,19 +68,41 @@ def estimate(
     """Estimate the constants, and those of every bootstrap replicate; without a floor, E is zero.
 
     The bootstrap is Bayesian (Rubin 1981): every run is weighted by a standard exponential draw.
-    Resampling whole runs would leave replicates of a small grid without one of its sizes.
+    Resampling whole runs would leave replicates of a small grid without one of its sizes. The runs
+    of a size, of a budget and of a point are shifted together, by as much as residuals suggest.
+
+    Args:
+        form: Of the curve.
+        columns: [P] each.
+        log_loss: [P].
+        rng: For the replicates.
+        bootstraps: Number of replicates.
+        floor: Whether there is one.
     """
     problem = Problem.build(form, columns, log_loss)
     if not floor:
         problem.design.upper[0] = 0.0
-    theta, replicates, missed = replicate(
-        problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss)))
-    )
+    weights = rng.exponential(size=(bootstraps, len(log_loss)))
+    shared, sds = None, np.zeros((bootstraps, 0))
+
+    def shift(theta: Floats) -> Floats | None:
+        nonlocal shared, sds
+        constants = problem.constants(theta[None])[0]
+        residuals = log_loss - np.log(form.loss(constants, columns))
+        shared = shared_errors(form, constants, columns, residuals)
+        if shared is None:
+            return None
+        shifts, sds = shared.shifts(rng, bootstraps)
+        return shifts
+
+    theta, replicates, missed = replicate(problem, log_loss, weights, shift)
     return Estimate(
         problem.constants(theta[None])[0],
         problem.constants(replicates),
         missed,
         problem.bounds(theta),
+        shared,
+        sds,
     )
 
 
@@ -99,12 +125,23 @@ def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int) -> tuple[Float
     return low, high
 
 
-def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats, float]:
+def replicate(
+    problem: Problem,
+    log_loss: Floats,
+    weights: Floats,
+    shift: Callable[[Floats], Floats | None] = lambda theta: None,
+) -> tuple[Floats, Floats, float]:
     """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
     The robust loss has several minima. Replicates start from the best θ and then from each other's
     optima, round after round until a round improves few of them; where the first round improves
     many, they descend from least squares too. The best θ is also searched from their optima.
+
+    Args:
+        problem: The form at P points.
+        log_loss: [P].
+        weights: [B, P], of every replicate.
+        shift: θ → what to add to the log losses of every replicate [B, P], or None.
 
     Returns:
         θ, its replicates, and the share of replicates that the last round improved or that did not
@@ -119,16 +156,18 @@ def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floa
     if not count:
         return fits.theta[at], fits.theta[:0], 0.0 if fits.converged[at] else math.nan
     start = np.tile(fits.theta[at], (count, 1))
-    copies = minimise(design, log_loss, weights, start)
+    shifts = shift(fits.theta[at])
+    losses = log_loss if shifts is None else log_loss + shifts
+    copies = minimise(design, losses, weights, start)
     for turn in range(ROUNDS):
         others = np.roll(copies.theta, 1 + turn * count // ROUNDS, axis=0)
-        new = lowest(copies, minimise(design, log_loss, weights, others))
+        new = lowest(copies, minimise(design, losses, weights, others))
         improved = copies.loss - new.loss > LOWER * copies.loss + negligible(weights, ALIKE)
         copies = new
         if improved.mean() <= SETTLED:
             break
         if turn == 0 and improved.mean() > MANY:
-            copies = lowest(copies, descend(design, log_loss, weights, start))
+            copies = lowest(copies, descend(design, losses, weights, start))
     some = copies.theta[:: math.ceil(count / len(grid))]
     again = minimise(design, log_loss, equal[: len(some)], some)
     if again.loss.min() < fits.loss[at]:

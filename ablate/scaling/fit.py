@@ -23,6 +23,7 @@ from ablate.scaling.design import demand
 from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
 from ablate.scaling.held_out import HeldOut, check, chosen_check
 from ablate.scaling.noise import describes, far_off, misfit, repeated_noise, residual_sd
+from ablate.scaling.shared import Shared
 from ablate.scaling.solve import Floats
 
 FLAT = 1e-6  # an exponent below this is zero
@@ -50,6 +51,7 @@ class Fit:
     notes: tuple[str, ...]
     cost: Cost
     describes: bool  # whether distances from the curve agree with the noise from run to run
+    shared: Shared | None = field(repr=False)  # what is known of errors that runs share
 
     @property
     def values(self) -> Floats:
@@ -185,6 +187,7 @@ def fit(
         notes=notes,
         cost=Cost.of(table),
         describes=described,
+        shared=found.shared,
     )
 
 

@@ -88,7 +88,7 @@ def minimise(
 
     Args:
         design: The form at P points.
-        log_loss: [P].
+        log_loss: [P], or [B, P] where every fit has its own.
         weights: [B, P].
         start: [B, K].
         delta: Where the Huber loss changes from square to absolute.
@@ -96,11 +96,12 @@ def minimise(
     """
     theta, loss = np.empty_like(start), np.empty(len(start))
     converged = np.empty(len(start), bool)
-    block = max(BLOCK // len(log_loss), 16)
+    block = max(BLOCK // weights.shape[1], 16)
+    log_loss = np.broadcast_to(log_loss, weights.shape)
     for low in range(0, len(start), block):
         rows = slice(low, low + block)
         theta[rows], loss[rows], converged[rows] = _block(
-            design, log_loss, weights[rows], start[rows], delta, rough
+            design, log_loss[rows], weights[rows], start[rows], delta, rough
         )
     return Solution(theta, loss, converged)
 
@@ -141,7 +142,7 @@ def _block(
     for _ in range(ITERATIONS):
         now, damped = state.at(todo), damping[todo]
         tried, expected = _step(design, now, damped, rough)
-        new = _state(design, log_loss, weights[todo], tried, delta)
+        new = _state(design, log_loss[todo], weights[todo], tried, delta)
         gain = now.loss - new.loss
         better = gain > 0
         state.put(todo[better], new, better)
@@ -161,7 +162,7 @@ def _state(design: Design, log_loss: Floats, weights: Floats, theta: Floats, del
     """Return the summed Huber loss and its derivatives at θ [B, K]."""
     (replicates, k), (terms, points, _) = theta.shape, design.x.shape
     logs = (theta @ design.x.reshape(terms * points, k).T).reshape(replicates, terms, points)
-    share = np.exp(logs - log_loss)  # of the measured loss, then of the predicted one
+    share = np.exp(logs - log_loss[:, None])  # of the measured loss, then of the predicted one
     unit = np.exp(design.unit - log_loss)
     total = share.sum(axis=1) + theta[:, :1] * unit
     share /= total[:, None]

@@ -87,7 +87,6 @@ def fit_table(
     chosen_check(hold_out, chosen_form(form, columns), columns)
     # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
-    seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
     refused: dict[str, list[str]] = {}  # why → curves
@@ -98,11 +97,8 @@ def fit_table(
             np.asarray(loss, float)[rows],
         )
         try:
-            # With one seed for every group, groups of the same points share the weights of
-            # their replicates, and are compared as pairs.
-            same = np.random.default_rng(seed)
             fits[name] = fit(
-                losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, **part
+                losses, form, rng=rng, hold_out=hold_out, bootstraps=bootstraps, **part
             )
         except AblateError as error:
             refused.setdefault(str(error), []).append(name)
