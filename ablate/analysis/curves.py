@@ -15,6 +15,7 @@ from ablate.errors import AblateError
 from ablate.scaling import Fit, Interval, Losses, TableFit
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
+from ablate.study.values import point
 
 # from this many levels of size or budget on, a study without [fit] has scaling curves
 LEAST_LEVELS = 3
@@ -78,7 +79,9 @@ def scaled(data: StudyData) -> Scaled | None:
             table, None, "No curve is fitted: the forms are of a loss, but higher is better here."
         )
     try:
-        return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
+        predict = [point(text) for text in settings.get("predict", [])]
+        held = str(settings.get("hold_out", ""))
+        return Scaled(table, table.fit(hold_out=held, predict=predict), "")
     except AblateError as error:
         return Scaled(table, None, f"No curve is fitted: {error}")
 

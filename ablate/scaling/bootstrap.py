@@ -64,6 +64,7 @@ def estimate(
     bootstraps: int,
     *,
     floor: bool = True,
+    rounds: int = ROUNDS,
 ) -> Estimate:
     """Estimate the constants, and those of every bootstrap replicate; without a floor, E is zero.
 
@@ -78,6 +79,7 @@ def estimate(
         rng: For the replicates.
         bootstraps: Number of replicates.
         floor: Whether there is one.
+        rounds: The most rounds of new starts of replicates.
     """
     problem = Problem.build(form, columns, log_loss)
     if not floor:
@@ -95,7 +97,7 @@ def estimate(
         shifts, sds = shared.shifts(rng, bootstraps)
         return shifts
 
-    theta, replicates, missed = replicate(problem, log_loss, weights, shift)
+    theta, replicates, missed = replicate(problem, log_loss, weights, shift, rounds)
     return Estimate(
         problem.constants(theta[None])[0],
         problem.constants(replicates),
@@ -130,6 +132,7 @@ def replicate(
     log_loss: Floats,
     weights: Floats,
     shift: Callable[[Floats], Floats | None] = lambda theta: None,
+    rounds: int = ROUNDS,
 ) -> tuple[Floats, Floats, float]:
     """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
@@ -142,6 +145,7 @@ def replicate(
         log_loss: [P].
         weights: [B, P], of every replicate.
         shift: θ → what to add to the log losses of every replicate [B, P], or None.
+        rounds: The most rounds of new starts.
 
     Returns:
         θ, its replicates, and the share of replicates that the last round improved or that did not
@@ -159,8 +163,8 @@ def replicate(
     shifts = shift(fits.theta[at])
     losses = log_loss if shifts is None else log_loss + shifts
     copies = minimise(design, losses, weights, start)
-    for turn in range(ROUNDS):
-        others = np.roll(copies.theta, 1 + turn * count // ROUNDS, axis=0)
+    for turn in range(rounds):
+        others = np.roll(copies.theta, 1 + turn * count // rounds, axis=0)
         new = lowest(copies, minimise(design, losses, weights, others))
         improved = copies.loss - new.loss > LOWER * copies.loss + negligible(weights, ALIKE)
         copies = new

@@ -52,6 +52,7 @@ class Fit:
     cost: Cost
     describes: bool  # whether distances from the curve agree with the noise from run to run
     shared: Shared | None = field(repr=False)  # what is known of errors that runs share
+    sds: Floats = field(repr=False)  # of these errors in every replicate [B, F]
 
     @property
     def values(self) -> Floats:
@@ -188,6 +189,7 @@ def fit(
         cost=Cost.of(table),
         describes=described,
         shared=found.shared,
+        sds=found.sds,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,14 @@ class Losses:
     means: dict[str, str]  # resource → what it counts, in words
     notes: tuple[str, ...] = ()  # what was left out, and why
 
-    def fit(self, *, form: str = "", hold_out: str = "", bootstraps: int = BOOTSTRAPS) -> TableFit:
+    def fit(
+        self,
+        *,
+        form: str = "",
+        hold_out: str = "",
+        predict: Sequence[Mapping[str, float]] = (),
+        bootstraps: int = BOOTSTRAPS,
+    ) -> TableFit:
         """Return `fit_table` of these runs; the same runs give the same numbers."""
         n, d, flops = (self.columns.get(name) for name in ("n", "d", "c"))
         return fit_table(
@@ -36,6 +44,7 @@ class Losses:
             against=self.against,
             form=form,
             hold_out=hold_out,
+            predict=predict,
             bootstraps=bootstraps,
             rng=np.random.default_rng(0),
         )

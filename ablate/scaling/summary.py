@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ablate.scaling.beyond import Forecast
 from ablate.scaling.bootstrap import Interval
 from ablate.scaling.design import TARGET, sufficient_grid
 from ablate.scaling.fit import Fit
@@ -67,6 +68,15 @@ def isoflop_lines(name: str, iso: IsoFlop) -> list[str]:
         out.append(f"  at the minima L(C) = {iso.frontier.form.equation}: {constants}")
         out += [f"  {iso.frontier.held_out}"] if iso.frontier.held_out else []
     return out + [f"  {note}" for note in iso.notes]
+
+
+def forecast_lines(name: str, one: Forecast) -> list[str]:
+    """Return lines on what a curve predicts, and what such predictions have cost."""
+    return [
+        f"{name}: predictions, with the interval of a run's loss",
+        *(f"  {point}" for point in one.points),
+        f"  {one.outlook.cost()}",
+    ]
 
 
 def percent(one: Interval) -> str:

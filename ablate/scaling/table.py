@@ -9,6 +9,7 @@ import numpy as np
 
 from ablate.errors import AblateError
 from ablate.scaling import summary
+from ablate.scaling.beyond import Forecast, Outlook, check_point
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
 from ablate.scaling.fit import Fit, chosen_form, fit, not_converged
@@ -35,12 +36,14 @@ class TableFit:
     isoflops: dict[str, IsoFlop]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
+    forecasts: dict[str, Forecast]  # of each group, where losses are to be predicted
 
     def lines(self) -> list[str]:
         """Return the whole result as lines of plain text."""
         parts = [summary.fit_lines(name, one) for name, one in self.fits.items()]
         parts += [summary.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
         parts += [summary.comparison_lines(one) for one in self.comparisons]
+        parts += [summary.forecast_lines(name, one) for name, one in self.forecasts.items()]
         return [line for part in parts for line in part] + list(self.notes)
 
 
@@ -54,6 +57,7 @@ def fit_table(
     against: Mapping[str, str] | None = None,
     form: str = "",
     hold_out: str = "",
+    predict: Sequence[Mapping[str, float]] = (),
     rng: np.random.Generator,
     bootstraps: int = BOOTSTRAPS,
 ) -> TableFit:
@@ -70,6 +74,7 @@ def fit_table(
         against: Group → its baseline; by default the first group for all.
         form: "n", "d", "c" or "nd"; by default by `natural_form`.
         hold_out: As in `fit`.
+        predict: Points to predict the loss at, as for `Outlook.predict`.
         rng: For the bootstrap.
         bootstraps: Number of replicates.
 
@@ -85,6 +90,8 @@ def fit_table(
         form, why = natural_form(columns, names)
         notes += why
     chosen_check(hold_out, chosen_form(form, columns), columns)
+    for given in predict:
+        check_point(chosen_form(form, columns), given)
     # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
     fits: dict[str, Fit] = {}
@@ -131,7 +138,10 @@ def fit_table(
         for one in comparisons
         for note in not_converged(one.missed)
     ]
-    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes))
+    forecasts = (
+        {name: Outlook.of(one, rng).at(predict) for name, one in fits.items()} if predict else {}
+    )
+    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes), forecasts)
 
 
 def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:
