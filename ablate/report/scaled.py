@@ -15,7 +15,7 @@ from ablate.report.figure_set import FigureSet
 from ablate.report.labels import MINUS, MetricLabels, ends, number, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval
 from ablate.scaling.forms import levels
-from ablate.scaling.summary import claim, enough
+from ablate.scaling.summary import claim, enough, faster
 from ablate.scaling.table import ONE
 from ablate.units import count, listed, power
 
@@ -101,8 +101,11 @@ def _fit(scaled: Scaled, name: str, one: Fit) -> str:
         exponents.append(f"the best size grows as C^a with a = {interval(one.n_exponent)}")
     assert scaled.fitted
     iso = scaled.fitted.isoflops.get(name)
+    of_a = [faster(one)] if one.form.columns == ("n", "d") else []
     by_minima = f" By isoFLOP minima a = {interval(iso.n_exponent)}." if iso else ""
-    rest = " ".join(str(note) for note in (one.held_out or "", *one.notes, enough(one)) if note)
+    rest = " ".join(
+        str(note) for note in (*of_a, one.held_out or "", *one.notes, enough(one)) if note
+    )
     who = "" if name == ONE else f"{name}: "
     curve = f"{who}{one.form.symbol} = {_equation(one)}"
     return f"{curve}; {'; '.join(exponents)}.{by_minima} {rest}".strip()

@@ -23,12 +23,13 @@ from ablate.scaling.shared import CLIPPED, Shared
 from ablate.scaling.solve import Design, Floats, descend
 from ablate.units import listed
 
-# Candidates of the error of a predicted fall in loss, as a share of the fall, and the scale of
-# their prior, half of a t distribution. Of laws that differ a little from the form (a broken law,
-# embeddings counted as parameters, rates tuned worse with size) the share is 0.02 to 0.2.
-SHARES = np.concatenate([[0.0], np.geomspace(0.01, 3.0, 24)])
-PRIOR_SCALE, PRIOR_DOF = 0.1, 3.0
+# Candidates of the drift: by what share a predicted fall in loss is off, for each factor of e in
+# distance. Their prior is half of a t distribution. Of laws that differ a little from the form (a
+# broken law, embeddings counted as parameters, rates tuned worse with size) it is 0.03 to 0.12.
+DRIFTS = np.concatenate([[0.0], np.geomspace(0.01, 2.0, 24)])
+PRIOR_SCALE, PRIOR_DOF = 0.07, 3.0
 REPLICATES = 100  # of a test
+COUNTS = 0.5  # of a test: tests have runs in common, and reach less far than predictions
 TESTS = 2  # the most for one resource
 FEW_LEVELS = 8  # of a resource that are left out one after another
 PARTS = (0.8, 0.6)  # of a longer ladder's range in logarithms, what is fitted
@@ -45,7 +46,7 @@ class Test:
     what: str  # "N from 1e+09 on"
     miss: float  # root mean square of the misses in log loss
     expected: float  # the same, as the fit expects from its own uncertainty and noise
-    fall: float  # root mean square of the predicted falls in log loss
+    reach: float  # root mean square of `reach`
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Outlook:
     fit: Fit
     tests: tuple[Test, ...]
     rivals: tuple[Rival, ...]
-    share: Floats  # posterior of `SHARES`
+    drift: Floats  # probabilities of `DRIFTS`
     seed: int
 
     @staticmethod
@@ -137,16 +138,16 @@ class Outlook:
         weights = np.array([1.0, *(one.weight for one in self.rivals)])
         offsets = np.array([0.0, *(one.log_loss(columns)[0] - value for one in self.rivals)])
         form_of = rng.choice(len(weights), size=count, p=weights / weights.sum())
-        share = rng.choice(SHARES, size=count, p=self.share)
-        fall = falls(fit, fit.values, fit.columns, columns)[0]
-        draws = draws[:, 0] + offsets[form_of] + share * fall * rng.normal(size=count)
+        drift = rng.choice(DRIFTS, size=count, p=self.drift)
+        far = reach(fit.form, fit.values, fit.columns, columns)[0]
+        draws = draws[:, 0] + offsets[form_of] + drift * far * rng.normal(size=count)
         lo, hi = limits(draws, fit.dof)
         largest = {name: float(column.max()) for name, column in fit.columns.items()}
         if form.columns == ("n", "d"):
             largest["c"] = float(fit.budgets.max())
         return Prediction(
             at,
-            Interval(*map(float, np.exp([value, lo, hi]))),
+            Interval(math.exp(value), math.exp(lo), math.exp(hi)),
             {name: one / largest[name] for name, one in at.items()},
         )
 
@@ -156,14 +157,17 @@ class Outlook:
 
     def cost(self) -> str:
         """Return one line on what predicting beyond the runs has cost."""
-        mean = float(np.sqrt(self.share @ SHARES**2))
+        mean = float(np.sqrt(self.drift @ DRIFTS**2))
         tested = "; ".join(
             f"without {one.what} off by {one.miss:.2%} where {one.expected:.2%} was expected"
             for one in self.tests
         )
         tested = f"Fitted {tested}." if tested else "The runs are too few for a test."
         others = [f"{one.name} ({one.weight / (1 + one.weight):.0%})" for one in self.rivals]
-        text = f"{tested} A predicted fall in loss is taken to be off by about {mean:.0%} of it."
+        text = (
+            f"{tested} A predicted fall in loss is taken to be off by about"
+            f" {mean * math.log(2):.0%} of it for every doubling of the distance."
+        )
         return text + (f" Other forms, with their weight: {listed(others)}." if others else "")
 
 
@@ -207,9 +211,9 @@ def point(fit: Fit, given: Mapping[str, float]) -> dict[str, float]:
     if given.keys() == {"c"}:
         n, d, _ = best_split(fit.values, np.array([given["c"]]), cost)
         return {"n": float(n[0]), "d": float(d[0]), "c": given["c"]}
-    n = given.get("n") or (given["c"] / given["d"] / cost.k) ** (1 / cost.gamma)
-    d = given.get("d") or given["c"] / (cost.k * n**cost.gamma)
-    return {"n": n, "d": d, "c": cost.k * n**cost.gamma * d}
+    size = given.get("n") or (given["c"] / given["d"] / cost.k) ** (1 / cost.gamma)
+    tokens = given.get("d") or given["c"] / (cost.k * size**cost.gamma)
+    return {"n": size, "d": tokens, "c": cost.k * size**cost.gamma * tokens}
 
 
 def errors(fit: Fit, columns: dict[str, Floats], rng: np.random.Generator) -> Floats:
@@ -232,26 +236,31 @@ def new_errors(
     return own if shared is None else own + shared.fresh(form, columns, sds, rng)
 
 
-def falls(fit: Fit, values: Floats, runs: dict[str, Floats], columns: dict[str, Floats]) -> Floats:
-    """Return how far P points are from the nearest run, as the change in log loss [P].
+def reach(
+    form: Form, values: Floats, runs: dict[str, Floats], columns: dict[str, Floats]
+) -> Floats:
+    """Return how far P points are from the nearest run: change in log loss times distance [P].
 
-    Changes by one resource and by the other add up: they do not cancel.
+    Changes by one resource and by the other add up: they do not cancel. The distance is the larger
+    of the two resources' log ratios. The product is how an error grows if an exponent drifts.
     """
-    form = fit.form
-    total = np.zeros((len(columns[form.columns[0]]), len(runs[form.columns[0]])))
+    shape = len(columns[form.columns[0]]), len(runs[form.columns[0]])
+    change, distance = np.zeros(shape), np.zeros(shape)
     for term, name in enumerate(form.columns):
         scale, exponent = values[1 + 2 * term], values[2 + 2 * term]
-        total += scale * np.abs(columns[name][:, None] ** -exponent - runs[name] ** -exponent)
-    return np.asarray(total.min(axis=1) / form.loss(values, columns))
+        there, here = columns[name][:, None], runs[name]
+        change += scale * np.abs(there**-exponent - here**-exponent)
+        distance = np.maximum(distance, np.abs(np.log(there / here)))
+    return np.asarray((change * distance).min(axis=1) / form.loss(values, columns))
 
 
 def posterior(tests: tuple[Test, ...]) -> Floats:
-    """Return the probabilities of `SHARES`: the prior times how likely the misses are."""
-    log = -(PRIOR_DOF + 1) / 2 * np.log1p((SHARES / PRIOR_SCALE) ** 2 / PRIOR_DOF)
-    log += np.log(np.gradient(SHARES))
+    """Return the probabilities of `DRIFTS`: the prior times how likely the misses are."""
+    log = -(PRIOR_DOF + 1) / 2 * np.log1p((DRIFTS / PRIOR_SCALE) ** 2 / PRIOR_DOF)
+    log += np.log(np.gradient(DRIFTS))
     for one in tests:
-        variance = one.expected**2 + (SHARES * one.fall) ** 2
-        log -= 0.5 * (np.log(variance) + one.miss**2 / variance)
+        variance = one.expected**2 + (DRIFTS * one.reach) ** 2
+        log -= COUNTS * 0.5 * (np.log(variance) + one.miss**2 / variance)
     weights = np.exp(log - log.max())
     return np.asarray(weights / weights.sum())
 
@@ -270,8 +279,8 @@ def _tests(fit: Fit, rng: np.random.Generator) -> Iterator[Test]:
             cuts = np.exp(low + np.array(PARTS) * (high - low))
         for cut in cuts:
             if (test := _test(fit, x >= cut, rng)) is not None:
-                miss, expected, fall = test
-                yield Test(f"{name.upper()} from {cut:.3g} on", miss, expected, fall)
+                miss, expected, far = test
+                yield Test(f"{name.upper()} from {cut:.3g} on", miss, expected, far)
 
 
 def _test(
@@ -284,16 +293,16 @@ def _test(
         demand(form, rest)
     except AblateError:
         return None
-    found = estimate(form, rest, log_loss[~out], rng, REPLICATES, rounds=1)
+    found = estimate(form, rest, log_loss[~out], rng, REPLICATES, near=fit.values)
     predicted = np.log(form.loss(found.value, points))
     residuals = log_loss[~out] - np.log(form.loss(found.value, rest))
     draws = np.log(form.loss(found.replicates, points)) - predicted
     draws += new_errors(form, found.shared, found.sds, residuals, len(found.value), points, rng)
     low, high = np.quantile(draws, [0.16, 0.84], axis=0)
-    fall = falls(fit, found.value, rest, points)
+    far = reach(form, found.value, rest, points)
     return tuple(  # type: ignore[return-value]
         float(np.sqrt((one**2).mean()))
-        for one in (log_loss[out] - predicted, (high - low) / 2, fall)
+        for one in (log_loss[out] - predicted, (high - low) / 2, far)
     )
 
 
@@ -330,17 +339,16 @@ def _fitted(fit: Fit, name: str, extra: tuple[str, ...]) -> Rival:
     design, unit = base.design, base.design.unit
     lower, upper, start = design.lower, design.upper.copy(), base.starts(log_loss)
     if extra:
-        near = [fit.values[0] / math.exp(unit)]
-        for term, one in enumerate(fit.form.columns):
-            scale, exponent = fit.values[1 + 2 * term], fit.values[2 + 2 * term]
-            near += [math.log(scale) - exponent * centre[one], exponent]
+        near = base.theta(fit.values)
         lower = np.concatenate([lower, [lower[1]], np.zeros(len(extra))])
         upper = np.concatenate([upper, [upper[1]], np.full(len(extra), STEEPEST)])
         start = np.array([[*near, unit + math.log(SMALL), *[one] * len(extra)] for one in STARTS])
     else:
         upper[0] = 0.0
     x = indicators(terms, centre, fit.columns)
-    ends = descend(Design(x, unit, lower, upper), log_loss, np.ones((len(start), fit.runs)), start)
+    ends = descend(
+        Design(x, unit, lower, upper), log_loss, np.ones((len(start), fit.runs)), start, quick=True
+    )
     return Rival(name, terms, centre, unit, ends.theta[ends.loss.argmin()])
 
 

@@ -64,7 +64,7 @@ def estimate(
     bootstraps: int,
     *,
     floor: bool = True,
-    rounds: int = ROUNDS,
+    near: Floats | None = None,
 ) -> Estimate:
     """Estimate the constants, and those of every bootstrap replicate; without a floor, E is zero.
 
@@ -79,7 +79,7 @@ def estimate(
         rng: For the replicates.
         bootstraps: Number of replicates.
         floor: Whether there is one.
-        rounds: The most rounds of new starts of replicates.
+        near: Constants that are close to the best [K]; the search then is quick and local.
     """
     problem = Problem.build(form, columns, log_loss)
     if not floor:
@@ -97,7 +97,7 @@ def estimate(
         shifts, sds = shared.shifts(rng, bootstraps)
         return shifts
 
-    theta, replicates, missed = replicate(problem, log_loss, weights, shift, rounds)
+    theta, replicates, missed = replicate(problem, log_loss, weights, shift, near)
     return Estimate(
         problem.constants(theta[None])[0],
         problem.constants(replicates),
@@ -132,7 +132,7 @@ def replicate(
     log_loss: Floats,
     weights: Floats,
     shift: Callable[[Floats], Floats | None] = lambda theta: None,
-    rounds: int = ROUNDS,
+    near: Floats | None = None,
 ) -> tuple[Floats, Floats, float]:
     """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
@@ -145,35 +145,40 @@ def replicate(
         log_loss: [P].
         weights: [B, P], of every replicate.
         shift: θ → what to add to the log losses of every replicate [B, P], or None.
-        rounds: The most rounds of new starts.
+        near: Constants to start from [K] instead of the grid; there is one round then.
 
     Returns:
         θ, its replicates, and the share of replicates that the last round improved or that did not
         converge, which may have missed their optimum; NaN if the fit itself did not converge.
     """
     design, count = problem.design, len(weights)
-    grid = problem.starts(log_loss)
+    grid = problem.starts(log_loss) if near is None else problem.theta(near)[None]
+    quick = near is not None
+    rounds = 1 if quick else ROUNDS
     equal = np.ones((len(grid), len(log_loss)))
-    near = minimise(design, log_loss, equal, grid, rough=True).theta
-    fits = lowest(minimise(design, log_loss, equal, near), descend(design, log_loss, equal, grid))
+    begun = minimise(design, log_loss, equal, grid, rough=True, quick=quick).theta
+    fits = lowest(
+        minimise(design, log_loss, equal, begun, quick=quick),
+        descend(design, log_loss, equal, grid, quick),
+    )
     at = fits.loss.argmin()
     if not count:
         return fits.theta[at], fits.theta[:0], 0.0 if fits.converged[at] else math.nan
     start = np.tile(fits.theta[at], (count, 1))
     shifts = shift(fits.theta[at])
     losses = log_loss if shifts is None else log_loss + shifts
-    copies = minimise(design, losses, weights, start)
+    copies = minimise(design, losses, weights, start, quick=quick)
     for turn in range(rounds):
         others = np.roll(copies.theta, 1 + turn * count // rounds, axis=0)
-        new = lowest(copies, minimise(design, losses, weights, others))
+        new = lowest(copies, minimise(design, losses, weights, others, quick=quick))
         improved = copies.loss - new.loss > LOWER * copies.loss + negligible(weights, ALIKE)
         copies = new
         if improved.mean() <= SETTLED:
             break
         if turn == 0 and improved.mean() > MANY:
-            copies = lowest(copies, descend(design, losses, weights, start))
+            copies = lowest(copies, descend(design, losses, weights, start, quick))
     some = copies.theta[:: math.ceil(count / len(grid))]
-    again = minimise(design, log_loss, equal[: len(some)], some)
+    again = minimise(design, log_loss, equal[: len(some)], some, quick=quick)
     if again.loss.min() < fits.loss[at]:
         fits, at = again, again.loss.argmin()
     missed = float((improved | ~copies.converged).mean())

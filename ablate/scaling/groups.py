@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,9 +90,14 @@ class Comparison:
     gap_high: Interval
     # loss over the baseline's − 1, by pairs of runs at the same points
     measured: Interval | None
-    trusted: bool  # both curves describe their runs and predicted what was held out
+    doubts: tuple[str, ...]  # why the comparison is not reliable, and of which group
     crossing: Crossing
     missed: float  # as `replicate` returns, of the fits with one floor
+
+    @property
+    def trusted(self) -> bool:
+        """Whether both curves describe their runs and predicted what was held out."""
+        return not self.doubts
 
     @property
     def verdict(self) -> str:
@@ -172,10 +177,18 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         gap_low=gaps[1],
         gap_high=gaps[2],
         measured=measured(fit, base),
-        trusted=fit.trusted and base.trusted,
+        doubts=(*doubts(name, fit), *doubts(baseline, base)),
         crossing=crossing(x, value, copies, low, high, dof),
         missed=missed,
     )
+
+
+def doubts(name: str, fit: Fit) -> Iterator[str]:
+    """Yield why the curve of a group is not to be trusted."""
+    if not fit.describes:
+        yield f"the curve of {name} does not describe its runs"
+    if fit.held_out is not None and not fit.held_out.trusted:
+        yield f"that of {name} missed the {fit.held_out.what} by {fit.held_out.miss:+.2%}"
 
 
 def measured(fit: Fit, base: Fit) -> Interval | None:

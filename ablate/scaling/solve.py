@@ -24,6 +24,7 @@ DELTA = 1e-3
 # points of replicates per block: large enough for numpy, small enough for the CPU cache
 BLOCK = 32_768
 ITERATIONS = 2000
+QUICK = 100  # iterations where a fit need not have converged: predictions hardly change after that
 TOLERANCE = 1e-7  # share of the loss: a fit has converged where a step can lower it by no more
 ROUGH = 1e-3  # the same for a rough fit
 EXACT = 1e-9  # log loss: fits of a smaller residual are exact
@@ -83,6 +84,7 @@ def minimise(
     start: Floats,
     delta: float = DELTA,
     rough: bool = False,
+    quick: bool = False,
 ) -> Solution:
     """Find a local minimum of Σ_p weights[b, p] · huber(prediction − log_loss[p]) for each b.
 
@@ -93,6 +95,7 @@ def minimise(
         start: [B, K].
         delta: Where the Huber loss changes from square to absolute.
         rough: Whether the end is only the start of another fit, which may be far from here.
+        quick: Whether it need not converge.
     """
     theta, loss = np.empty_like(start), np.empty(len(start))
     converged = np.empty(len(start), bool)
@@ -101,20 +104,22 @@ def minimise(
     for low in range(0, len(start), block):
         rows = slice(low, low + block)
         theta[rows], loss[rows], converged[rows] = _block(
-            design, log_loss[rows], weights[rows], start[rows], delta, rough
+            design, log_loss[rows], weights[rows], start[rows], delta, rough, quick
         )
     return Solution(theta, loss, converged)
 
 
-def descend(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> Solution:
+def descend(
+    design: Design, log_loss: Floats, weights: Floats, start: Floats, quick: bool = False
+) -> Solution:
     """Minimise as `minimise` with ever smaller δ, each time from where the last one ended.
 
     The Huber loss of a δ far below the noise has many local minima. That of a large δ is least
     squares, which hardly has any; following its minimum ends in a low one more often.
     """
     for delta in WIDER:
-        start = minimise(design, log_loss, weights, start, delta, rough=True).theta
-    return minimise(design, log_loss, weights, start)
+        start = minimise(design, log_loss, weights, start, delta, rough=True, quick=quick).theta
+    return minimise(design, log_loss, weights, start, quick=quick)
 
 
 def negligible(weights: Floats, residual: float) -> Floats:
@@ -123,7 +128,13 @@ def negligible(weights: Floats, residual: float) -> Floats:
 
 
 def _block(
-    design: Design, log_loss: Floats, weights: Floats, start: Floats, delta: float, rough: bool
+    design: Design,
+    log_loss: Floats,
+    weights: Floats,
+    start: Floats,
+    delta: float,
+    rough: bool,
+    quick: bool,
 ) -> tuple[Floats, Floats, Bools]:
     """Minimise by Newton's method, damped with the reweighted least-squares matrix.
 
@@ -139,7 +150,7 @@ def _block(
     damping = np.ones(len(start))
     todo = np.arange(len(start))
     exact, tolerance = negligible(weights, EXACT), ROUGH if rough else TOLERANCE
-    for _ in range(ITERATIONS):
+    for _ in range(min(QUICK, ITERATIONS) if quick or rough else ITERATIONS):
         now, damped = state.at(todo), damping[todo]
         tried, expected = _step(design, now, damped, rough)
         new = _state(design, log_loss[todo], weights[todo], tried, delta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,12 +12,11 @@ from ablate.scaling import summary
 from ablate.scaling.beyond import Forecast, Outlook, check_point
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
-from ablate.scaling.fit import Fit, chosen_form, fit, not_converged
+from ablate.scaling.fit import Fit, chosen_form, fit, not_converged, with_noise
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.held_out import chosen_check
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
-from ablate.scaling.noise import describes, misfit
 from ablate.scaling.solve import Floats
 from ablate.units import listed
 
@@ -120,10 +119,8 @@ def fit_table(
     if not fits and not isoflops:
         raise AblateError(" ".join(complaints))
     for name, one in fits.items():
-        if name in isoflops and one.describes and not describes(one.noise, isoflops[name].noise):
-            fits[name] = replace(
-                one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes)
-            )
+        if name in isoflops and (rough := isoflops[name].rough) is not None:
+            fits[name] = with_noise(one, rough)
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [
         f"{a} is not compared with {b}: {one} has no curve."

@@ -266,7 +266,7 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
     if table.group and table.group not in factors:
         raise unknown("factor in [fit] group", table.group, factors, source.where("fit", "group"))
     for text in table.predict:
-        with located(source.where("fit", "predict")):
+        with located(source, "fit", "predict"):
             point(text)
     return Fit(table.group, table.hold_out or "", tuple(table.predict))
 
