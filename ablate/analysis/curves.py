@@ -13,6 +13,7 @@ from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.errors import AblateError
 from ablate.scaling import Fit, Interval, Losses, TableFit
+from ablate.scaling.beyond import Forecast
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
 from ablate.study.values import point
@@ -54,6 +55,11 @@ class Scaled:
     def fits(self) -> dict[str, Fit]:
         """Curve → its fit; empty if nothing was fitted."""
         return self.fitted.fits if self.fitted else {}
+
+    @property
+    def forecasts(self) -> dict[str, Forecast]:
+        """Curve → its predictions; empty if there are none."""
+        return self.fitted.forecasts if self.fitted else {}
 
     @property
     def order(self) -> list[str]:
@@ -116,6 +122,15 @@ def scaling(curves: Scaled) -> Iterator[records.Finding]:
             gap=_ends(two.measured or two.gap),
             crosses=two.crossing.share_inside,
         )
+
+    for name, forecast in curves.forecasts.items():
+        for one_point in forecast.points:
+            yield records.ScalingPrediction(
+                curve="" if name == ONE else name,
+                at=one_point.at,
+                loss=_ends(one_point.loss),
+                beyond=one_point.out,
+            )
 
 
 def _ends(one: Interval) -> tuple[float, float, float]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats as st
@@ -24,10 +26,12 @@ TARGET = 0.2  # the width of an exponent's interval to aim for
 LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}
 SPAN = 100.0  # largest size over smallest, in a proposed grid
 RATIOS = (5.0, 160.0)  # tokens per parameter, in a proposed grid
-MOST_LEVELS = 30
+LEAST_LEVELS, MOST_LEVELS = 4, 30  # of a grid
 DRAWS = 4000  # of a planned interval
 NAMES = {"n": "size", "d": "token count", "c": "budget"}
 SAME_LINE = 0.98  # above this correlation of ln N with ln D their terms are not identifiable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,9 @@ def expected_width(
 ) -> dict[str, float]:
     """Return the expected width of every constant's interval [K] from runs at these points.
 
-    The width follows from the first-order covariance of the Huber estimate under independent normal
-    noise, and from what residuals of such runs will leave unknown of errors that runs share. It is
-    infinite with fewer runs than constants, or if the points do not identify the constants.
+    The width follows from the first-order covariance of the Huber estimate under normal noise, and
+    from what residuals will leave unknown of errors that runs share. It is infinite with fewer runs
+    than constants, or if the points do not identify the constants.
 
     Args:
         form: Of the curve.
@@ -144,7 +148,8 @@ def sufficient_grid(
     truth = usual_constants(form) if constants is None else constants
     lowest = LOWEST[form.columns[0]] if columns is None else float(columns[form.columns[0]].min())
     low, high = RATIOS if columns is None or len(form.columns) == 1 else measured_ratios(columns)
-    for count in range(4, MOST_LEVELS + 1):
+
+    def grid(count: int) -> Grid:
         x = lowest * np.geomspace(1, SPAN, count)
         if form.columns == ("n", "d"):
             n = np.repeat(x, count)
@@ -154,9 +159,21 @@ def sufficient_grid(
             points = {form.columns[0]: x}
             text = f"{count} {NAMES[form.columns[0]]}s over a range of {SPAN:g}"
         width = expected_width(form, truth, points, noise)["alpha"]
-        if width <= target:
-            return Grid(text, len(points[form.columns[0]]), width)
-    return None
+        return Grid(text, len(points[form.columns[0]]), width)
+
+    return smallest(grid, lambda found: found.width <= target)
+
+
+def smallest(make: Callable[[int], T], suffices: Callable[[T], bool]) -> T | None:
+    """Return what `make` returns for the fewest levels that suffice; None if none do."""
+    found, low, high = None, LEAST_LEVELS, MOST_LEVELS
+    while low <= high:
+        middle = (low + high) // 2
+        if suffices(one := make(middle)):
+            found, high = one, middle - 1
+        else:
+            low = middle + 1
+    return found
 
 
 def measured_ratios(columns: dict[str, Floats]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from ablate.scaling.solve import Floats
 # sd of a shared error over that between runs: the values considered. Their prior is half of a
 # Cauchy distribution of scale 1 (Gelman 2006, Bayesian Analysis 1, 515–534).
 RATIOS = np.array([0.0, 0.07, 0.15, 0.3, 0.6, 1.0, 1.7, 3.0, 5.0, 8.0])
+USUAL_RATIO = 0.5  # the ratio that a plan expects: of the studies here it was 0.5 to 1
 MOST_LEVELS = 150  # of a factor; with more the sums below take long
 ROWS = 32  # of ratios at a time
 CLIPPED = 4.0  # times the usual residual: a run far off is one run, not a shared error
@@ -106,7 +107,8 @@ def levels_shared(form: Form, columns: dict[str, Floats]) -> dict[str, npt.NDArr
 
 
 def _same(a: npt.NDArray[np.intp], b: npt.NDArray[np.intp]) -> bool:
-    return len(set(zip(a.tolist(), b.tolist(), strict=True))) == max(a.max(), b.max()) + 1
+    pairs = len(set(zip(a.tolist(), b.tolist(), strict=True)))
+    return bool(pairs == a.max() + 1 == b.max() + 1)
 
 
 def shared_errors(
@@ -141,14 +143,24 @@ def shared_errors(
 def expected_errors(
     form: Form, constants: Floats, columns: dict[str, Floats], noise: float
 ) -> Shared | None:
-    """Return `shared_errors` of planned runs, whose errors will be independent with sd `noise`."""
+    """Return `shared_errors` of planned runs, of whose errors `USUAL_RATIO` will be shared.
+
+    Args:
+        form: Of the curve.
+        constants: Expected ones [K].
+        columns: [P] each.
+        noise: Sd of log loss from run to run.
+    """
     found = factors(form, columns)
     if not found:
         return None
     basis = tangent(form, constants, columns)
     z = _indicators(found, basis)
     dof = len(z) - basis.shape[1]
-    return _posterior(found, z.T @ z, noise**2 * z.T @ z, noise**2 * dof, dof)
+    inner = z.T @ z
+    right = noise**2 * (inner + USUAL_RATIO**2 * inner @ inner)
+    total = noise**2 * (dof + USUAL_RATIO**2 * float(np.trace(inner)))
+    return _posterior(found, inner, right, total, dof)
 
 
 def _indicators(found: dict[str, npt.NDArray[np.intp]], basis: Floats) -> Floats:
