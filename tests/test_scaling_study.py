@@ -185,7 +185,9 @@ def test_a_plan_predicts_its_curves_without_runs_of_too_many_epochs() -> None:
     )
     (fewer,) = predict(plan(parse(STUDY.format(seeds=1, epochs=100), Path("t.toml"))))
     width = [float(text.split("interval of alpha is ")[1].split()[0]) for text in (said, fewer)]
-    assert 1.5 * width[0] < width[1] and "this grid would suffice: " in fewer
+    # seeds share the errors of their size and budget, so three narrow less than by √3
+    assert 1.1 * width[0] < width[1] < 1.8 * width[0]
+    assert "times the FLOPs" in fewer or "this grid would suffice: " in fewer
     short = plan(parse(STUDY.format(seeds=3, epochs=1), Path("t.toml")))
     assert {cell.stratum for cell in short.too_long} >= {
         "size=0.1M, flops=1e14",

@@ -40,7 +40,7 @@ LEAST_WEIGHT = 0.01  # of another form
 
 
 @dataclass(frozen=True)
-class Test:
+class Backtest:
     """A fit without the largest values of a resource, and how it predicted those runs."""
 
     what: str  # "N from 1e+09 on"
@@ -107,7 +107,7 @@ class Outlook:
     """A fit with what predicting beyond its runs may cost."""
 
     fit: Fit
-    tests: tuple[Test, ...]
+    tests: tuple[Backtest, ...]
     rivals: tuple[Rival, ...]
     drift: Floats  # probabilities of `DRIFTS`
     seed: int
@@ -254,7 +254,7 @@ def reach(
     return np.asarray((change * distance).min(axis=1) / form.loss(values, columns))
 
 
-def posterior(tests: tuple[Test, ...]) -> Floats:
+def posterior(tests: tuple[Backtest, ...]) -> Floats:
     """Return the probabilities of `DRIFTS`: the prior times how likely the misses are."""
     log = -(PRIOR_DOF + 1) / 2 * np.log1p((DRIFTS / PRIOR_SCALE) ** 2 / PRIOR_DOF)
     log += np.log(np.gradient(DRIFTS))
@@ -265,7 +265,7 @@ def posterior(tests: tuple[Test, ...]) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def _tests(fit: Fit, rng: np.random.Generator) -> Iterator[Test]:
+def _tests(fit: Fit, rng: np.random.Generator) -> Iterator[Backtest]:
     """Fit without the largest sizes and budgets, and predict them."""
     resources = {name: fit.columns[name] for name in fit.form.columns}
     if fit.form.columns == ("n", "d"):
@@ -280,7 +280,7 @@ def _tests(fit: Fit, rng: np.random.Generator) -> Iterator[Test]:
         for cut in cuts:
             if (test := _test(fit, x >= cut, rng)) is not None:
                 miss, expected, far = test
-                yield Test(f"{name.upper()} from {cut:.3g} on", miss, expected, far)
+                yield Backtest(f"{name.upper()} from {cut:.3g} on", miss, expected, far)
 
 
 def _test(
