@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ablate.scaling.beyond import Forecast
 from ablate.scaling.bootstrap import Interval
 from ablate.scaling.design import TARGET, sufficient_grid
@@ -27,6 +29,10 @@ def fit_lines(name: str, one: Fit) -> list[str]:
     if one.form.columns == ("n", "d"):
         out.append(f"  best N grows as C^a, a = {one.n_exponent}")
         out += [f"  {text}" for text in (faster(one),) if text]
+    if one.shared is not None and len(one.sds):
+        sds = zip(one.shared.factors, np.median(one.sds, axis=0), strict=True)
+        of = listed(f"of a {name} {sd:.2%}" for name, sd in sds)
+        out.append(f"  intervals allow for errors that runs share: {of}")
     out += [f"  {one.held_out}"] if one.held_out else []
     out += [f"  {one.lost} runs without a finite loss left out."] if one.lost else []
     notes = [f"  {note}" for note in (*one.notes, enough(one)) if note]
