@@ -243,6 +243,18 @@ def test_the_report_compares_the_curves_of_fit(tmp_path: Path) -> None:
     ) == pytest.approx(TRUTH[4], abs=0.03)
 
 
+@pytest.mark.usefixtures("few_replicates", "svg_only")
+def test_the_report_predicts_where_fit_says(tmp_path: Path) -> None:
+    db = scale(tmp_path, toml=FIT + 'predict = ["C=1e16"]\n')
+    report.write(report.gather(db, "scale"), tmp_path / "out")
+    text = (tmp_path / "out" / "tables" / "predictions.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["curve"] for row in rows] == ["serial", "parallel"]
+    assert all(float(row["C"]) == 1e16 and float(row["C beyond the runs"]) > 1 for row in rows)
+    drawn = (tmp_path / "out" / "figures" / "scaling-c.svg").read_text(encoding="utf-8")
+    assert "serial, predicted at 10" in drawn
+
+
 @pytest.mark.usefixtures("svg_only")
 def test_a_study_too_small_for_its_fit_gets_the_reason(tmp_path: Path) -> None:
     factors = {"topology": TOPOLOGY, "n_layer": {"2": {"n_layer": 2}, "4": {"n_layer": 4}}}
