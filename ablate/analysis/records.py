@@ -846,6 +846,24 @@ class ScalingComparison(Finding):
     crosses: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScalingPrediction(Finding):
+    """The loss that a scaling curve predicts for a run.
+
+    Attributes:
+        curve: Group of runs; "" for one curve.
+        at: Resource ("n" parameters, "d" tokens, "c" FLOPs) → its value.
+        loss: Predicted loss, lower and upper end of the 95% interval of a run's loss.
+        beyond: Resource → the same as a multiple of the largest run's.
+    """
+
+    kind: ClassVar[str] = "scaling-prediction"
+    curve: str
+    at: dict[str, float]
+    loss: tuple[float, float, float]
+    beyond: dict[str, float]
+
+
 def kinds() -> dict[str, type[Finding]]:
     """Return the name of every kind of finding → its class."""
     found, queue = {}, [Finding]

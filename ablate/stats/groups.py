@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import pandas as pd
 from scipy import stats as st
 
 from ablate.stats.ranks import chosen_sums, doubled_ranks, two_sided
@@ -192,9 +191,11 @@ def within_groups(values: Values, marked: Values, groups: Sequence[str]) -> Diff
         marked: [n], 1 or 0; both occur in every group.
         groups: [n], the group of each value.
     """
-    frame = pd.DataFrame({"y": np.asarray(values, float), "x": np.asarray(marked, float)})
-    centred = frame - frame.groupby(np.asarray(groups)).transform("mean")
-    x, y = centred["x"].to_numpy(), centred["y"].to_numpy()
+    _, at, sizes = np.unique(list(groups), return_inverse=True, return_counts=True)
+    y, x = (
+        column - (np.bincount(at, column) / sizes)[at]
+        for column in (np.asarray(values, float), np.asarray(marked, float))
+    )
     mean = float(x @ y / (x @ x))
     df = len(x) - len(set(groups)) - 1
     if df < 1:

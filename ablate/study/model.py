@@ -86,6 +86,7 @@ class Fit:
     group: str = ""
     # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
     hold_out: str = ""
+    predict: tuple[str, ...] = ()  # where losses are predicted, such as "N=3.3e9,D=5e10"
 
 
 @dataclass(frozen=True)

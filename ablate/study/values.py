@@ -35,8 +35,36 @@ LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBGT]?)")
 
+RESOURCES = ("n", "d", "c")  # parameters, tokens, FLOPs: where a loss can be predicted
+
 # how `Decimal` writes a number that ends in zeros
 _EXPONENT = re.compile(r"(-?\d(?:\.\d+)?)E\+(\d+)")
+
+
+def point(text: object) -> dict[str, float]:
+    """Return where a loss is to be predicted.
+
+    Args:
+        text: Such as "N=3.3e9,D=5e10", or "C=1e22".
+
+    Raises:
+        AblateError: It is no such point.
+
+    >>> point("N = 3.3B, D = 5e10")
+    {'n': 3300000000.0, 'd': 50000000000.0}
+    """
+    wanted = "expected N=3.3e9,D=5e10 or C=1e22: N parameters, D tokens, C FLOPs"
+    found: dict[str, float] = {}
+    for part in text.split(",") if isinstance(text, str) else [""]:
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name.lower() not in RESOURCES or name.lower() in found:
+            raise AblateError(f"predict = {written(text)}: {wanted}")
+        found[name.lower()] = float(number(f"predict, {name}", value))
+        if not found[name.lower()] > 0:
+            raise AblateError(f"predict = {written(text)}: {name} must be more than zero")
+    if len(found) == len(RESOURCES):
+        raise AblateError(f"predict = {written(text)}: two of N, D and C give the third")
+    return found
 
 
 def settable() -> list[str]:
