@@ -15,7 +15,7 @@ from ablate.store import query as queries
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
-CELLS = {"topology": 32, "heads": 11, "position": 12, "scale": 34}
+CELLS = {"topology": 32, "heads": 11, "position": 12, "scale": 60, "topology-debian": 8}
 LARGEST = 15_000_000  # bytes
 COUNTED = "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id GROUP BY 1"
 UNFINISHED = "SELECT count(*) FROM runs WHERE status NOT IN ('complete', 'diverged')"
