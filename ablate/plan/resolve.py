@@ -150,7 +150,11 @@ class Resolver:
             if tried:
                 self.byte_coverage[info.hash] = text.byte_coverage(found, info)
             per_token = (
-                2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
+                found.token_bytes
+                if found.holds_tokens
+                else 1
+                if info.location == "byte"
+                else BYTES_PER_TOKEN
             )
             self.held_out[found.hash, info.hash] = found.n_held_out_bytes / per_token
             known = self.study.max_epochs is not None or given or tried

@@ -14,9 +14,10 @@ import numpy as np
 
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.text import cache, corpora, sources, tokenizers
+from ablate.text import cache, corpora, sources, token_files, tokenizers
 from ablate.text.corpora import Corpus
-from ablate.text.documents import parts
+from ablate.text.documents import Document, Split
+from ablate.text.sources import Source
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
 _FORMAT = 1  # increased when tokens are made or stored differently
@@ -127,7 +128,7 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
         tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
         lengths = (len(tokens.train), len(tokens.held_out))
-    location = "" if corpus.location.startswith("package:") else f" ({corpus.location})"
+    location = f" ({corpus.where})" if corpus.where else ""
     _long_enough(corpus.name, *lengths, n_ctx, location)
     if lengths[1] < longest + 1:
         raise AblateError(
@@ -150,8 +151,8 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
     """Return the tokens of a corpus with a tokenizer, by their locations and hashes."""
     with sources.readable(f"corpus {corpus}"):
         source = sources.at(corpus)
-        if isinstance(source, sources.TokenFiles):
-            return _from_token_files(source, tokenizer, tokenizer_hash)
+        if source.holds_tokens:
+            return _from_token_files(corpus, source, corpus_hash, tokenizer, tokenizer_hash)
         key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
         return _mapped(
             cache.built(
@@ -162,51 +163,101 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
         )
 
 
-def _from_token_files(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
-    train, held_out = source.arrays()
+def _from_token_files(
+    corpus: str, source: Source, corpus_hash: str, tokenizer: str, tokenizer_hash: str
+) -> Tokens:
+    facts = _unchanged(corpus, corpus_hash)[0]
+    parts = corpora.tokens_of(source)
     spelling = (
         None
         if tokenizer == "tokens"
         else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
     )
-    n_vocab = len(spelling) if spelling else corpora.read(str(source.folder)).n_token_ids
-    one = np.zeros(1, np.int64)
+    n_vocab = len(spelling) if spelling else facts.n_token_ids
+    (train, train_bounds), (held_out, held_out_bounds) = (
+        _stream(part, f"{corpus_hash}:{name}", n_vocab)
+        for part, name in ((parts.train, "train"), (parts.held_out, "held_out"))
+    )
+    n_train = len(train_bounds) - 1
     return Tokens(
         train,
         held_out,
         n_vocab,
         spelling,
-        np.array([0, len(train)]),
-        one,
-        np.array([0, len(held_out)]),
-        one,
+        train_bounds,
+        np.arange(n_train),
+        held_out_bounds,
+        n_train + np.arange(len(held_out_bounds) - 1),
     )
 
 
-def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
-    """Write the tokens of a corpus into a folder of the cache."""
-    facts = corpora.read(corpus)
+def _stream(parts: list[token_files.Part], key: str, n_vocab: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of a part as one mapped array, and the bounds of its documents.
+
+    A single file of at most 32 bits is mapped as it is; others are joined in the cache.
+    """
+    ends = np.concatenate(
+        [
+            (np.array([len(one.tokens)]) if one.ends is None else one.ends) + start
+            for one, start in zip(
+                parts, np.cumsum([0, *(len(one.tokens) for one in parts)]), strict=False
+            )
+        ]
+        or [np.zeros(0, np.int64)]
+    )
+    bounds = np.concatenate([[0], ends]).astype(np.int64)
+    if not parts:
+        return np.zeros(0, np.uint16), bounds
+    if len(parts) == 1 and parts[0].tokens.itemsize <= 4:
+        return parts[0].tokens, bounds
+    dtype = np.min_scalar_type(n_vocab - 1).newbyteorder("<")
+
+    def join(folder: Path) -> None:
+        with (folder / "tokens.bin").open("wb") as file:
+            for chunk in corpora.pieces(parts):
+                file.write(chunk.astype(dtype).tobytes())
+
+    name = hashlib.sha256(f"{key}:{dtype.str}".encode()).hexdigest()
+    folder = cache.built("joined", name, join)
+    return np.memmap(folder / "tokens.bin", dtype, "r"), bounds
+
+
+def _unchanged(corpus: str, corpus_hash: str) -> tuple[corpora.Facts, Split]:
+    """Return the facts and the split of a corpus.
+
+    Raises:
+        AblateError: its content is not the one that was planned.
+    """
+    facts, split = corpora.read_with_split(corpus)
     if facts.hash != corpus_hash:
         raise AblateError(
             f"corpus {corpus} has changed since the study was planned: run the study again"
         )
+    return facts, split
+
+
+def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
+    """Write the tokens of a corpus into a folder of the cache."""
+    facts, split = _unchanged(corpus, corpus_hash)
     source = sources.at(corpus)
-    assert not isinstance(source, sources.TokenFiles)
+
+    def documents() -> Iterator[tuple[int, Document, bool]]:
+        for number, document in enumerate(source.documents()):
+            for part, held_out in split.parts(document, number):
+                yield number, part, held_out
 
     def training() -> Iterator[bytes]:
-        for number, document in enumerate(source.documents()):
-            for part, held_out in parts(document, number, facts.n_documents):
-                if not held_out:
-                    yield from part.pieces()
+        for _, part, held_out in documents():
+            if not held_out:
+                yield from part.pieces()
 
     encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
     streams = {
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
     }
-    for number, document in enumerate(source.documents()):
-        for part, held_out in parts(document, number, facts.n_documents):
-            streams[held_out].append(number, part.pieces())
+    for number, part, held_out in documents():
+        streams[held_out].append(number, part.pieces())
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
