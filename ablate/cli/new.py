@@ -136,7 +136,7 @@ def _start(origin: str | None) -> dict[str, Any]:
     if origin is None:
         return {"metric": "loss", "design": "grid", "seeds": 5, "base": dict(START), "factors": {}}
     load(origin)  # raises if the file is wrong
-    return tomllib.loads(find(origin).read_text(encoding="utf-8"))
+    return tomllib.loads(find(origin).read_text(encoding="utf-8-sig"))
 
 
 @contextmanager

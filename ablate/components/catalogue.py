@@ -183,15 +183,16 @@ _ROWS = (
         "corpus",
         "data",
         "Text: austen, sotu, debian-docs (built by `python studies/corpora/debian_docs.py`); "
-        "a file, folder or glob; hf:FOLDER for a local Hugging Face data set; a folder with "
-        "nanoGPT's train.bin and val.bin.",
+        "a file, folder or glob of text, JSON lines, CSV, Parquet, a Hugging Face data set on disk "
+        "or token files; or { train = …, held_out = … }.",
     ),
     Factor(
         "tokenizer",
         "data",
-        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin.",
+        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for token files.",
     ),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
+    Factor("split", "data", "How held-out text was chosen, for readers; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),

@@ -55,6 +55,7 @@ class Facts:
         searched: Whether similar documents were searched.
         mended: What was changed as files were read → in how many.
         unread: What is beside the files that are read.
+        formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
         rows: How the rows of tables became documents, a phrase; "" where each is one.
     """
 
@@ -74,6 +75,7 @@ class Facts:
     searched: bool = False
     mended: dict[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
     rows: str = ""
 
 
@@ -176,7 +178,8 @@ def _save(folder: Path, facts: Facts, split: Split) -> None:
 
 def _load(folder: Path) -> tuple[Facts, Split]:
     stored = json.loads((folder / "facts.json").read_text())
-    facts = Facts(**{**stored, "unread": tuple(stored["unread"])})
+    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    facts = Facts(**(stored | tuples))
     array = folder / "held_out.npy"
     return facts, Split(facts.split, np.load(array) if array.exists() else None)
 
@@ -278,6 +281,7 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         searched=groups.searched and not source.named,
         mended={what: count for what, count in mended.items() if count},
         unread=source.unread,
+        formats=() if source.named else source.formats,
         rows=_rows(source),
     )
     return facts, split
@@ -398,5 +402,6 @@ def _of_tokens(source: Source) -> tuple[Facts, Split]:
         token_bytes=size,
         split=found.how,
         unread=source.unread,
+        formats=source.formats,
     )
     return facts, Split(found.how)

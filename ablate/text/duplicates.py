@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ _PERMUTATIONS = 128  # of MinHash: its error of a similarity of 0.7 is 0.04
 MOST_DOCUMENTS, MOST_BYTES = 300_000, 1 << 31
 _BATCH = 1 << 12  # runs of words that are permuted at a time
 _PIECE = 1 << 20
+_GATHERED = 1 << 16  # bytes or tokens that are hashed at a time: they stay in a processor's cache
+_ONE = np.uint64(1)
 
 _P = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2⁶⁴
 _P_INVERSE = np.uint64(pow(int(_P), -1, 1 << 64))
@@ -27,7 +30,9 @@ _LOWER[65:91] += np.uint64(32)
 
 SHARED_BYTES = 48  # length of the strings that are looked for in both parts of a text
 SHARED_TOKENS = 12  # the same for tokens: about as long
-_MOST_STRINGS = 1 << 25  # strings of the held-out part that are kept; of more, a part by their hash
+# strings of the held-out part that are looked for; of more, some by their hash: the share of all
+# is then known to 0.1%
+_MOST_STRINGS = 1 << 18
 _BITS_PER_STRING = 16  # of the filter before the search
 
 
@@ -138,11 +143,7 @@ def _runs(piece: bytes) -> np.ndarray:
     ends = np.flatnonzero(~word[1:] & word[:-1])
     if not len(starts):
         return np.frombuffer(hashlib.sha256(piece).digest()[:8], "<u8")
-    # Σ byte·P^place over a word, times P^−start: a polynomial of its bytes alone
-    powers = np.cumprod(np.full(len(values), _P))
-    sums = np.concatenate([[np.uint64(0)], np.cumsum((_LOWER[values] + np.uint64(1)) * powers)])
-    inverse = np.cumprod(np.full(len(values), _P_INVERSE))
-    words = _mixed((sums[ends] - sums[starts]) * inverse[starts])
+    words = _mixed(_polynomials(_LOWER[values] + _ONE, starts, ends))
     n = max(1, len(words) - _WORDS + 1)
     runs = np.zeros(n, np.uint64)
     for offset in range(min(_WORDS, len(words))):
@@ -155,6 +156,9 @@ def _mixed(hashes: np.ndarray) -> np.ndarray:
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(factor)
     return hashes ^ (hashes >> np.uint64(33))
+
+
+_SPREAD = _mixed(np.arange(1, 257, dtype=np.uint64))  # of each byte
 
 
 def shared(train: Iterable[np.ndarray], held_out: Iterable[np.ndarray], length: int) -> float:
@@ -174,9 +178,8 @@ def shared(train: Iterable[np.ndarray], held_out: Iterable[np.ndarray], length: 
     likely[known >> shift] = True
     seen = np.zeros(len(known), bool)
     for hashes in _hashes(train, length):
-        candidates = hashes[likely[hashes >> shift]]
-        if every > 1:
-            candidates = candidates[candidates % np.uint64(every) == 0]
+        chosen = _chosen(hashes, every)
+        candidates = chosen[likely[chosen >> shift]]
         if len(candidates):
             at = np.searchsorted(known, candidates)
             at[at == len(known)] = 0
@@ -187,27 +190,31 @@ def shared(train: Iterable[np.ndarray], held_out: Iterable[np.ndarray], length: 
 def _strings(parts: Iterable[np.ndarray], length: int) -> tuple[np.ndarray, int]:
     """Return the hashes of all strings, or of those that a number divides, and this number."""
     kept: list[np.ndarray] = []
-    every = 1
+    every, size = 1, 0
     for hashes in _hashes(parts, length):
-        kept.append(hashes if every == 1 else hashes[hashes % np.uint64(every) == 0])
-        while sum(map(len, kept)) > _MOST_STRINGS:
+        kept.append(_chosen(hashes, every))
+        size += len(kept[-1])
+        while size > _MOST_STRINGS:
             every *= 2
-            kept = [part[part % np.uint64(every) == 0] for part in kept]
+            kept = [_chosen(part, every) for part in kept]
+            size = sum(map(len, kept))
     return (np.concatenate(kept) if kept else np.zeros(0, np.uint64)), every
 
 
-def _hashes(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
-    """Yield a hash of each string of `length` integers, uint64; none crosses two parts.
+def _chosen(hashes: np.ndarray, every: int) -> np.ndarray:
+    """Return the hashes that `every`, a power of two, divides."""
+    return hashes if every == 1 else hashes[hashes & np.uint64(every - 1) == 0]
 
-    Two strings of a power of two have the hash of their hashes, and `length` is a sum of such.
-    """
+
+def _hashes(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
+    """Yield a hash of each string of `length` integers, uint64; none crosses two parts."""
     gathered: list[np.ndarray] = []
     size = 0
     for part in parts:
         if len(part) >= length:
             gathered.append(part)
             size += len(part)
-        if size >= _PIECE:
+        if size >= _GATHERED:
             yield _rolling(gathered, length)
             gathered, size = [], 0
     if gathered:
@@ -215,24 +222,32 @@ def _hashes(parts: Iterable[np.ndarray], length: int) -> Iterator[np.ndarray]:
 
 
 def _rolling(parts: list[np.ndarray], length: int) -> np.ndarray:
-    values = _mixed(np.concatenate(parts).astype(np.uint64) + np.uint64(1))
-    total, hashes, width, done = len(values), values, 1, 0
-    result = np.zeros(total, np.uint64)
-    # hashes[i] is that of the `width` integers from i on
-    while done < length:
-        if length & width:
-            stop = total - done
-            moved = np.zeros(total, np.uint64)
-            moved[:stop] = hashes[done:]
-            result = result * _P + moved
-            result = _mixed(result)
-            done += width
-        following = np.zeros(total, np.uint64)
-        following[: total - width] = hashes[width:]
-        hashes = _mixed(hashes * _P + following)
-        width *= 2
-    ends = np.cumsum([len(part) for part in parts])
-    inside = np.ones(total, bool)
-    for end in ends:
-        inside[max(0, end - length + 1) : end] = False
-    return result[inside]
+    """Return the hash of every string that lies within one part."""
+    spread = [_SPREAD[part] if part.itemsize == 1 else _mixed(part + _ONE) for part in parts]
+    values = spread[0] if len(spread) == 1 else np.concatenate(spread)
+    starts = np.arange(len(values) - length + 1)
+    if len(parts) > 1:
+        inside = np.ones(len(values), bool)
+        for end in np.cumsum([len(part) for part in parts]):
+            inside[max(0, end - length + 1) : end] = False
+        starts = np.flatnonzero(inside)
+    return _mixed(_polynomials(values, starts, starts + length))
+
+
+def _polynomials(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return Σ value·P^(place − start) of each range, modulo 2⁶⁴."""
+    powers, inverse = _powers(1 << (len(values) - 1).bit_length())
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values * powers[: len(values)], out=sums[1:])
+    return (sums[ends] - sums[starts]) * inverse[starts]
+
+
+@functools.lru_cache(maxsize=4)
+def _powers(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return P⁰ … Pⁿ⁻¹ and their inverses."""
+    found = []
+    for base in (_P, _P_INVERSE):
+        powers = np.full(n, base)
+        powers[0] = 1
+        found.append(np.cumprod(powers))
+    return found[0], found[1]

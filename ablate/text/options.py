@@ -88,6 +88,12 @@ class Request:
         return cls(**{**parts, "reading": Reading(**parts["reading"])})
 
 
+def spec(train: str, held_out: str = "") -> str:
+    """Return what a study's table of two parts becomes; `split_spec` takes it apart."""
+    parts = {"train": train} | ({"held_out": held_out} if held_out else {})
+    return json.dumps(parts, sort_keys=True)
+
+
 def split_spec(spec: str) -> tuple[str, str, bool]:
     """Return training part, held-out part and whether a study's `corpus` names them.
 

@@ -145,6 +145,7 @@ FORMATS = {
         ),
     )
 }
+TABLES = {name for name, one in FORMATS.items() if one.rows}
 _BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
 
 

@@ -71,6 +71,11 @@ class Source:
         return tuple(path for part in self.parts for path in part.files)
 
     @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats of the files, of `ablate.text.readers.FORMATS`."""
+        return tuple(dict.fromkeys(part.format.name for part in self.parts))
+
+    @property
     def holds_tokens(self) -> bool:
         """Whether the files hold tokens, not text."""
         return any(part.format.name == "tokens" for part in self.parts)

@@ -99,17 +99,21 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     return tokens
 
 
+def of(corpus: Corpus, tokenizer: TokenizerInfo) -> Tokens:
+    """Return the tokens of a corpus, from the cache if it has them; may train the tokenizer."""
+    return _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+
+
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     """Return the training tokens of a corpus, which make an epoch; may train the tokenizer."""
     if tokenizer.location == "byte":
         return corpus.n_train_bytes
-    return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
+    return len(of(corpus, tokenizer).train)
 
 
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
-    tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
-    return tokens.held_out_bytes / corpus.n_held_out_bytes
+    return of(corpus, tokenizer).held_out_bytes / corpus.n_held_out_bytes
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
@@ -126,7 +130,7 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     """
     lengths = (corpus.n_train_bytes, corpus.n_held_out_bytes)
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
-        tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+        tokens = of(corpus, tokenizer)
         lengths = (len(tokens.train), len(tokens.held_out))
     location = f" ({corpus.where})" if corpus.where else ""
     _long_enough(corpus.name, *lengths, n_ctx, location)
