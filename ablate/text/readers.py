@@ -21,7 +21,8 @@ from ablate.text.options import BYTES, Reading
 Rows = Iterator[str]
 
 _TEXT_NAMES = ("text", "content")  # keys and columns that hold the text, if a study names none
-_LOOKED_AT = 10_000  # rows from which it is found whether they are lines
+# rows, and characters, from which it is found whether rows are lines
+_LOOKED_AT, _CHARACTERS = 10_000, 1 << 21
 _BLANK = 0.01  # share of blank rows from which rows without line ends are lines
 # a heading of the first level in WikiText: " = Title = "
 _HEADING = re.compile(r"\s?= [^=].*[^=\s] =\s*")
@@ -194,7 +195,7 @@ def lines_in(paths: Iterable[Path], format: Format, reading: Reading) -> bool:
 
 def single_lines(paths: Iterable[Path], format: Format, reading: Reading) -> bool:
     """Return whether no row of the first ones has more than one line."""
-    rows = itertools.islice(_named_rows(paths, format, reading, Mended()), _LOOKED_AT)
+    rows = _beginning(_named_rows(paths, format, reading, Mended()))
     return not any("\n" in text.strip() for _, text in rows)
 
 
@@ -224,7 +225,7 @@ def _are_lines(
     """
     if reading.rows != "auto":
         return reading.rows == "lines", rows
-    first = list(itertools.islice(rows, _LOOKED_AT))
+    first = list(_beginning(rows))
     texts = [text for _, text in first]
     filled = [text for text in texts if text.strip()]
     ended = sum(text.endswith("\n") for text in filled)
@@ -233,6 +234,16 @@ def _are_lines(
         2 * ended > max(1, len(filled)) or blank > max(2, _BLANK * len(texts))
     )
     return lines, itertools.chain(first, rows)
+
+
+def _beginning(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the first rows: enough to find what they are, and few enough to keep."""
+    characters = 0
+    for origin, text in itertools.islice(rows, _LOOKED_AT):
+        yield origin, text
+        characters += len(text)
+        if characters > _CHARACTERS:
+            break
 
 
 def _joined(rows: Iterator[tuple[str, str]], reading: Reading, mended: Mended) -> Iterator[bytes]:
