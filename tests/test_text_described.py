@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -117,6 +118,19 @@ def test_the_split_is_no_part_of_a_run(tmp_path: Path) -> None:
     run = plan(load(str(study(tmp_path, '"a.txt"')))).cells[0].run
     assert run.fields["split"].startswith("the last tenth of each document (")
     assert run.with_(split="").key == run.key
+
+
+def test_a_shipped_text_needs_none_of_the_libraries_for_other_forms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("datasketch", "pyarrow", "charset_normalizer", "zstandard", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
+    planned = plan(load(str(study(tmp_path, '"sotu"'))))
+    (read,) = planned.texts
+    assert describe.lines(read.corpus, describe.describe(read.corpus))
+    assert "every tenth document" in planned.cells[0].config.split
+    with pytest.raises(ImportError):
+        corpus_of(tmp_path, [prose(1, 300)])
 
 
 # ---- warnings ------------------------------------------------------------------------------------

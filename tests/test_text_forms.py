@@ -379,6 +379,35 @@ def test_vocabularies_above_16_bits_are_read_whole(tmp_path: Path, n_vocab: int)
     assert np.array_equal(tokens(corpora.find(str(tmp_path), Path()), "tokens").train, of["train"])
 
 
+def test_tokens_of_bytes_are_found(tmp_path: Path) -> None:
+    of = np.frombuffer("\n".join(STORIES).encode(), np.uint8)
+    for name, part in (("train", of[:9001]), ("val", of[9001:])):
+        part.tofile(tmp_path / f"{name}.bin")
+    found = tokens(corpora.find(str(tmp_path), Path()), "tokens")
+    assert np.array_equal(np.concatenate([found.train, found.held_out]), of)
+
+
+@pytest.mark.parametrize("n_vocab", [50_257, 65_536, 300])
+def test_tokens_that_are_all_as_frequent_are_those_of_16_bits(tmp_path: Path, n_vocab: int) -> None:
+    of = np.random.default_rng(0).integers(0, n_vocab, 20_000)
+    for name in ("train", "val"):
+        of.astype("<u2").tofile(tmp_path / f"{name}.bin")
+    assert np.array_equal(tokens(corpora.find(str(tmp_path), Path()), "tokens").train, of)
+
+
+def test_numbers_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
+    of = ids(5000, 300).astype("<i4")
+    of[17] = -100  # what trainers write for a target that is not scored
+    for name in ("train", "val"):
+        of.tofile(tmp_path / f"{name}.bin")
+    with pytest.raises(AblateError, match=r"train.bin: token 4294967196 is no number of a vocab"):
+        corpora.find(str(tmp_path), Path(), Reading(dtype="int32"))
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "train.bin.gz").write_bytes(gzip.compress(of.tobytes()))
+    with pytest.raises(AblateError, match=r"train.bin.gz is packed: .* unpack it"):
+        corpora.find("packed/train.bin.gz", tmp_path)
+
+
 def test_the_study_or_a_file_beside_them_says_the_width(tmp_path: Path) -> None:
     of = np.random.default_rng(0).integers(0, 256, 4000)
     for name in ("train", "val"):

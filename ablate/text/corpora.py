@@ -378,10 +378,10 @@ def _of_tokens(source: Source) -> tuple[Facts, Split]:
         digest.update(sum(len(one.tokens) for one in part).to_bytes(8, "big"))
         for chunk in pieces(part):
             largest = max(largest, int(chunk.max()))
-            if largest >= 1 << 32:
+            if largest >= token_files.LARGEST:
                 raise AblateError(
-                    f"{source.files[0]}: token {largest} has more than 32 bits: the files are of"
-                    " another type, which [data] dtype can name"
+                    f"{source.files[0]}: token {largest} is no number of a vocabulary: the tokens"
+                    " are negative, or of another type, which [data] dtype can name"
                 )
             digest.update(chunk.astype("<u4").tobytes())
     n = [sum(len(one.tokens) for one in part) for part in (found.train, found.held_out)]

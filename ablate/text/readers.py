@@ -282,7 +282,11 @@ class _Pick:
         if not isinstance(row, Mapping):
             raise AblateError(f"{self._path}, line {number}: a row is an object with keys")
         if not self._field:
-            texts = [key for key, value in row.items() if isinstance(value, str)]
+            texts = [
+                key
+                for key, value in row.items()
+                if isinstance(value, str) or (value is None and key in _TEXT_NAMES)
+            ]
             self._field = _only_text(self._path, texts, list(row))
         if self._field not in row:
             raise AblateError(

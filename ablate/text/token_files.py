@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ablate.errors import AblateError
+from ablate.text import files
 from ablate.text.options import Reading
 
 # llm.c: 256 int32, of which the first is the kind and the third the number of tokens
@@ -24,6 +25,10 @@ _MEGATRON_TYPES = {1: "<u1", 4: "<i4", 5: "<i8", 8: "<u2"}
 _SIDECARS = ("meta.json", "metadata.json")
 _SAMPLE = 1 << 20  # integers from which a width is found
 _HIGH = 64  # the upper half of a 32-bit token is less: vocabularies have fewer than 4 million
+LARGEST = 1 << 24  # tokens are less: a larger number is negative, or of another width
+# Bytes at even and at odd places of 8-bit tokens have one distribution, which is not uniform; those
+# of 16-bit tokens have two.
+_DISTANCE, _FREQUENT, _ENOUGH = 0.05, 4 / 256, 4000
 _ALIKE = 8  # ratio of different lower halves to different upper ones, from which tokens are 32 bits
 
 
@@ -41,6 +46,9 @@ def read(paths: Sequence[Path], reading: Reading) -> list[Part]:
     Raises:
         AblateError: a file is empty, torn, or holds no tokens.
     """
+    for path in paths:
+        if path.suffix not in (".bin", ".npy") and files.suffix(path) in (".bin", ".npy"):
+            raise AblateError(f"{path} is packed: token files are mapped from disk; unpack it")
     raw = [path for path in paths if not _has_header(path)]
     dtype = ""
     if raw:
@@ -78,12 +86,14 @@ def _named(paths: Sequence[Path], reading: Reading) -> str:
 
 
 def _found(path: Path) -> str:
-    """Return the type of raw tokens: 16 bits, unless every second half is that of a larger one.
+    """Return the type of raw tokens: 16 bits, unless the numbers say another.
 
     The upper halves of 32-bit tokens are 0, or a few numbers in vocabularies above 65,536; in a
-    file of 16-bit tokens all places have the same distribution.
+    file of 16-bit tokens both halves of a pair have the same distribution.
     """
     size = path.stat().st_size
+    if _is_bytes(path, size):
+        return "<u1"
     if size % 4 or not size:
         return "<u2"
     halves = np.memmap(path, "<u2", "r")
@@ -95,6 +105,17 @@ def _found(path: Path) -> str:
             return "<i8"
         return "<u4" if low.any() else "<u2"
     return "<u4" if high.max() < _HIGH and _ALIKE * len(high) <= len(low) else "<u2"
+
+
+def _is_bytes(path: Path, size: int) -> bool:
+    """Return whether raw tokens have 8 bits."""
+    if size < _ENOUGH:
+        return False
+    pairs = np.memmap(path, "u1", "r")[: size // 2 * 2].reshape(-1, 2)
+    pairs = pairs[:: max(1, len(pairs) // _SAMPLE)]
+    shares = [np.bincount(pairs[:, column], minlength=256) / len(pairs) for column in (0, 1)]
+    distance = np.abs(shares[0] - shares[1]).sum() / 2
+    return bool(distance < _DISTANCE and shares[0].max() > _FREQUENT)
 
 
 def _open(path: Path, dtype: str) -> Part:
