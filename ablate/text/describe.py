@@ -159,11 +159,11 @@ def _duplicates(corpus: Corpus) -> str:
     if corpus.holds_tokens or corpus.location.startswith(corpora.AT):
         return ""
     similar = (
-        f"{corpus.n_similar:,} others are similar to one"
+        f"similar to one: {corpus.n_similar:,}"
         if corpus.searched
         else "similar ones were not searched, as there are too many"
     )
-    return f"; {corpus.n_equal:,} documents equal an earlier one, {similar}"
+    return f"; documents equal to an earlier one: {corpus.n_equal:,}, {similar}"
 
 
 def _amount(corpus: Corpus, n_bytes: int) -> str:
