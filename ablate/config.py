@@ -73,6 +73,7 @@ class RunConfig(BaseModel):
     dropout: float = Limits(0.0, ge=0, lt=1)
 
     attention: Choice = "causal"  # by default causal for causal models, full for masked ones
+    document_mask: Choice = "none"
     n_head: int = Limits(4, ge=1, le=4096)
     n_kv_head: int = Limits(0, ge=0, le=4096)  # 0: n_head
     d_head: int = Limits(0, ge=0, le=65536)  # 0: d_model / n_head

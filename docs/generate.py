@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from ablate.components import CATALOGUE, Factor
 from ablate.config import field_info
-from ablate.evaluation import Evaluation, Probe
+from ablate.evaluation import FILLED_IN, Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
@@ -83,6 +83,7 @@ def keys(model: type[BaseModel]) -> str:
         [
             (f"`{name}`", default(field), field.description)
             for name, field in model.model_fields.items()
+            if name not in FILLED_IN
         ],
     )
 

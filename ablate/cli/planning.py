@@ -97,6 +97,7 @@ def plan(
     for line in (
         *_texts(planned),
         *_comparisons(planned),
+        *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
         *_slow(planned, forecast),
@@ -255,6 +256,22 @@ def _texts(plan: Plan) -> Iterator[str]:
         yield from describe.lines(text.corpus, found)
         for warning in describe.warnings(text.corpus, found, text.held_out_tokens, scored):
             yield f"Warning: {warning}"
+
+
+def _labels(plan: Plan) -> Iterator[str]:
+    """How many texts of each label the study's own linear probe has."""
+    from ablate.plan.probes import texts
+    from ablate.units import listed
+
+    if found := texts(plan):
+        each = (
+            f"{name} {fitted:,} + {tested:,}"
+            for name, tested, fitted in zip(found.names, *found.counts.tolist(), strict=True)
+        )
+        yield (
+            f"label_accuracy: {len(found.texts):,} texts of {plan.study.evaluation.probe_csv},"
+            f" fitted + tested: {listed(each)}; chance {found.chance:.1%}"
+        )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:

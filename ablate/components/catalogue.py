@@ -118,6 +118,12 @@ _ROWS = (
     # -- attention ---------------------------------------------------------------------------------
     Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
     Factor(
+        "document_mask",
+        "attention",
+        "Whether documents in one window attend to each other.",
+        choice=True,
+    ),
+    Factor(
         "n_head",
         "attention",
         "Number of query heads.",

@@ -11,6 +11,7 @@ from ablate.plan.compare import confounds, contrasts
 from ablate.plan.held_out import final_tokens, measured
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
 from ablate.plan.notes import notes
+from ablate.plan.probes import labelled
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
@@ -39,7 +40,10 @@ def plan(study: Study) -> Plan:
     Raises:
         AblateError: The study has no meaning; the message names the cell.
     """
-    derived = _derive(study, build(study), (), {})
+    study, files = labelled(study)
+    built = build(study)
+    built.sources.update(files)
+    derived = _derive(study, built, (), {})
     return measured(derived, final_tokens(derived.cells, study.evaluation))
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation, copied, n_scored
+from ablate.evaluation import LABELLED, Evaluation, copied, n_scored
 from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
@@ -160,6 +160,14 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 )
     for probe in study.evaluation.downstream:
         for cell in cells:
+            if probe == LABELLED:
+                if cell.config.tokenizer == "tokens":
+                    yield (
+                        f"{source.where('eval', 'probe_csv')}: cell {cell.label!r}: tokenizer ="
+                        " 'tokens' cannot encode the texts of probe_csv; give the tokenizer.json"
+                        " that made the tokens"
+                    )
+                continue
             try:
                 labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
             except AblateError as error:

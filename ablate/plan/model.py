@@ -141,7 +141,7 @@ class Plan:
         later: Runs whose learning rate is not decided, at an assumed rate; only for their price.
         groups: Cells that share a tuned learning rate.
         undecided: Groups whose learning rate is not decided.
-        sources: Content hash of a corpus or tokenizer → its location.
+        sources: Content hash of a corpus, tokenizer or file of labels → its location.
         texts: Corpora with their tokenizers.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.

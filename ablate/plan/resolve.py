@@ -119,6 +119,8 @@ class Resolver:
         config = run.config
         longest = max(self.study.evaluation.lengths) * config.n_ctx
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
+        if config.part("document_mask").within:
+            tokenizers.check_separator(read.tokenizer)
         return run, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:

@@ -111,7 +111,7 @@ def absolute(spec: str, root: Path) -> Path:
         if "\0" in spec:
             raise ValueError("it holds a NUL character")
         return (
-            root.absolute() / spec
+            root.absolute() / Path(spec).expanduser()
             if is_glob(spec)
             else (root.absolute() / Path(spec).expanduser()).resolve()
         )

@@ -20,7 +20,7 @@ from ablate.text.documents import Document, Split
 from ablate.text.sources import Source
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
-_FORMAT = 1  # increased when tokens are made or stored differently
+_FORMAT = 2  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
@@ -45,6 +45,7 @@ class Tokens:
     train_documents: np.ndarray
     held_out_bounds: np.ndarray
     held_out_documents: np.ndarray
+    separator: tuple[int, ...] = ()  # tokens after each document; () if unknown
 
     @property
     def n_train(self) -> int:
@@ -102,6 +103,13 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
 def of(corpus: Corpus, tokenizer: TokenizerInfo) -> Tokens:
     """Return the tokens of a corpus, from the cache if it has them; may train the tokenizer."""
     return _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+
+
+def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
+    """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
+    corpus = sources[config.corpus_hash]
+    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
 
 
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
@@ -172,11 +180,11 @@ def _from_token_files(
 ) -> Tokens:
     facts = _unchanged(corpus, corpus_hash)[0]
     parts = corpora.tokens_of(source)
-    spelling = (
-        None
-        if tokenizer == "tokens"
-        else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
-    )
+    spelling: tuple[bytes, ...] | None = None
+    separator: tuple[int, ...] = ()
+    if tokenizer != "tokens":
+        opened = tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0)
+        spelling, separator = tuple(opened.spelling), tuple(opened.separator)
     n_vocab = len(spelling) if spelling else facts.n_token_ids
     (train, train_bounds), (held_out, held_out_bounds) = (
         _stream(part, f"{corpus_hash}:{name}", n_vocab)
@@ -192,6 +200,7 @@ def _from_token_files(
         np.arange(n_train),
         held_out_bounds,
         n_train + np.arange(len(held_out_bounds) - 1),
+        separator,
     )
 
 
@@ -243,31 +252,40 @@ def _unchanged(corpus: str, corpus_hash: str) -> tuple[corpora.Facts, Split]:
 def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
     """Write the tokens of a corpus into a folder of the cache."""
     facts, split = _unchanged(corpus, corpus_hash)
-    source = sources.at(corpus)
-
-    def documents() -> Iterator[tuple[int, Document, bool]]:
-        for number, document in enumerate(source.documents()):
-            for part, held_out in split.parts(document, number):
-                yield number, part, held_out
-
-    def training() -> Iterator[bytes]:
-        for _, part, held_out in documents():
-            if not held_out:
-                yield from part.pieces()
-
-    encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+    encoder = _encoder(corpus, facts, tokenizer, tokenizer_hash)
     streams = {
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
     }
-    for number, part, held_out in documents():
+    for number, part, held_out in _parts(corpus, split):
         streams[held_out].append(number, part.pieces())
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
-    (folder / "tokens.json").write_text(
-        json.dumps({"dtype": streams[False].dtype, "spelling": spelling})
-    )
+    made = {
+        "dtype": streams[False].dtype,
+        "spelling": spelling,
+        "separator": list(encoder.separator),
+    }
+    (folder / "tokens.json").write_text(json.dumps(made))
+
+
+def _encoder(corpus: str, facts: corpora.Facts, tokenizer: str, tokenizer_hash: str) -> Tokenizer:
+    """Return the tokenizer of a corpus, trained on its training part unless the cache has it."""
+
+    def training() -> Iterator[bytes]:
+        for _, part, held_out in _parts(corpus, corpora.read_with_split(corpus)[1]):
+            if not held_out:
+                yield from part.pieces()
+
+    return tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+
+
+def _parts(corpus: str, split: Split) -> Iterator[tuple[int, Document, bool]]:
+    """Yield the number of each document, its parts, and whether each part is held out."""
+    for number, document in enumerate(sources.at(corpus).documents()):
+        for part, held_out in split.parts(document, number):
+            yield number, part, held_out
 
 
 class _Stream:
@@ -325,4 +343,5 @@ def _mapped(folder: Path) -> Tokens:
         train_documents,
         held_out_bounds,
         held_out_documents,
+        tuple(facts["separator"]),
     )
