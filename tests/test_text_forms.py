@@ -290,6 +290,15 @@ def test_equal_and_similar_documents_are_on_one_side_and_counted(tmp_path: Path)
     assert tested and not trained & tested
 
 
+def test_of_documents_that_are_all_alike_the_tails_are_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\f".join([story(1, 20)] * 60))
+    corpus = corpora.find("a.txt", tmp_path)
+    train, held_out = content(corpus)
+    assert (corpus.n_equal, corpus.split) == (59, "the last tenth of each document")
+    assert len(held_out) == corpus.n_held_out_bytes > 0
+    assert len(train) == corpus.n_train_bytes > 5 * len(held_out)
+
+
 def test_half_of_a_text_in_common_is_not_similar(tmp_path: Path) -> None:
     draw = random.Random(2)
     words = [f"word{n}" for n in range(3000)]

@@ -248,9 +248,8 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         lengths.append(len(document) + len(SEPARATOR))
         given.append(held_out)
         n_bytes += lengths[-1]
-        if len(lengths) < WHOLE_FROM:
-            for part, last in TAILS.parts(document, 0):
-                tails[last] += len(part) + len(SEPARATOR)
+        for part, last in TAILS.parts(document, 0):
+            tails[last] += len(part) + len(SEPARATOR)
         if not source.named:
             groups.add(document)
     split = _split(source, len(lengths), given, groups)
@@ -293,11 +292,11 @@ def _split(source: Source, n: int, given: Sequence[bool | None], groups: Groups)
         return every_tenth(n)
     if source.how:
         return Split(source.how, np.array(given, bool))
-    if n < WHOLE_FROM:
+    if n < WHOLE_FROM or (held_out := groups.held_out(1 / EVERY)) is None:
         return TAILS
     return Split(
         f"about one document in {EVERY}, by the hash of its content, with those similar to it",
-        groups.held_out(1 / EVERY),
+        held_out,
     )
 
 

@@ -69,8 +69,10 @@ class Groups:
             for other in similar:
                 self._join(other, number)
 
-    def held_out(self, share: float) -> np.ndarray:
+    def held_out(self, share: float) -> np.ndarray | None:
         """Return which documents are held out, [documents] bool: about `share`, never none.
+
+        None if all documents are similar, so that no split parts like from like.
 
         A group is held out if its smallest hash, as a number in [0, 1), is below `share`. So a
         document that is added moves none but those that are similar to it.
@@ -81,11 +83,12 @@ class Groups:
             smallest[root] = min(smallest.get(root, digest), digest)
         limit = int(share * 2**64).to_bytes(8, "big")
         chosen = {root for root, digest in smallest.items() if digest[:8] < limit}
-        if len(smallest) > 1:
-            by_hash = sorted(smallest, key=lambda root: smallest[root])
-            chosen = chosen or {by_hash[0]}
-            if len(chosen) == len(smallest):
-                chosen.remove(by_hash[-1])
+        if len(smallest) < 2:
+            return None
+        by_hash = sorted(smallest, key=lambda root: smallest[root])
+        chosen = chosen or {by_hash[0]}
+        if len(chosen) == len(smallest):
+            chosen.remove(by_hash[-1])
         return np.array([root in chosen for root in roots])
 
     def _root(self, number: int) -> int:
