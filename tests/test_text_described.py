@@ -246,6 +246,8 @@ def test_data_shows_every_text_of_a_study(tmp_path: Path, ablate: Run) -> None:
         ('{ train = ["a.txt"] }', "", r"line 10: corpus.train = \['a.txt'\]: a file"),
         ('{ train = "a.txt", held_out = "c.txt" }', "", r"line 10: corpus 'c.txt'"),
         ('{ train = "austen" }', "", "'austen' defines its own held-out text"),
+        ('"{a.txt"', "", r"line 10: corpus '{a.txt': there is no such corpus"),
+        ("'{\"train\": 5}'", "", r"line 10: corpus '{\"train\": 5}': there is no such corpus"),
         ('"a.txt"', '[data]\nfeld = "x"', r"line 19: unknown key of \[data\] 'feld'.*'field'"),
         ('"a.txt"', '[data]\nrows = "line"', r"line 19: data.rows = 'line'"),
         ('"a.txt"', '[data]\nfield = "x"', r"line 19: field has no effect"),

@@ -15,7 +15,7 @@ from ablate.text.corpora import Corpus
 from ablate.text.documents import Document
 from ablate.units import count, listed
 
-_FORMAT = 1  # raised when something is measured differently
+_FORMAT = 2  # raised when something is measured differently
 _PIECE = 1 << 16
 _SAMPLE = 160  # bytes of a sample
 _FEW = 0.01  # share of a text below which its held-out part is small
@@ -25,6 +25,7 @@ _MUCH = 0.05
 # from which the parts are unlike: the ratio of mean lengths of documents, and the total variation
 # distance of the frequencies of bytes (of two novels of one author 0.02, of prose and code 0.25)
 _LENGTHS, _BYTES = 4.0, 0.1
+_LETTERS = 512  # tokens of a vocabulary up to which a token is about as long as a byte
 _ENOUGH = 2000  # bytes from which frequencies are known well enough
 
 
@@ -33,8 +34,8 @@ class Description:
     """What was measured on the parts of a corpus.
 
     Attributes:
-        shared: Share of the strings of the held-out text, of 48 bytes or 12 tokens, that stand in
-            the training text too.
+        shared: Share of the strings of the held-out text, of 48 bytes or 12 tokens (48 of a small
+            vocabulary), that stand in the training text too.
         distance: Total variation distance of the parts' frequencies of bytes, from 0 to 1.
         mean_bytes: Mean length of the documents of the training part and of the held-out part.
         longest: Bytes of the longest document, and the file that it is in.
@@ -173,11 +174,14 @@ def _amount(corpus: Corpus, n_bytes: int) -> str:
 
 
 def _strings(corpus: Corpus) -> str:
-    return (
-        f"strings of {duplicates.SHARED_TOKENS} tokens"
-        if corpus.holds_tokens
-        else f"{duplicates.SHARED_BYTES}-byte strings"
-    )
+    length = _string_length(corpus)
+    return f"strings of {length} tokens" if corpus.holds_tokens else f"{length}-byte strings"
+
+
+def _string_length(corpus: Corpus) -> int:
+    """Return the bytes or tokens of the strings that are looked for in both parts."""
+    short = corpus.holds_tokens and corpus.n_token_ids > _LETTERS
+    return duplicates.SHARED_TOKENS if short else duplicates.SHARED_BYTES
 
 
 def _percent(share: float) -> str:
@@ -212,7 +216,7 @@ def _of_text(corpus: Corpus) -> Description:
                     bytes_of[int(wanted)] += np.bincount(values, minlength=256)
                     yield values
 
-    shared = duplicates.shared(arrays(False), arrays(True), duplicates.SHARED_BYTES)
+    shared = duplicates.shared(arrays(False), arrays(True), _string_length(corpus))
     distance = 0.0
     if min(sizes) >= _ENOUGH:
         shares = bytes_of / bytes_of.sum(1, keepdims=True)
@@ -233,7 +237,7 @@ def _of_tokens(corpus: Corpus) -> Description:
     parts = (found.train, found.held_out)
     samples = [" ".join(map(str, part[0].tokens[:24])) if part else "" for part in parts]
     shared = duplicates.shared(
-        corpora.pieces(found.train), corpora.pieces(found.held_out), duplicates.SHARED_TOKENS
+        corpora.pieces(found.train), corpora.pieces(found.held_out), _string_length(corpus)
     )
     return Description(shared, samples=(samples[0], samples[1]))
 

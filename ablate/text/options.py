@@ -100,7 +100,10 @@ def split_spec(spec: str) -> tuple[str, str, bool]:
     Args:
         spec: A name or path, or the JSON that `{ train = …, held_out = … }` becomes.
     """
-    if not spec.startswith("{"):
+    try:
+        parts = json.loads(spec) if spec.startswith("{") else None
+    except ValueError:
+        parts = None  # a path
+    if not isinstance(parts, dict) or not isinstance(parts.get("train"), str):
         return spec, "", False
-    parts = json.loads(spec)
-    return parts["train"], parts.get("held_out", ""), True
+    return parts["train"], str(parts.get("held_out", "")), True

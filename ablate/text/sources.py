@@ -156,7 +156,7 @@ def at(location: str) -> Source:
             raise AblateError(
                 "corpus = { train, held_out }: one of them holds tokens, the other text"
             )
-        how = f"{Path(request.held_out).name or request.held_out}, which the study names"
+        how = f"{Path(*Path(request.held_out).parts[-2:]).as_posix()}, which the study names"
         return Source(
             tuple(Part(files, format, held_out) for files, format, _, held_out in parts),
             reading,

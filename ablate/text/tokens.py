@@ -17,6 +17,7 @@ from ablate.errors import AblateError
 from ablate.text import cache, corpora, sources, token_files, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.documents import Document, Split
+from ablate.text.options import Request
 from ablate.text.sources import Source
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
@@ -161,7 +162,7 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int, location: str
 
 def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> Tokens:
     """Return the tokens of a corpus with a tokenizer, by their locations and hashes."""
-    with sources.readable(f"corpus {corpus}"):
+    with sources.readable(f"corpus {Request.of(corpus).train}"):
         source = sources.at(corpus)
         if source.holds_tokens:
             return _from_token_files(corpus, source, corpus_hash, tokenizer, tokenizer_hash)
@@ -244,7 +245,8 @@ def _unchanged(corpus: str, corpus_hash: str) -> tuple[corpora.Facts, Split]:
     facts, split = corpora.read_with_split(corpus)
     if facts.hash != corpus_hash:
         raise AblateError(
-            f"corpus {corpus} has changed since the study was planned: run the study again"
+            f"corpus {Request.of(corpus).train} has changed since the study was planned: run the"
+            " study again"
         )
     return facts, split
 
