@@ -30,6 +30,8 @@ from ablate.study.tables import (
     TuneTable,
 )
 from ablate.study.values import BUDGETS, FOLLOWS
+from ablate.text.options import Reading
+from ablate.text.readers import FORMATS
 
 PAGES = Path(__file__).parent
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -157,6 +159,15 @@ def _level(level: Any) -> tuple[str, str, str]:
     )
 
 
+def formats() -> str:
+    """The formats of texts, and what a document is in each."""
+    rows = [
+        (one.title, ", ".join(f"`{s}`" for s in one.suffixes) or "all others", one.document)
+        for one in FORMATS.values()
+    ]
+    return table(("format", "names end in", "a document is"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "factors": factors,
     "metrics": metrics,
@@ -171,6 +182,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "report": lambda: keys(ReportTable),
     "eval": lambda: keys(Evaluation),
     "probe": lambda: keys(Probe),
+    "data": lambda: keys(Reading),
+    "formats": formats,
 }
 _PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 

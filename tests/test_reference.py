@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_effects_of_the_page_are_those_that_sql_gives(
     db: store.Database, writer: ModuleType, study: str
 ) -> None:
     stored = {
-        (stratum, level): tuple(row)
+        (stratum, level): tuple(math.nan if value is None else value for value in row)
         for stratum, level, *row in queries.run(db, STORED.format(study))[1]
     }
     found = writer.findings(study).of(writer.records.Contrast)

@@ -14,8 +14,9 @@ import train_helpers
 from torch import Tensor
 
 from ablate.config import RunConfig
-from ablate.data.frequencies import counts, repeated
+from ablate.data.frequencies import repeated
 from ablate.evaluation import Evaluation
+from ablate.text.frequencies import counts
 from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 
@@ -200,7 +201,7 @@ def test_a_run_without_two_halves_has_no_copy_probe(changes: dict[str, Any]) -> 
 def test_counts_of_a_long_text_are_of_pieces_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = np.repeat(np.arange(32), 1000).astype(np.uint8)
     assert counts(stream, 33).tolist() == [1000] * 32 + [0]
-    monkeypatch.setattr("ablate.data.frequencies._PIECE", 100)
-    monkeypatch.setattr("ablate.data.frequencies.SAMPLE", 3200)
+    monkeypatch.setattr("ablate.text.frequencies._PIECE", 100)
+    monkeypatch.setattr("ablate.text.frequencies.SAMPLE", 3200)
     sampled = counts(stream, 32)
     assert sampled.sum() == 3200 and sampled.min() > 0

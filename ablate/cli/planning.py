@@ -95,6 +95,7 @@ def plan(
     out.print(_cells(planned, forecast))
     cost = price(planned)
     for line in (
+        *_texts(planned),
         *_comparisons(planned),
         *_labels(planned),
         *_stages(planned, done),
@@ -242,6 +243,19 @@ def too_long(plan: Plan) -> Iterator[str]:
             f" would read their text more than max_epochs = {plan.study.max_epochs:g} times:"
             f" {'; '.join(left_out)}"
         )
+
+
+def _texts(plan: Plan) -> Iterator[str]:
+    """Yield lines on the parts of each corpus, and what speaks against them."""
+    from ablate.text import describe
+
+    asked = "tokens" in plan.study.evaluation.model_fields_set  # then a note says it
+    scored = 0 if asked else plan.study.evaluation.tokens
+    for text in {text.corpus.location: text for text in plan.texts}.values():
+        found = describe.describe(text.corpus)
+        yield from describe.lines(text.corpus, found)
+        for warning in describe.warnings(text.corpus, found, text.held_out_tokens, scored):
+            yield f"Warning: {warning}"
 
 
 def _labels(plan: Plan) -> Iterator[str]:

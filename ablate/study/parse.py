@@ -61,6 +61,7 @@ class StudyFile(BaseModel):
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
     report: dict[str, Any] | None = Field(None, description="additional tests in the report")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
+    data: dict[str, Any] = Field({}, description="how the files of a corpus are read")
 
 
 def parse(text: str, path: Path) -> Study:
@@ -106,6 +107,7 @@ def parse(text: str, path: Path) -> Study:
         fit=tables.fit(source, file.fit, factors),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
+        reading=tables.data(source, file.data),
         path=path,
         toml=text,
     )

@@ -13,6 +13,7 @@ from ablate.study.levels import Factors, sets
 from ablate.study.model import MOST_CROSSED, Crossed, Fields, Fit, Match, Reporting, Tune, TwoStage
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, point, positive
+from ablate.text.options import Reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -278,6 +279,11 @@ def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
     table = _table(source, ReportTable, raw, "report", "[report]")
     delta = None if table.delta is None else _positive(source, "delta", table.delta, "report")
     return Reporting(delta, table.correction)
+
+
+def data(source: Source, raw: Mapping[str, Any]) -> Reading:
+    """Return [data]: how the files of a corpus are read."""
+    return _table(source, Reading, raw, "data", "[data]")
 
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ablate.config import RunConfig
 from ablate.data.batches import block_tokens, gather, held_out_starts, length_windows
-from ablate.data.frequencies import repeated, unigram_nats
+from ablate.data.frequencies import repeated
 from ablate.data.objectives import Example, Masked
 from ablate.data.passages import Passages, labelled, passages
 from ablate.evaluation import CHANCE, COPY_SHARE, LABELLED, Evaluation, copied, n_scored
 from ablate.text import Tokens
+from ablate.text.frequencies import unigram_nats
 from ablate.train.loss import cross_entropy
 from ablate.train.step import Step
 from ablate.windows import WindowLosses
