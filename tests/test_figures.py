@@ -310,6 +310,26 @@ def test_the_same_frame_gives_the_same_bytes(tmp_path: Path) -> None:
     assert "<dc:date>" not in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
+def test_a_users_settings_change_no_figure(tmp_path: Path) -> None:
+    pairs = report_frames.pairs()
+    own = {
+        "text.usetex": True,
+        "savefig.bbox": "tight",
+        "axes.formatter.use_locale": True,
+        "font.size": 20,
+        "lines.marker": "x",
+        "figure.autolayout": True,
+        "savefig.facecolor": "black",
+        "path.sketch": (1, 100, 2),
+    }
+    for name, settings in (("a", {}), ("b", own)):
+        with mpl.rc_context(settings):
+            figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / name)  # type: ignore[arg-type]
+            assert {key: mpl.rcParams[key] for key in settings} == settings
+    for kind in ("svg", "pdf", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
 HOSTILE = [
     "$x$",
     "_hidden",

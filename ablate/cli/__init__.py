@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -76,6 +77,10 @@ def _options(
 
 def main() -> None:
     """Run the command `ablate`; a user's mistake is one line on standard error and exit code 2."""
+    # No command opens a window. A notebook's backend may not be installed here, and matplotlib
+    # refuses to be imported then.
+    os.environ["MPLBACKEND"] = "agg"
+    output.encodable()
     try:
         with output.written(), complete.words_of_bash():
             app()

@@ -69,10 +69,12 @@ _RC = {
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Use the look of the figures; matplotlib's own settings are restored afterwards."""
-    with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
-        mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
-        yield
+    """Use the look of the figures, whatever the user's settings; those are restored afterwards."""
+    with mpl.rc_context():
+        mpl.rcdefaults()  # all but the backend: a matplotlibrc may ask for LaTeX, or lose the axes
+        with sns.axes_style("ticks"), sns.plotting_context("paper"):
+            mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
+            yield
 
 
 def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
