@@ -75,6 +75,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
+# controls but tab and line feed, marks that change the direction of text, lone surrogates
+_ACTING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def harmless(text: str) -> str:
+    """Return `text` with JSON's escapes for what acts on a terminal; its lines stay."""
+    return _ACTING.sub(lambda match: _escaped(match[0]), text)
+
+
 def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else r"\u007f"
 

@@ -67,7 +67,11 @@ def stored(incomplete: str) -> list[str]:
 
     try:
         with store.open() as database:
-            return [name for name in studies(database) if name.startswith(incomplete)]
+            return [
+                name
+                for name in studies(database)
+                if name.startswith(incomplete) and name.isprintable()
+            ]
     except AblateError:
         return []
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ablate.cli import complete
+from ablate.cli.output import echo
 from ablate.cli.render import Db, Stored, writing
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def export(
         frame = _frame(database, study, what, None if role == "all" else role)
     with writing(out):
         _write(frame, out, suffix)
-    print(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
+    echo(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
 
 
 def _frame(database: Database, study: str, what: str, role: str | None) -> pd.DataFrame:

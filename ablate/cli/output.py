@@ -1,4 +1,4 @@
-"""Standard streams that cannot be written: a full disk, a reader that has gone, no UTF-8."""
+"""What is printed, and streams that cannot be written: a full disk, no reader, no UTF-8."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from ablate.errors import AblateError
+from ablate.formats import harmless
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _ASCII = {  # what tables and sentences use
     **dict.fromkeys("−–─━", "-"),
-    **{"×": "x", "±": "+/-", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "…": "...", "·": "*"},
+    "×": "x",
+    "±": "+/-",
+    "→": "->",
+    "←": "<-",
+    "≤": "<=",
+    "≥": ">=",
+    "…": "...",
+    "·": "*",
     **dict.fromkeys("“”", '"'),
     **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
 }
@@ -104,10 +112,21 @@ def written() -> Iterator[None]:
         raise AblateError(f"standard output cannot be written: {error.strerror}") from None
 
 
+def echo(*lines: str, error: bool = False) -> None:
+    """Print lines on standard output, or standard error, that cannot act on the terminal."""
+    for line in lines:
+        print(harmless(line), file=sys.stderr if error else sys.stdout)
+
+
+def deliver(text: str) -> None:
+    """Print text for another program as it is, and on a terminal with escapes."""
+    print(harmless(text) if sys.stdout.isatty() else text, end="")
+
+
 def complain(text: str) -> None:
     """Print a line on standard error, where that can be written."""
     try:
-        print(f"ablate: {text}", file=sys.stderr, flush=True)
+        print(f"ablate: {harmless(text)}", file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

@@ -161,8 +161,7 @@ def _speed(text: str) -> float:
 
 def _measure(plan: Plan, kind: str) -> Forecast:
     """Train every shape for a moment; nothing else in this command imports torch."""
-    from rich.console import Console
-
+    from ablate.cli.consoles import Console
     from ablate.launch import devices, packs
 
     slots = packs.worker_slots(plan, devices.find(kind))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import complete
+from ablate.cli.output import deliver, echo
 from ablate.cli.render import Db, console, table
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ def query(
         if series := values.get("series"):
             require_series(database, [str(series)])
         columns, rows = queries.run(database, sql, values)
-    print(formats.render(columns, rows, format), end="")
+    deliver(formats.render(columns, rows, format))
     if not rows and format == "table":
-        print("no rows", file=sys.stderr)
+        echo("no rows", error=True)
 
 
 def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -127,7 +128,7 @@ def _list(format: str) -> None:
     from ablate.store.questions import QUESTIONS, page
 
     if format == "md":
-        print(page(), end="")
+        deliver(page())
     elif format == "table":
         rows = [
             (question.name, question.usage, question.answers) for question in QUESTIONS.values()
@@ -142,7 +143,7 @@ def _list(format: str) -> None:
             (question.name, question.usage, question.answers, question.sql)
             for question in QUESTIONS.values()
         ]
-        print(formats.render(["name", "values", "answers", "sql"], every, format), end="")
+        deliver(formats.render(["name", "values", "answers", "sql"], every, format))
 
 
 def _tables(database: Database, format: str) -> None:
@@ -151,13 +152,12 @@ def _tables(database: Database, format: str) -> None:
 
     rows = [(name, kind, ", ".join(columns)) for name, kind, columns in query.tables(database)]
     if format != "table":
-        print(formats.render(["name", "kind", "columns"], rows, format), end="")
+        deliver(formats.render(["name", "kind", "columns"], rows, format))
         return
     for name, kind, columns in rows:  # columns are too many for one line
-        print(
+        echo(
             f"{name} ({kind})",
             *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "),
-            sep="\n",
         )
 
 

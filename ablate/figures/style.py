@@ -153,11 +153,11 @@ def dash(index: int) -> object:
 
 # -- words and numbers -----------------------------------------------------------------------------
 
-_FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[^\t -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def visible(text: object) -> str:
-    """Return `text` on one line, without the characters that XML forbids."""
+    """Return `text` on one line, without controls and what else XML forbids."""
     return _FORBIDDEN.sub("�", " ".join(str(text).split()))
 
 
