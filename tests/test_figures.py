@@ -18,12 +18,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import report_frames
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy import stats
 
 from ablate import analysis, figures, units
-from ablate.figures import style
+from ablate.figures import fonts, style
 from ablate.figures.cost import front
 
 
@@ -470,6 +473,55 @@ def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
     even = style.Even(style.signed)
     assert even.format_ticks([-0.1, -0.0, 0.05, 0.1]) == ["−0.10", "0", "+0.05", "+0.10"]
     assert style.Even(style.decimal).format_ticks([7.5, 10.0, 12.5]) == ["7.5", "10.0", "12.5"]
+
+
+@pytest.fixture
+def font_with_ideographs(tmp_path: Path) -> Iterator[None]:
+    """An installed font with 日 and 本 alone, as two squares."""
+    pen = TTGlyphPen(None)
+    for x, y in ((0, 0), (0, 700), (700, 700), (700, 0)):
+        (pen.lineTo if x or y else pen.moveTo)((x, y))
+    pen.closePath()
+    builder = FontBuilder(1000)
+    names = [".notdef", "sun", "origin"]
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap({ord("日"): "sun", ord("本"): "origin"})
+    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable(
+        {"familyName": "Two Letters", "styleName": "Regular", "psName": "TwoLetters"}
+    )
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(tmp_path / "two.ttf")
+    before = list(font_manager.fontManager.ttflist)
+    font_manager.fontManager.addfont(tmp_path / "two.ttf")
+    fonts._fonts.cache_clear()
+    fonts._fallbacks.cache_clear()
+    yield
+    font_manager.fontManager.ttflist = before
+    fonts._fonts.cache_clear()
+    fonts._fallbacks.cache_clear()
+
+
+def test_letters_without_a_font_are_named() -> None:
+    assert figures.lacking("−3×10⁻⁷ Привет العربية Ω é\n") == ""
+    assert figures.lacking("\U0010fffd\x1b") == ""  # not printable
+    assert figures.lacking("本 𖼀 本") in ("𖼀", "本𖼀")
+
+
+@pytest.mark.usefixtures("font_with_ideographs")
+def test_an_installed_font_draws_what_the_figures_font_lacks(tmp_path: Path) -> None:
+    pairs = report_frames.pairs({"serial": 0.0, "日本 pre": 0.01, "plain": 0.02}, strata=("",))
+    assert figures.lacking("日本 pre") == ""
+    figure = figures.effects(effects_of(pairs), pairs).figure
+    svg, pdf, _ = figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
+    assert b"TwoLetters" in pdf.read_bytes()
+    assert "Two Letters" in svg.read_text(encoding="utf-8")
+    plain = report_frames.pairs({"serial": 0.0, "plain": 0.02}, strata=("",))
+    figure = figures.effects(effects_of(plain), plain).figure
+    assert b"TwoLetters" not in figures.save(figure, tmp_path / "b")[1].read_bytes()  # type: ignore[arg-type]
 
 
 SHARED = "shared_prefix_of_the_recipe_{}_and_a_shared_suffix_of_the_recipe_here"

@@ -76,6 +76,15 @@ def test_effects_below_a_hundred_thousandth_have_digits(tmp_path: Path) -> None:
     assert "0.00000" not in text
 
 
+@pytest.mark.usefixtures("svg_only")
+def test_letters_that_no_font_has_are_named_on_the_page(tmp_path: Path) -> None:
+    names = {"plain": {"topology": "serial"}, "𖼀": {"topology": "parallel"}}  # Miao
+    db = study(tmp_path, {"wiring": names}, lambda levels, seed: Outcome(2.0 + 0.1 * seed))
+    page = report.write(report.gather(db, "topology"), tmp_path / "out")
+    assert "has the letters 𖼀:" in page.read_text(encoding="utf-8")
+    assert "has the letters 𖼀:" in page.with_suffix(".md").read_text(encoding="utf-8")
+
+
 RISES = {
     "rotary": (0.5, 0.7, 0.3),
     "alibi": (-0.25, -0.2, -0.31),

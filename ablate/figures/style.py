@@ -25,6 +25,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from ablate.figures import fonts
 from ablate.units import power
 
 WIDTH = 3.4  # inches: a column of a two-column paper
@@ -38,7 +39,7 @@ DASHES: tuple[object, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 
 
 _RC = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.sans-serif": [fonts.FAMILY, "Verdana", "Arial", "Helvetica"],
     "font.size": 8.0,
     "axes.labelsize": 8.0,
     "axes.titlesize": 8.5,
@@ -463,9 +464,11 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
-        # names in scripts that the font lacks; an SVG still shows them
+        # letters that no font has; the report says which, and an SVG still shows them
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.draw_without_rendering()  # once; the files share the layout
+        if fonts.complete(figure):
+            figure.draw_without_rendering()
         # with any engine, even "none", savefig draws each file twice
         figure.set_layout_engine(None)
         for kind, file in files.items():

@@ -142,7 +142,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
         Section(
             "cells",
             "What was compared",
-            paragraphs=grids.notes(data),
+            paragraphs=[*grids.notes(data), *plots.letters(data)],
             figures=plots.heat(figure_set, data),
             tables=_full(
                 tables.levels(data),
