@@ -14,6 +14,7 @@ import typer
 from ablate.cli import complete
 from ablate.cli.output import deliver, echo
 from ablate.cli.render import Db, console, table
+from ablate.formats import FORMATS
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 Format = Annotated[
     str,
     typer.Option(
-        "--format",
-        metavar="table|csv|json|md",
-        help="How to print.",
-        autocompletion=complete.formats,
+        "--format", metavar="|".join(FORMATS), help="How to print.", autocompletion=complete.formats
     ),
 ]
 
@@ -34,7 +32,7 @@ def query(
         str | None,
         typer.Argument(
             metavar="NAME|SQL",
-            help="A named query, or one SELECT.",
+            help="A named query, or one SELECT; - reads the SELECT from standard input.",
             show_default=False,
             autocompletion=complete.questions,
         ),
@@ -81,7 +79,7 @@ def query(
         if asked is None:
             _tables(database, format)
             return
-        sql, values = _statement(asked, words or [])
+        sql, values = _statement(_sql() if asked == "-" else asked, words or [])
         if study := values.get("study"):
             require_study(database, study)
         if series := values.get("series"):
@@ -90,6 +88,19 @@ def query(
     deliver(formats.render(columns, rows, format))
     if not rows and format == "table":
         echo("no rows", error=True)
+
+
+def _sql() -> str:
+    """Return what standard input holds."""
+    from ablate.errors import AblateError
+
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError:
+        raise AblateError("query -: standard input is not text in UTF-8") from None
+    if not text.strip():
+        raise AblateError("query -: standard input has no SELECT")
+    return text
 
 
 def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
