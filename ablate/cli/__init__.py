@@ -22,6 +22,7 @@ from ablate.cli import (
     query,
     running,
     show,
+    studies,
 )
 from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Before a run": (new.new, planning.factors, planning.plan),
+    "Before a run": (new.new, studies.studies, planning.factors, planning.plan),
     "Run": (running.run, running.status),
     "After a run": (
         answers.report,

@@ -26,7 +26,7 @@ StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        help="A study file, or its name in studies/.",
+        help="A study file, its name in studies/, or an example of `ablate studies`.",
         autocompletion=complete.studies,
     ),
 ]
@@ -42,7 +42,7 @@ def open_study(study: str, size: str | None) -> Plan:
     """Return the plan of the study in a file, without decisions.
 
     Args:
-        study: The file, or its name in studies/.
+        study: The file, its name in studies/, or that of an example.
         size: "tiny" to shrink the study.
 
     Raises:
