@@ -8,7 +8,7 @@ from dataclasses import replace
 from ablate.analysis.curves import Scaled, losses
 from ablate.errors import AblateError
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Estimate, Table, Value
 from ablate.report.labels import p_digits
 from ablate.report.scaled import SYMBOLS, change, gap, minus, three_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
@@ -23,8 +23,20 @@ def tables(scaled: Scaled, data: ReportData) -> list[Table]:
     return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, data)]
 
 
-def _value(one: Interval, write: str = ".3g") -> Value:
-    return Value(f"{one.value:{write}} ({one.lo:{write}} to {one.hi:{write}})", one.value)
+def _value(one: Interval) -> Value:
+    value, low, high = map(_three_digits, (one.value, one.lo, one.hi))
+    return _estimate(f"{value} ({low} to {high})", one)
+
+
+def _three_digits(value: float) -> str:
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
+
+
+def _estimate(text: str, one: Interval) -> Estimate:
+    return Estimate(text, one.value, one.lo, one.hi)
 
 
 def _constants(scaled: Scaled) -> Table:
@@ -36,7 +48,7 @@ def _constants(scaled: Scaled) -> Table:
         miss = (
             Value("–", None)
             if one.held_out is None
-            else Value(_miss(one.held_out), one.held_out.miss)
+            else Estimate(_miss(one.held_out), one.held_out.miss, one.held_out.lo, one.held_out.hi)
         )
         constants = [_value(one.constants[key]) for key in shown]
         rows.append(
@@ -83,14 +95,12 @@ def _comparisons(scaled: Scaled) -> Table:
             for key in one.exponents
             for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))
         ]
-        at_points = (
-            Value(gap(one.measured), one.measured.value) if one.measured else Value("–", None)
-        )
+        at_points = _estimate(gap(one.measured), one.measured) if one.measured else Value("–", None)
         gaps = [
             at_points,
-            *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
+            *(_estimate(gap(curve), curve) for curve in (one.gap, one.gap_low, one.gap_high)),
         ]
-        crossing = Value(one.crossing.text(three_digits), one.crossing.at.value)
+        crossing = _estimate(one.crossing.text(three_digits), one.crossing.at)
         rows.append(
             (
                 one.group,
@@ -113,7 +123,11 @@ def _comparisons(scaled: Scaled) -> Table:
             "curve",
             "against",
             "verdict",
-            *(text for column in columns for text in (f"difference in {column}", "Holm p")),
+            *(
+                text
+                for column in columns
+                for text in (f"difference in {column}", f"Holm p of {column}")
+            ),
             "loss at the same points",
             "by the curves",
             "at the low end",
@@ -125,10 +139,7 @@ def _comparisons(scaled: Scaled) -> Table:
 
 
 def _test(one: Difference) -> tuple[Value, Value]:
-    return (
-        Value(change(one.interval), one.interval.value),
-        Value(p_digits(one.p_holm), one.p_holm),
-    )
+    return (_estimate(change(one.interval), one.interval), Value(p_digits(one.p_holm), one.p_holm))
 
 
 def _minima(scaled: Scaled) -> Table:
@@ -145,7 +156,7 @@ def _minima(scaled: Scaled) -> Table:
 
 def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     none = Value("–", None)
-    best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
+    best = _estimate(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n)
     at_minimum = (
         (none, none, none)
         if one.reason
