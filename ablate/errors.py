@@ -17,7 +17,7 @@ class UnlocatedError(AblateError):
 def nearest(word: object, choices: Iterable[object]) -> str | None:
     """Return the choice that looks most like `word`, or None."""
     by_text = {str(choice).lower(): str(choice) for choice in choices}
-    matches = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(word).lower(), by_text, n=1, cutoff=0.6)
     return by_text[matches[0]] if matches else None
 
 

@@ -1,6 +1,6 @@
-"""Columns and rows → a table, CSV, JSON or Markdown.
+"""Columns and rows → a table, CSV, TSV, JSON, JSON lines or Markdown.
 
-| value | table, md | csv | json |
+| value | table, md | csv, tsv | json, jsonl |
 | --- | --- | --- | --- |
 | NULL | NULL | an empty field | null |
 | NaN, ±infinity | NaN, Infinity, -Infinity | the same | the same, as strings |
@@ -75,6 +75,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
+# controls but tab and line feed, marks that change the direction of text, lone surrogates
+_ACTING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def harmless(text: str) -> str:
+    """Return `text` with JSON's escapes for what acts on a terminal; its lines stay."""
+    return _ACTING.sub(lambda match: _escaped(match[0]), text)
+
+
 def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else r"\u007f"
 
@@ -100,22 +111,34 @@ def _table(columns: Sequence[str], rows: Rows) -> str:
     return "".join(map(line, (cells[0], ["─" * width for width in widths], *cells[1:])))
 
 
-def _csv(columns: Sequence[str], rows: Rows) -> str:
-    return "".join(",".join(map(_csv_field, row)) + "\n" for row in (columns, *rows))
+def _csv(columns: Sequence[str], rows: Rows, between: str = ",") -> str:
+    return "".join(between.join(map(_csv_field, row)) + "\n" for row in (columns, *rows))
+
+
+def _tsv(columns: Sequence[str], rows: Rows) -> str:
+    return _csv(columns, rows, "\t")
 
 
 def _csv_field(value: Any) -> str:
     """Return a field of RFC 4180. Unlike `csv.writer`, it tells an empty text from NULL."""
     if not isinstance(value, str):
         return "" if value is None else shown(value)
-    if value == value.strip() != "" and not re.search(r'[",\r\n\0]', value):
+    if value == value.strip() != "" and not re.search(r'[",\t\r\n\0]', value):
         return value
     return '"' + value.replace('"', '""') + '"'
 
 
 def _json(columns: Sequence[str], rows: Rows) -> str:
+    return "[" + ",\n ".join(_objects(columns, rows)) + "]\n"
+
+
+def _jsonl(columns: Sequence[str], rows: Rows) -> str:
+    return "".join(f"{line}\n" for line in _objects(columns, rows))
+
+
+def _objects(columns: Sequence[str], rows: Rows) -> list[str]:
     names = _distinct(columns)
-    lines = [
+    return [
         json.dumps(
             dict(zip(names, map(_json_value, row), strict=True)),
             ensure_ascii=False,
@@ -123,7 +146,6 @@ def _json(columns: Sequence[str], rows: Rows) -> str:
         )
         for row in rows
     ]
-    return "[" + ",\n ".join(lines) + "]\n"
 
 
 def _json_value(value: Any) -> Any:
@@ -164,6 +186,8 @@ def _escape_markdown(text: str) -> str:
 FORMATS: dict[str, Callable[[Sequence[str], Rows], str]] = {
     "table": _table,
     "csv": _csv,
+    "tsv": _tsv,
     "json": _json,
+    "jsonl": _jsonl,
     "md": _markdown,
 }

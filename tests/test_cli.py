@@ -427,6 +427,31 @@ def test_new_starts_from_another_study(ablate: Run, tmp_path: Path) -> None:
     assert raw == before | expected | {"factors": before["factors"] | {"n_layer": [2, 3]}}
 
 
+def test_new_writes_tuning_a_pilot_and_exclusions(ablate: Run, tmp_path: Path) -> None:
+    arguments = (
+        "--factor topology=1,5 --factor norm=pre,post --seeds pilot=5,resolution=0.01,max=30"
+        ' --tune lr=[1e-4,1e-2] --tune per=["topology"] --exclude topology=5,norm=post'
+    )
+    assert ablate("new", "both", *arguments.split())[0] == 0
+    raw = tomllib.loads((tmp_path / "studies" / "both.toml").read_text())
+    assert raw["seeds"] == {"pilot": 5, "resolution": 0.01, "max": 30}
+    assert raw["tune"] == {"points": 7, "per": ["topology"], "lr": [1e-4, 1e-2]}
+    assert raw["exclude"] == [{"topology": 5, "norm": "post"}] and "lr" not in raw["base"]
+    again = ["--from", "both", "--factor", "topology=1,5,2", "--exclude", "topology=2,norm=post"]
+    code, _, err = ablate("new", "crossed", *again, "--seeds", "init=2,data=3")
+    assert code == 0, err
+    raw = tomllib.loads((tmp_path / "studies" / "crossed.toml").read_text())
+    assert len(raw["exclude"]) == 2 and raw["seeds"] == {"init": 2, "data": 3}
+    for wrong, words in (
+        (["--tune", "points=5"], ["[tune]", "lr is missing"]),
+        (["--seeds", "five"], ["--seeds", "'five'"]),
+        (["--seeds", "pilot=5"], ["--seeds", "resolution"]),
+        (["--exclude", "topology=6"], ["exclude", "'6'"]),
+        (["--exclude", "topology"], ["--exclude topology", "NAME=VALUE"]),
+    ):
+        refused(ablate, ["new", "x", "--factor", "topology=1,5", *wrong], words)
+
+
 def test_new_quotes_a_name_with_blanks_and_keeps_meanings_to_their_tables(
     ablate: Run, tmp_path: Path
 ) -> None:

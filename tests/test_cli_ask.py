@@ -5,6 +5,7 @@ programs, pages in a browser.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import math
@@ -66,8 +67,11 @@ def default(ablate: Run, trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (["compare", "1", "1"], ["same run"]),
         (["compare", "1", "99"], ["'99'"]),
         (["compare", "1", "2", "--plot", "no/folder/x.svg"], ["no/folder/x.svg cannot be written"]),
-        (["export", "wiring", "out"], ["'out'", ".csv, .json, .parquet"]),
+        (["export", "wiring", "out"], ["'out'", ".csv, .tsv, .json, .jsonl, .parquet"]),
         (["export", "wiring", "out.xls"], ["'.xls'", ".csv"]),
+        (["export", "wiring", "out.parquet.gz"], ["'.parquet'", ".csv.gz"]),
+        (["export", "wiring", "-", "--format", "parquet"], ["standard output"]),
+        (["export", "wiring", "-", "--format", "xls"], ["'xls'", "jsonl"]),
         (["export", "wiring", "out.csv", "--what", "runes"], ["'runes'", "'runs'"]),
         (["export", "wirin", "out.csv"], ["'wirin'", "'wiring'"]),
         (["export", "wiring", "no/folder/out.csv"], ["no/folder/out.csv cannot be written"]),
@@ -205,6 +209,28 @@ def test_export_says_what_it_wrote(ablate: Run, suffix: str) -> None:
     code, out, _ = ablate("export", "wiring", f"curves.{suffix}", "--what", "curves")
     assert code == 0 and out.startswith(f"curves.{suffix}: 12 rows, ")
     assert [path.name for path in Path.cwd().glob("curves.*")] == [f"curves.{suffix}"]
+
+
+def test_export_to_a_pipe_is_the_file_alone(ablate: Run) -> None:
+    for kind in ("csv", "tsv", "json", "jsonl"):
+        assert ablate("export", "wiring", f"runs.{kind}")[0] == 0
+        code, out, err = ablate("export", "wiring", "-", "--format", kind)
+        assert (code, err) == (0, "") and out == Path(f"runs.{kind}").read_text(encoding="utf-8")
+    for name in ("a.csv.gz", "b.CSV.GZ"):
+        assert ablate("export", "wiring", name)[0] == 0
+    packed = Path("a.csv.gz").read_bytes()
+    assert gzip.decompress(packed) == Path("runs.csv").read_bytes()
+    assert packed == Path("b.CSV.GZ").read_bytes()
+
+
+def test_sql_is_read_from_standard_input(ablate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT count(*) AS n\n-- with a comment\nFROM runs WHERE study = :study\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(sql))
+    code, out, _ = ablate("query", "-", "study=wiring", "--format", "jsonl")
+    assert code == 0 and json.loads(out)["n"] > 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+    code, _, err = ablate("query", "-")
+    assert code == 2 and "standard input has no SELECT" in err
 
 
 def test_an_export_that_fails_leaves_the_old_file(

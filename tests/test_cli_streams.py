@@ -109,6 +109,37 @@ def test_closed_streams_are_replaced_before_anything_else_is_opened() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_output_that_is_not_utf8_keeps_its_numbers(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    code = "from ablate.cli import output\noutput.encodable()\nprint('−3×10⁻⁷ ± 0.5 ┃语│é')"
+    done = python("-c", code, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    written = done.stdout.translate(str.maketrans("×±é", "xse"))
+    assert written.startswith("-3x10^-7 ") and r"\u8bed" in written
+    assert ablate("factors", "norm", encoding=encoding).returncode == 0
+    assert ablate("query", "--list", encoding=encoding).returncode == 0
+
+
+def test_a_notebooks_backend_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A shell command of a notebook inherits its MPLBACKEND, without the packages of its kernel."""
+    monkeypatch.setenv("MPLBACKEND", "module://no_such_kernel.backend_inline")
+    losses = "n,d,loss\n" + "".join(
+        f"{n},{d},{1.7 + 400 / n**0.34 + 410 / d**0.28}\n"
+        for n in (10**6, 3 * 10**6, 10**7, 3 * 10**7)
+        for d in (10**8, 3 * 10**8, 10**9)
+    )
+    (tmp_path / "losses.csv").write_text(losses)
+    columns = ["--n", "n", "--d", "d", "--loss", "loss", "--plot", "figures"]
+    done = ablate("fit", "--csv", "losses.csv", *columns, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "figures").glob("*.png"))
+
+
 # -- Ctrl-C ----------------------------------------------------------------------------------------
 
 CTRL_C = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"

@@ -18,12 +18,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import report_frames
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy import stats
 
 from ablate import analysis, figures, units
-from ablate.figures import style
+from ablate.figures import fonts, style
 from ablate.figures.cost import front
 
 
@@ -95,6 +98,28 @@ def test_a_level_far_out_does_not_flatten_the_others() -> None:
     ax = figures.effects(effects_of(pairs), pairs)
     assert ax.get_xlim()[1] < 0.2
     assert any("+1.5" in text.get_text() and "▶" in text.get_text() for text in ax.texts)
+
+
+def test_a_level_far_out_keeps_its_interval() -> None:
+    """An interval of −1.8 to +2.9 around +0.5 is not decided, though its mean is off the axis."""
+    pairs = report_frames.pairs({**report_frames.LEVELS, "post": 0.5}, strata=("",))
+    wide = pairs["level"] == "post"
+    noise = np.random.default_rng(0).normal(0, 2.0, wide.sum())
+    value = pairs.loc[wide, "baseline_value"] + 0.5 + noise - noise.mean()
+    pairs.loc[wide, "value"] = value
+    pairs.loc[wide, "difference"] = pairs["value"] - pairs["baseline_value"]
+    found = effects_of(pairs).set_index("level").loc["post"]
+    ax = figures.effects(effects_of(pairs), pairs)
+    low, high = ax.get_xlim()
+    assert high < 0.2 and found["lo"] < low and high < found["hi"]
+    whole = [line for line in ax.lines if tuple(line.get_xdata()) == (low, high)]  # type: ignore[arg-type]
+    assert len(whole) == 1
+    y = whole[0].get_ydata()[0]  # type: ignore[index]
+    arrows = {line.get_marker(): line.get_xdata()[0] for line in line_at(ax, y, 1)}  # type: ignore[index]
+    assert arrows["<"] == low and arrows[">"] == high
+    (text,) = (text.get_text() for text in ax.texts if "▶" in text.get_text())
+    numbers = [float(part.replace("−", "-")) for part in re.findall(r"[+−][\d.]+", text)]
+    assert numbers == pytest.approx([found["mean"], found["lo"], found["hi"]], rel=5e-3)
 
 
 def test_a_higher_accuracy_is_better() -> None:
@@ -310,6 +335,26 @@ def test_the_same_frame_gives_the_same_bytes(tmp_path: Path) -> None:
     assert "<dc:date>" not in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
+def test_a_users_settings_change_no_figure(tmp_path: Path) -> None:
+    pairs = report_frames.pairs()
+    own = {
+        "text.usetex": True,
+        "savefig.bbox": "tight",
+        "axes.formatter.use_locale": True,
+        "font.size": 20,
+        "lines.marker": "x",
+        "figure.autolayout": True,
+        "savefig.facecolor": "black",
+        "path.sketch": (1, 100, 2),
+    }
+    for name, settings in (("a", {}), ("b", own)):
+        with mpl.rc_context(settings):
+            figures.save(figures.effects(effects_of(pairs), pairs).figure, tmp_path / name)  # type: ignore[arg-type]
+            assert {key: mpl.rcParams[key] for key in settings} == settings
+    for kind in ("svg", "pdf", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
 HOSTILE = [
     "$x$",
     "_hidden",
@@ -336,7 +381,7 @@ def test_hostile_names_are_drawn_as_they_are_and_the_svg_is_well_formed(tmp_path
     )
     for name in ("$x$", "<script>alert(1)</script>", "a\"b'c&d", "日本語 Ω", "%s {}", "-- ]]> -->"):
         assert all(
-            line.replace("\\$", "$") in words for line in style.wrapped(name, 22).split("\n")
+            line.replace("\\$", "$") in words for line in style.short([name], 22)[0].split("\n")
         ), name
     assert pdf.stat().st_size > 1000 < png.stat().st_size
     frame = report_frames.curves(tuple(HOSTILE), seeds=1, points=5)
@@ -428,6 +473,122 @@ def test_ticks_of_an_axis_have_equally_many_decimals() -> None:
     even = style.Even(style.signed)
     assert even.format_ticks([-0.1, -0.0, 0.05, 0.1]) == ["−0.10", "0", "+0.05", "+0.10"]
     assert style.Even(style.decimal).format_ticks([7.5, 10.0, 12.5]) == ["7.5", "10.0", "12.5"]
+
+
+@pytest.fixture
+def font_with_ideographs(tmp_path: Path) -> Iterator[None]:
+    """An installed font with 日 and 本 alone, as two squares."""
+    pen = TTGlyphPen(None)
+    for x, y in ((0, 0), (0, 700), (700, 700), (700, 0)):
+        (pen.lineTo if x or y else pen.moveTo)((x, y))
+    pen.closePath()
+    builder = FontBuilder(1000)
+    names = [".notdef", "sun", "origin"]
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap({ord("日"): "sun", ord("本"): "origin"})
+    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable(
+        {"familyName": "Two Letters", "styleName": "Regular", "psName": "TwoLetters"}
+    )
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(tmp_path / "two.ttf")
+    before = list(font_manager.fontManager.ttflist)
+    font_manager.fontManager.addfont(tmp_path / "two.ttf")
+    fonts._fonts.cache_clear()
+    fonts._fallbacks.cache_clear()
+    yield
+    font_manager.fontManager.ttflist = before
+    fonts._fonts.cache_clear()
+    fonts._fallbacks.cache_clear()
+
+
+def test_letters_without_a_font_are_named() -> None:
+    assert figures.lacking("−3×10⁻⁷ Привет العربية Ω é\n") == ""
+    assert figures.lacking("\U0010fffd\x1b") == ""  # not printable
+    assert figures.lacking("本 𖼀 本") in ("𖼀", "本𖼀")
+
+
+@pytest.mark.usefixtures("font_with_ideographs")
+def test_an_installed_font_draws_what_the_figures_font_lacks(tmp_path: Path) -> None:
+    pairs = report_frames.pairs({"serial": 0.0, "日本 pre": 0.01, "plain": 0.02}, strata=("",))
+    assert figures.lacking("日本 pre") == ""
+    figure = figures.effects(effects_of(pairs), pairs).figure
+    svg, pdf, _ = figures.save(figure, tmp_path / "effects")  # type: ignore[arg-type]
+    assert b"TwoLetters" in pdf.read_bytes()
+    assert "Two Letters" in svg.read_text(encoding="utf-8")
+    plain = report_frames.pairs({"serial": 0.0, "plain": 0.02}, strata=("",))
+    figure = figures.effects(effects_of(plain), plain).figure
+    assert b"TwoLetters" not in figures.save(figure, tmp_path / "b")[1].read_bytes()  # type: ignore[arg-type]
+
+
+SHARED = "shared_prefix_of_the_recipe_{}_and_a_shared_suffix_of_the_recipe_here"
+ALIKE = [
+    [SHARED.format(one) for one in ("pre", "post", "peri")],
+    [SHARED.format(f"{a}_{'x' * 60}_{b}") for a in "ab" for b in "cd"],
+    ["a" * 90 + one + "b" * 90 for one in ("", "c", "cc")],
+    ["short", "short, too", *(SHARED.format(one) for one in "ab")],
+]
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+@pytest.mark.parametrize("names", ALIKE, ids=["middle", "two places", "length", "some"])
+def test_names_alike_at_both_ends_stay_different(names: list[str], lines: int) -> None:
+    cut = style.short(names, 22, lines)
+    assert len(set(cut)) == len(names)
+    assert all(len(line) <= 23 for name in cut for line in name.split("\n"))
+    assert all(name.count("\n") < lines for name in cut)
+    for name, shown in zip(names, cut, strict=True):
+        if len(name) <= 22:
+            assert shown == name
+    assert style.short(names + names, 22, lines) == cut + cut
+
+
+def test_what_differs_is_what_is_kept() -> None:
+    for name, shown in zip(("pre", "post", "peri"), style.short(ALIKE[0], 22), strict=True):
+        assert name in shown
+
+
+def test_a_level_zero_has_its_place_on_a_logarithmic_axis() -> None:
+    decays = [0, 1e-4, 1e-3, 1e-2, 0.1, 1]
+    frame = pd.DataFrame(
+        [{"weight_decay": x, "metric": 2 + 0.01 * s + x} for x in decays for s in range(3)]
+    )
+    ax = figures.ordered(frame, x="weight_decay")
+    assert [text.get_text() for text in ax.get_xticklabels()] == [
+        *("0", "0.0001", "0.001", "0.01", "0.1", "1")
+    ]
+    places = ax.transData.transform([(x, 2.0) for x in decays])[:, 0]
+    steps = np.diff(places)
+    assert steps[1:] == pytest.approx(steps[1]) and 0.5 < steps[0] / steps[1] < 2
+    few = figures.ordered(frame[frame["weight_decay"].isin([0, 0.1, 1])], x="weight_decay")
+    assert few.get_xscale() == "linear"
+
+
+def test_numbers_of_ticks_do_not_overlap() -> None:
+    frame = pd.DataFrame([{"k": k, "metric": s} for k in (100, 101, 102, 400) for s in range(2)])
+    ax = figures.ordered(frame, x="k")
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    boxes = [text.get_window_extent() for text in ax.get_xticklabels() if text.get_text()]
+    assert len(ax.get_xticks()) == 4 and len(boxes) == 2 and not boxes[0].overlaps(boxes[1])
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-7, 1e-10])
+def test_small_differences_have_ticks_with_a_common_power_of_ten(scale: float) -> None:
+    pairs = report_frames.pairs(strata=("",))
+    pairs["value"] = pairs["baseline_value"] + scale * pairs["difference"]
+    pairs["difference"] *= scale
+    ax = figures.effects(effects_of(pairs), pairs)
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    power = ax.xaxis.get_offset_text().get_text()
+    exponent = re.fullmatch(r"×10(⁻[⁰¹²³⁴⁵⁶⁷⁸⁹]+)", power)[1]  # type: ignore[index]
+    unit = 10.0 ** int(exponent.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")))
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert len(set(shown)) == len(shown) >= 3
+    numbers = [float(text.replace("−", "-")) * unit for text in shown]
+    assert numbers == pytest.approx(list(ax.get_xticks()), abs=1e-6 * scale)
 
 
 def test_long_names_stay_inside_the_figure(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import math
 import re
@@ -154,10 +157,31 @@ def csv_file(file: Path) -> Rows:
     return [dict(zip(head, line, strict=True)) for line in lines]
 
 
+def tsv_file(text: str, between: str = "\t") -> Rows:
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=between))
+
+
+def json_lines(content: bytes) -> Rows:
+    return [json.loads(line) for line in content.split(b"\n")[:-1]]
+
+
 WAYS: dict[str, Way] = {
     "query csv": by_query("csv", lambda text: csv_rows(text)[1:]),
+    "query tsv": by_query(
+        "tsv", lambda text: list(csv.reader(io.StringIO(text, newline=""), delimiter="\t"))[1:]
+    ),
     "query json": by_query("json", lambda text: [list(row.values()) for row in json.loads(text)]),
     "export csv": by_export("csv", csv_file),
+    "export tsv": by_export("tsv", lambda file: tsv_file(file.read_bytes().decode())),
+    "export csv.gz": by_export(
+        "csv.gz", lambda file: tsv_file(gzip.decompress(file.read_bytes()).decode(), ",")
+    ),
+    "export jsonl": by_export("jsonl", lambda file: json_lines(file.read_bytes())),
+    "export to standard output": lambda db, folder, what: [
+        row
+        for row in tsv_file(invoke(db, "export", STUDY, "-", "--what", what), ",")
+        if what == "curves" or int(row["run"]) == 1
+    ],
     "export json": by_export("json", lambda file: json.loads(file.read_bytes())),
     "export parquet": by_export("parquet", lambda file: pd.read_parquet(file).to_dict("records")),  # type: ignore[arg-type]
     "load": by_load,

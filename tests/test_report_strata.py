@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_study import Outcome, study, svg_only  # noqa: F401
 from scipy import stats
 
 from ablate import report
+from ablate.analysis.records import Change, GridTerm
 from ablate.report import answers
-from ablate.report.labels import decimals, ends, signed
+from ablate.report.labels import decimals, ends, p_value, signed
 
 WIRINGS = {name: {"topology": name} for name in ("serial", "parallel")}
 DEPTHS = {str(n): {"n_layer": n} for n in range(1, 7)}
@@ -33,6 +35,54 @@ def test_figures_of_strata_from_the_fifth_on_are_folded(tmp_path: Path) -> None:
         and folded.startswith(f"{2 * each} more figures")
         and folded.count("<figure") == 2 * each
     )
+
+
+def interacting(levels: dict[str, str], seed: int) -> Outcome:
+    """A change of two standard deviations of a run: known of all together, not of one by itself."""
+    place = [*WIRINGS, "concat"].index(levels["topology"]) * 3 + int(levels["n_layer"])
+    noise = float(np.random.default_rng([7, seed, place]).normal(0, 0.01))
+    changed = levels["n_layer"] == "2" and levels["topology"] == "parallel"
+    return Outcome(2.0 + 0.02 * changed + noise)
+
+
+def test_a_significant_interaction_is_named_where_no_single_change_is(tmp_path: Path) -> None:
+    """Else a page says "p = 0.001" of norm × n_layer and that no effect changes significantly."""
+    factors = {
+        "topology": {name: {"topology": name} for name in (*WIRINGS, "concat")},
+        "n_layer": {n: DEPTHS[n] for n in "12"},
+    }
+    db = study(tmp_path, factors, interacting, within=["n_layer"], seeds=4)
+    data = report.gather(db, "topology")
+    (term,) = data.findings.of(GridTerm, lambda one: " × " in one.term)
+    assert term.p < 0.05 and not any(one.significant for one in data.findings.of(Change))
+    text = report.answer(data)
+    assert "does not change significantly" in text
+    assert f"{term.term}: F test over all runs, {p_value(term.p)}" in text
+    assert "F test" not in answers.changes(data)[0].heading
+
+
+def test_effects_below_a_hundred_thousandth_have_digits(tmp_path: Path) -> None:
+    def outcome(levels: dict[str, str], seed: int) -> Outcome:
+        worse = levels["topology"] == "parallel"
+        return Outcome(2.0 + 0.1 * seed + worse * (3e-7 + 1e-8 * seed))
+
+    text = report.answer(
+        report.gather(study(tmp_path, {"topology": WIRINGS}, outcome, seeds=5), "topology")
+    )
+    worse = 3e-7 + 1e-8 * np.arange(5)
+    low, high = stats.ttest_1samp(worse, 0).confidence_interval()
+    assert "raises held-out loss by 3.20×10⁻⁷ nats per token" in text
+    assert f"{low * 1e7:.2f}×10⁻⁷ to {high * 1e7:.2f}×10⁻⁷" in text
+    assert "0.00000" not in text
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_letters_that_no_font_has_are_named_on_the_page(tmp_path: Path) -> None:
+    names = {"plain": {"topology": "serial"}, "𖼀": {"topology": "parallel"}}  # Miao
+    db = study(tmp_path, {"wiring": names}, lambda levels, seed: Outcome(2.0 + 0.1 * seed))
+    page = report.write(report.gather(db, "topology"), tmp_path / "out")
+    assert "has the letters 𖼀:" in page.read_text(encoding="utf-8")
+    assert "has the letters 𖼀:" in page.with_suffix(".md").read_text(encoding="utf-8")
 
 
 RISES = {

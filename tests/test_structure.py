@@ -149,3 +149,31 @@ def test_no_module_decides_by_the_name_of_a_level() -> None:
                     one.value for one in ast.walk(node) if isinstance(one, ast.Constant)
                 } & levels
                 assert not constants, f"{path.name}:{node.lineno} compares with {constants}"
+
+
+def test_one_module_prints() -> None:
+    """It escapes what acts on a terminal; so does the console in `cli/consoles.py`."""
+    for path in sorted((PACKAGE / "cli").glob("*.py")):
+        called = {
+            ast.unparse(node.func)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        if path.name not in ("output.py", "__init__.py", "complete.py"):
+            assert not called & {"print", "typer.echo", "typer.secho"}, path
+        if path.name != "consoles.py":
+            assert "rich.console.Console" not in imported_names(path), path
+
+
+def imported_names(path: Path) -> set[str]:
+    """Return what a file imports from modules while it runs: "rich.console.Console"."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    return {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }

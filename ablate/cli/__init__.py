@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from ablate.cli import (
     query,
     running,
     show,
+    studies,
 )
 from ablate.cli.flags import Command, Group
 from ablate.errors import AblateError
@@ -39,7 +41,7 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Before a run": (new.new, planning.factors, data.data, planning.plan),
+    "Before a run": (new.new, studies.studies, planning.factors, data.data, planning.plan),
     "Run": (running.run, running.status),
     "After a run": (
         answers.report,
@@ -77,6 +79,10 @@ def _options(
 
 def main() -> None:
     """Run the command `ablate`; a user's mistake is one line on standard error and exit code 2."""
+    # No command opens a window. A notebook's backend may not be installed here, and matplotlib
+    # refuses to be imported then.
+    os.environ["MPLBACKEND"] = "agg"
+    output.encodable()
     try:
         with output.written(), complete.words_of_bash():
             app()

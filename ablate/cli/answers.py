@@ -10,6 +10,7 @@ import typer
 
 from ablate.cli import complete
 from ablate.cli.database import to_write
+from ablate.cli.output import echo
 from ablate.cli.render import Db, Stored, console, table, writing
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def report(
         file = study or ""
         study = study and name_of(study, database)
         if as_ == "json":
-            typer.echo(_json(database, study))
+            echo(_json(database, study))
             return
         if study is None:
             with writing(out):

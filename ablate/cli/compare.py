@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli.flags import option
+from ablate.cli.output import echo
 from ablate.cli.render import Db, RunName, show_all, table, writing
 from ablate.cli.show import digits
 from ablate.formats import printable, shown
@@ -215,5 +216,5 @@ def _plot(runs: Sequence[RunDetails], path: Path) -> None:
         pd.DataFrame(rows), label=f"{series.replace('_', ' ')} (nats per token)"
     ).get_figure(root=True)
     assert figure
-    print(f"Drawn: {figures.save(figure, path.with_suffix(''), [path.suffix[1:]])[0]}")
+    echo(f"Drawn: {figures.save(figure, path.with_suffix(''), [path.suffix[1:]])[0]}")
     plt.close(figure)

@@ -49,8 +49,10 @@ sizes, devices, formats = among(["tiny"]), among(KINDS), among(FORMATS)
 
 
 def studies(incomplete: str) -> list[str]:
-    """Return the study files in this folder, and the names of those in studies/."""
-    names = [path.stem for path in Path("studies").glob("*.toml")]
+    """Return the study files in this folder, and the names of those in studies/ and of examples."""
+    from ablate.study import examples
+
+    names = [path.stem for path in (*Path("studies").glob("*.toml"), *examples.studies())]
     files = [
         str(path)
         for path in (*Path().glob("*.toml"), *Path("studies").glob("*.toml"))
@@ -67,7 +69,11 @@ def stored(incomplete: str) -> list[str]:
 
     try:
         with store.open() as database:
-            return [name for name in studies(database) if name.startswith(incomplete)]
+            return [
+                name
+                for name in studies(database)
+                if name.startswith(incomplete) and name.isprintable()
+            ]
     except AblateError:
         return []
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablate.cli.flags import Command, Group
+from ablate.cli.output import echo
 from ablate.cli.render import Db, Stored
 from ablate.store.location import exists, locate
 from ablate.units import listed, memory
@@ -53,7 +54,7 @@ def to_write(db: str | None, *, create: bool = False) -> Iterator[Database]:
         require(db)
     with store.open(db, create=True) as database:
         for note in database.notes:
-            print(note)
+            echo(note)
         yield database
 
 
@@ -62,14 +63,14 @@ def path(db: Db = None) -> None:
     """Print the path of the database, whether it exists or not."""
     from ablate import store
 
-    print(store.locate(db))
+    echo(str(store.locate(db)))
 
 
 @app.command(cls=Command)
 def upgrade(db: Db = None) -> None:
     """Upgrade an older database to this version; a backup is kept next to it."""
     with to_write(db) as database:
-        print(f"{database.path} is up to date")
+        echo(f"{database.path} is up to date")
 
 
 @app.command(cls=Command)
@@ -93,14 +94,14 @@ def check(
         with to_write(db) if repair else store.open(db) as database:
             findings = find(database, repair=repair)
     except Damaged as damage:
-        print(f"database {path} is damaged: {damage.how}", cure(path), sep="\n")
+        echo(f"database {path} is damaged: {damage.how}", cure(path))
         raise typer.Exit(1) from None
     for finding in findings:
-        print(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
+        echo(f"{finding.text}: {finding.repair}" if finding.repair else finding.text)
     if not findings:
-        print(f"{path}: no problems found")
+        echo(f"{path}: no problems found")
     elif not repair:
-        print("`ablate db check --repair` repairs what can be repaired")
+        echo("`ablate db check --repair` repairs what can be repaired")
     raise typer.Exit(int(not all(finding.repair for finding in findings)))
 
 
@@ -121,7 +122,7 @@ def merge(
         brought = join(ours, theirs)
         for study in studies(ours):
             analyse(ours, study)
-        print(
+        echo(
             f"{ours.path}: {brought.studies} studies new or changed, {brought.runs} runs new,"
             f" {brought.renewed} runs updated"
         )
@@ -147,19 +148,19 @@ def thin(
         parts = file, file.with_name(f"{file.name}-wal")
         before = sum(part.stat().st_size for part in parts if part.exists())
         done = reduce(database, keep)
-    print(
+    echo(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
         f" kept; losses of windows of {done.tuned:,} tuning runs deleted"
     )
     if sqlite.at_rest(file):
-        print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
+        echo(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
     else:
-        print(
+        echo(
             "another process has the database open; run this again when it has ended, to get one"
             " file that can be committed"
         )
     if done.waiting:
-        print(f"runs without a result, not changed: {done.waiting:,}")
+        echo(f"runs without a result, not changed: {done.waiting:,}")
 
 
 @app.command(cls=Command)
@@ -181,11 +182,11 @@ def forget(
         + [f"{len(gone.files):,} files"]
     )
     stay = f"; {gone.shared:,} runs shared with other studies are kept" if gone.shared else ""
-    print(f"study {study}: {what} {'deleted' if yes else 'would be deleted'}{stay}")
+    echo(f"study {study}: {what} {'deleted' if yes else 'would be deleted'}{stay}")
     if not yes:
         for file in gone.files:
-            print(f"  {file}")
-        print("nothing was deleted; --yes deletes it, which cannot be undone")
+            echo(f"  {file}")
+        echo("nothing was deleted; --yes deletes it, which cannot be undone")
         raise typer.Exit(1)
 
 

@@ -1,7 +1,8 @@
-"""`ablate export`: a study's numbers as a file for another program."""
+"""`ablate export`: a study's numbers for another program, in a file or on standard output."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ablate.cli import complete
+from ablate.cli.output import deliver, echo
 from ablate.cli.render import Db, Stored, writing
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ WHAT = {
     "pairs": "each run with its baseline's run of the same seed",
     "effects": "one row per contrast, computed now",
 }
-SUFFIXES = ("csv", "json", "parquet")
+STANDARD = "-"  # instead of a file
+KINDS = ("csv", "tsv", "json", "jsonl", "parquet")
 
 
 def export(
@@ -33,7 +36,10 @@ def export(
         Path,
         typer.Argument(
             metavar="FILE",
-            help=f"File to write; its extension sets the format: {', '.join(SUFFIXES)}.",
+            help=(
+                f"File to write; its extension sets the format: {', '.join(KINDS)}, also with .gz."
+                " - is standard output."
+            ),
         ),
     ],
     what: Annotated[
@@ -54,24 +60,53 @@ def export(
             ),
         ),
     ] = "compare",
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(KINDS),
+            help="Format; by default that of the extension, csv on standard output.",
+            autocompletion=complete.among(KINDS),
+            show_default=False,
+        ),
+    ] = "",
     db: Db = None,
 ) -> None:
-    """Write a study's runs, curves, finals, pairs or effects to a file, with full precision."""
-    from ablate import store
-    from ablate.errors import unknown
+    """Write a study's runs, curves, finals, pairs or effects, with full precision.
 
-    suffix = out.suffix.lower().removeprefix(".")
-    if suffix not in SUFFIXES:
-        raise unknown(
-            "extension of FILE", out.suffix or out.name, [f".{name}" for name in SUFFIXES]
-        )
+    ablate export wiring - --format jsonl | head
+    """
+    from ablate import store
+    from ablate.errors import AblateError, unknown
+
+    kind = format or _kind(out)
+    if kind not in KINDS:
+        raise unknown("--format", kind, KINDS)
+    if str(out) == STANDARD and kind == "parquet":
+        raise AblateError("parquet is no text for standard output; give a FILE")
     if what not in WHAT:
         raise unknown("--what", what, WHAT)
     with store.open(db) as database:
         frame = _frame(database, study, what, None if role == "all" else role)
+    if str(out) == STANDARD:
+        deliver(_text(frame, kind))
+        return
     with writing(out):
-        _write(frame, out, suffix)
-    print(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
+        _write(frame, out, kind)
+    echo(f"{out}: {len(frame):,} rows, {len(frame.columns)} columns")
+
+
+def _kind(out: Path) -> str:
+    """Return the format that a name asks for."""
+    from ablate.errors import unknown
+
+    name = out.with_suffix("") if out.suffix.lower() == ".gz" else out
+    kind = name.suffix.lower().removeprefix(".")
+    packed = name != out
+    if str(out) != STANDARD and (kind not in KINDS or (packed and kind == "parquet")):
+        choices = [*(f".{known}" for known in KINDS), ".csv.gz"]
+        raise unknown("extension of FILE", name.suffix or out.name, choices)
+    return kind or "csv"
 
 
 def _frame(database: Database, study: str, what: str, role: str | None) -> pd.DataFrame:
@@ -87,22 +122,27 @@ def _frame(database: Database, study: str, what: str, role: str | None) -> pd.Da
     return frames[what](study, db=database)
 
 
-def _write(frame: pd.DataFrame, out: Path, suffix: str) -> None:
+def _write(frame: pd.DataFrame, out: Path, kind: str) -> None:
     """Write next to the file, then rename: an existing file is replaced only by a complete one."""
-    from ablate import formats
-
     part = out.with_name(f"{out.name}.part")
     try:
-        if suffix == "parquet":
+        if kind == "parquet":
             _parquet(frame, part)
         else:
-            rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
-            part.write_text(
-                formats.render(list(map(str, frame)), rows, suffix), encoding="utf-8", newline=""
-            )
+            content = _text(frame, kind).encode()
+            packed = out.suffix.lower() == ".gz"
+            # without a time, so that the same numbers give the same bytes
+            part.write_bytes(gzip.compress(content, mtime=0) if packed else content)
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _text(frame: pd.DataFrame, kind: str) -> str:
+    from ablate import formats
+
+    rows = list(zip(*(_values(frame[column]) for column in frame), strict=True))
+    return formats.render(list(map(str, frame)), rows, kind)
 
 
 def _parquet(frame: pd.DataFrame, path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.flags import option
+from ablate.cli.output import echo
 from ablate.cli.render import Db, show_all, working, writing
 
 if TYPE_CHECKING:
@@ -147,10 +148,10 @@ def fit(
     except AblateError:
         if json:
             for line in read_first:
-                typer.echo(line, err=True)
+                echo(line, error=True)
         raise
     if json:
-        typer.echo(_json(losses, table_fit))
+        echo(_json(losses, table_fit))
     else:
         show_all(table_fit.lines())
     if plot:

@@ -58,7 +58,27 @@ def new(
             autocompletion=complete.levels,
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, option("Runs of each cell; by default 5.", metavar="N")] = None,
+    seeds: Annotated[
+        str | None,
+        option(
+            "Runs of each cell, by default 5; or pilot=5,resolution=0.01,max=30; or init=8,data=8.",
+            metavar="N",
+        ),
+    ] = None,
+    tune: Annotated[
+        list[str],
+        option(
+            "A key of [tune], such as lr=[1e-4,1e-2]: learning rates are tuned. May be repeated.",
+            metavar="KEY=VALUE",
+        ),
+    ] = [],  # noqa: B006
+    exclude: Annotated[
+        list[str],
+        option(
+            "A combination of levels to leave out. May be repeated.",
+            metavar="NAME=LEVEL,NAME=LEVEL",
+        ),
+    ] = [],  # noqa: B006
     question: Annotated[
         str | None, option("The question that the report answers.", metavar="TEXT")
     ] = None,
@@ -84,7 +104,7 @@ def new(
     from ablate.errors import AblateError, unknown
     from ablate.plan import plan
     from ablate.study.parse import parse
-    from ablate.study.write import write
+    from ablate.study.write import value, write
 
     path = out or Path("studies") / f"{name}.toml"
     if path.exists() and not force:
@@ -99,7 +119,11 @@ def new(
         if value is not None
     }
     if seeds is not None:
-        raw["seeds"] = seeds
+        raw["seeds"] = _pairs("--seeds", seeds) if "=" in seeds else value(seeds)
+    if tune:
+        _tune(raw, tune)
+    if exclude:
+        raw["exclude"] = [*raw.get("exclude", []), *(_pairs("--exclude", one) for one in exclude)]
     varied, started = _vary(raw, factor), _begin(raw, base)
     _place(raw, varied | started, path.parent)
     if both := sorted(varied & started):
@@ -120,9 +144,9 @@ def new(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    seeds = len(study_plan.study.seeds)
+    pairs = len(study_plan.study.seeds)
     console().print(
-        f"{path}: {len(study_plan.cells)} cells × {seeds} seed{'' if seeds == 1 else 's'}. Next:"
+        f"{path}: {len(study_plan.cells)} cells × {pairs} seed{'' if pairs == 1 else 's'}. Next:"
         f" ablate plan {quote(str(path))}",
         markup=False,
         soft_wrap=True,
@@ -223,6 +247,25 @@ def _relative(spec: str, folder: Path) -> str:
     if not there:
         return spec
     return spec[: len(spec) - len(spec.removeprefix("hf:"))] + os.path.relpath(path, folder)
+
+
+def _tune(raw: dict[str, Any], texts: Sequence[str]) -> None:
+    """Set keys of [tune], and remove the learning rate that every run started from."""
+    from ablate.study.write import value
+
+    table = raw.setdefault("tune", {"points": 7, "per": "cell"})
+    for text in texts:
+        key, rest = _split("--tune", text)
+        table[key] = value(rest)
+    raw.get("base", {}).pop("lr", None)
+
+
+def _pairs(option: str, text: str) -> dict[str, Any]:
+    """Return the table of "pilot=5,resolution=0.01,max=30"."""
+    from ablate.study.write import value
+
+    parts = (_split(option, part) for part in COMMA.split(text))
+    return {name: value(rest) for name, rest in parts}
 
 
 def _one_budget(raw: dict[str, Any], name: str) -> None:

@@ -1,17 +1,34 @@
-"""Standard streams that cannot be written: a full disk, a reader that has gone."""
+"""What is printed, and streams that cannot be written: a full disk, no reader, no UTF-8."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from typing import IO, Any
 
 from ablate.errors import AblateError
+from ablate.formats import harmless
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_ASCII = {  # what tables and sentences use
+    **dict.fromkeys("−–─━", "-"),
+    "×": "x",
+    "±": "+/-",
+    "→": "->",
+    "←": "<-",
+    "≤": "<=",
+    "≥": ">=",
+    "…": "...",
+    "·": "*",
+    **dict.fromkeys("“”", '"'),
+    **dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True)),
+}
+_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
 class Dispensable:
@@ -47,6 +64,31 @@ class Dispensable:
             complain(f"standard output cannot be written ({error.strerror}); the study continues")
 
 
+def encodable() -> None:
+    """Let standard streams that are not UTF-8 take all text: spelt in ASCII, or escaped."""
+    codecs.register_error("ablate", _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="ablate")
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    """Return what is written for characters that the encoding lacks: "10^-3" for "10⁻³"."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    raised = text.translate(_RAISED)
+    if raised != text and raised.lstrip("-").isdigit():
+        return f"^{raised}", error.end
+    return "".join(map(_spelling, text)), error.end
+
+
+def _spelling(char: str) -> str:
+    if char in _ASCII:
+        return _ASCII[char]
+    plain = unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode()
+    return plain or char.encode("ascii", "backslashreplace").decode()
+
+
 @contextlib.contextmanager
 def written() -> Iterator[None]:
     """Run a command and write out its output.
@@ -70,10 +112,21 @@ def written() -> Iterator[None]:
         raise AblateError(f"standard output cannot be written: {error.strerror}") from None
 
 
+def echo(*lines: str, error: bool = False) -> None:
+    """Print lines on standard output, or standard error, that cannot act on the terminal."""
+    for line in lines:
+        print(harmless(line), file=sys.stderr if error else sys.stdout)
+
+
+def deliver(text: str) -> None:
+    """Print text for another program as it is, and on a terminal with escapes."""
+    print(harmless(text) if sys.stdout.isatty() else text, end="")
+
+
 def complain(text: str) -> None:
     """Print a line on standard error, where that can be written."""
     try:
-        print(f"ablate: {text}", file=sys.stderr, flush=True)
+        print(f"ablate: {harmless(text)}", file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 

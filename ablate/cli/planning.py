@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ablate.components import Factor
+    from ablate.launch.devices import Device
     from ablate.plan import Plan
     from ablate.plan.forecast import Forecast
     from ablate.plan.price import Price
@@ -26,7 +27,7 @@ StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        help="A study file, or its name in studies/.",
+        help="A study file, its name in studies/, or an example of `ablate studies`.",
         autocompletion=complete.studies,
     ),
 ]
@@ -42,7 +43,7 @@ def open_study(study: str, size: str | None) -> Plan:
     """Return the plan of the study in a file, without decisions.
 
     Args:
-        study: The file, or its name in studies/.
+        study: The file, its name in studies/, or that of an example.
         size: "tiny" to shrink the study.
 
     Raises:
@@ -84,9 +85,10 @@ def plan(
         raise AblateError("give one of --device, which times the models, and --flops")
     speed = _speed(flops) if flops else None
     planned, done = _with_decisions(open_study(study, size), db)
-    forecast = None
+    forecast, slots = None, list["Device"]()
     if device:
-        forecast = _measure(planned, device)
+        slots = _slots(planned, device)
+        forecast = _measure(planned, slots)
     elif speed:
         forecast = at_speed(planned, speed)
     how = _how(forecast, speed)
@@ -100,6 +102,7 @@ def plan(
         *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
+        *(fit(planned, slots[0]) if slots else ()),
         *_slow(planned, forecast),
         *_resolution(planned, cost, db),
         *_curves(planned),
@@ -160,13 +163,16 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _measure(plan: Plan, kind: str) -> Forecast:
-    """Train every shape for a moment; nothing else in this command imports torch."""
-    from rich.console import Console
-
+def _slots(plan: Plan, kind: str) -> list[Device]:
+    """Return what the workers of a plan would have."""
     from ablate.launch import devices, packs
 
-    slots = packs.worker_slots(plan, devices.find(kind))
+    return packs.worker_slots(plan, devices.find(kind))
+
+
+def _measure(plan: Plan, slots: Sequence[Device]) -> Forecast:
+    """Train every shape for a moment; nothing else in this command imports torch."""
+    from ablate.cli.consoles import Console
     from ablate.launch import forecast
 
     doing = f"timing {len(plan.cells)} models on {slots[0].name}"
@@ -330,6 +336,43 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
         f"In all: {each}{compared} runs{tuning}{same}, {size}, at most"
         f" {known(price.memory, memory)} per run{left_out}{time}"
     )
+
+
+def fit(plan: Plan, device: Device) -> Iterator[str]:
+    """Yield how the cells fit into the memory of a GPU, or that they may not.
+
+    Args:
+        plan: The plan.
+        device: What one worker has.
+    """
+    from ablate import sizes
+    from ablate.launch import packs
+    from ablate.launch.devices import MEMORY_SHARE
+    from ablate.units import listed
+
+    if not device.name.startswith("cuda"):
+        return
+    alike: dict[tuple[str, str], list[str]] = {}
+    for cell in plan.cells:
+        size, config = packs.size(cell.run, device, oom_level=0), cell.config
+        needed, whole = sizes.memory_bytes(config, *size), sizes.memory_bytes(config)
+        how = f"{min(size.runs, len(plan.study.seeds))} runs at a time" if size.runs > 1 else ""
+        if size.micro_batch:
+            how = (
+                f"in micro-batches of {size.micro_batch} of {config.batch_size} sequences"
+                f"{', with blocks computed again in the backward pass' if size.recompute else ''}"
+                f" (a whole batch needs {memory(whole)})"
+            )
+        elif size.runs > 1:
+            needed = sizes.memory_bytes(config, min(size.runs, len(plan.study.seeds)))
+        room = "" if needed <= MEMORY_SHARE * device.memory else ", which may not fit"
+        alike.setdefault((how or "one run at a time", memory(needed) + room), []).append(cell.label)
+    for (how, needs), cells in alike.items():
+        who = listed(cells, most=3) if len(alike) > 1 else "each cell"
+        yield (
+            f"Memory on {device.name} ({memory(device.memory)} for a worker): {who} trains {how},"
+            f" in about {needs}"
+        )
 
 
 def _slow(plan: Plan, forecast: Forecast | None) -> Iterator[str]:

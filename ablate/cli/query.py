@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import complete
+from ablate.cli.output import deliver, echo
 from ablate.cli.render import Db, console, table
+from ablate.formats import FORMATS
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -20,10 +22,7 @@ if TYPE_CHECKING:
 Format = Annotated[
     str,
     typer.Option(
-        "--format",
-        metavar="table|csv|json|md",
-        help="How to print.",
-        autocompletion=complete.formats,
+        "--format", metavar="|".join(FORMATS), help="How to print.", autocompletion=complete.formats
     ),
 ]
 
@@ -33,7 +32,7 @@ def query(
         str | None,
         typer.Argument(
             metavar="NAME|SQL",
-            help="A named query, or one SELECT.",
+            help="A named query, or one SELECT; - reads the SELECT from standard input.",
             show_default=False,
             autocompletion=complete.questions,
         ),
@@ -80,15 +79,28 @@ def query(
         if asked is None:
             _tables(database, format)
             return
-        sql, values = _statement(asked, words or [])
+        sql, values = _statement(_sql() if asked == "-" else asked, words or [])
         if study := values.get("study"):
             require_study(database, study)
         if series := values.get("series"):
             require_series(database, [str(series)])
         columns, rows = queries.run(database, sql, values)
-    print(formats.render(columns, rows, format), end="")
+    deliver(formats.render(columns, rows, format))
     if not rows and format == "table":
-        print("no rows", file=sys.stderr)
+        echo("no rows", error=True)
+
+
+def _sql() -> str:
+    """Return what standard input holds."""
+    from ablate.errors import AblateError
+
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError:
+        raise AblateError("query -: standard input is not text in UTF-8") from None
+    if not text.strip():
+        raise AblateError("query -: standard input has no SELECT")
+    return text
 
 
 def _statement(asked: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -127,7 +139,7 @@ def _list(format: str) -> None:
     from ablate.store.questions import QUESTIONS, page
 
     if format == "md":
-        print(page(), end="")
+        deliver(page())
     elif format == "table":
         rows = [
             (question.name, question.usage, question.answers) for question in QUESTIONS.values()
@@ -142,7 +154,7 @@ def _list(format: str) -> None:
             (question.name, question.usage, question.answers, question.sql)
             for question in QUESTIONS.values()
         ]
-        print(formats.render(["name", "values", "answers", "sql"], every, format), end="")
+        deliver(formats.render(["name", "values", "answers", "sql"], every, format))
 
 
 def _tables(database: Database, format: str) -> None:
@@ -151,13 +163,12 @@ def _tables(database: Database, format: str) -> None:
 
     rows = [(name, kind, ", ".join(columns)) for name, kind, columns in query.tables(database)]
     if format != "table":
-        print(formats.render(["name", "kind", "columns"], rows, format), end="")
+        deliver(formats.render(["name", "kind", "columns"], rows, format))
         return
     for name, kind, columns in rows:  # columns are too many for one line
-        print(
+        echo(
             f"{name} ({kind})",
             *textwrap.wrap(columns, 76, initial_indent="    ", subsequent_indent="    "),
-            sep="\n",
         )
 
 

@@ -38,7 +38,7 @@ RunName = Annotated[
 
 def console(file: IO[str] | None = None) -> Console:
     """Return standard output or `file`, as wide as the terminal; in a pipe, as tables need."""
-    from rich.console import Console
+    from ablate.cli.consoles import Console
 
     return Console(file=file, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
@@ -79,8 +79,9 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
     Yields:
         A function that is called with what it does next.
     """
-    from rich.console import Console
     from rich.markup import escape
+
+    from ablate.cli.consoles import Console
 
     if not sys.stderr.isatty():
         yield lambda text: None

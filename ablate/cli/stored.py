@@ -37,13 +37,16 @@ def notes(name: str, database: Database, file: str = "") -> Iterator[str]:
     from ablate import results, study
     from ablate.errors import AblateError
     from ablate.store.status import left
+    from ablate.study import examples
     from ablate.study.revision import changes
     from ablate.units import listed
 
     with contextlib.suppress(AblateError):
         path = study.find(file or name.removesuffix("-tiny"))
         stored = results.study(name, database)
-        changed = changes(stored.toml, path.read_text(encoding="utf-8"))
+        # an example has the study's name only: the file may have been in another folder
+        alike = bool(file) or path not in examples.studies()
+        changed = alike and changes(stored.toml, path.read_text(encoding="utf-8"))
         if changed and name in ((its := study.load(str(path)).name), f"{its}-tiny"):
             more = len(changed) - FEW
             yield (

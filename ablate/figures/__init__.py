@@ -6,6 +6,7 @@ draws on `ax`, or on a figure of its own, and returns the Axes.
 
 from ablate.figures.compare import effects, heat, ordered
 from ablate.figures.cost import pareto
+from ablate.figures.fonts import lacking
 from ablate.figures.grid import at_what
 from ablate.figures.rates import rates
 from ablate.figures.scaling import frontier, isoflop, residuals, scaling
@@ -23,6 +24,7 @@ __all__ = [
     "heat",
     "inline",
     "isoflop",
+    "lacking",
     "ordered",
     "pareto",
     "positions",

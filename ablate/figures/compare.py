@@ -33,7 +33,8 @@ def effects(
     """Draw the effect of every level against its baseline, one row each, by family.
 
     A thick line is the 95% t-interval, a faint point a pair. A filled mark is significant after
-    Holm's correction, a hollow one is not.
+    Holm's correction, a hollow one is not. Where an interval leaves the axis, it ends in an arrow,
+    and its numbers are given.
 
     Args:
         effects: `ablate.effects(study)`.
@@ -94,9 +95,10 @@ def _height(text: str) -> float:
 
 def _group(heading: str, rows: Iterable[tuple[str, pd.Series]]) -> _Group:
     """Wrap heading and names to lines that fit the figure."""
-    return _Group(
-        style.wrapped(heading, 54), [(style.wrapped(name, 22), row) for name, row in rows]
-    )
+    rows = list(rows)
+    names = style.short([name for name, _ in rows], 22)
+    whole = [(name, row) for name, (_, row) in zip(names, rows, strict=True)]
+    return _Group(style.short([heading], 54)[0], whole)
 
 
 def _groups(effects: pd.DataFrame) -> list[_Group]:
@@ -167,34 +169,49 @@ def _window(effects: pd.DataFrame, pairs: pd.DataFrame) -> tuple[float, float]:
 
 
 def _row(ax: Axes, y: float, row: pd.Series, pairs: pd.DataFrame, low: float, high: float) -> None:
-    """Draw pairs, interval and mean of one level; an arrow with its value if it is off the axis."""
+    """Draw pairs, interval and mean of one level, as far as they are on the axis."""
     shade, name, mean = style.color(row["place"]), row["level"], row["mean"]
+    ends = [end for end in (row["lo"], row["hi"]) if math.isfinite(end)]
     text_style: dict[str, Any] = {"va": "center", "fontsize": 7, "color": shade}
     if row["n"] == 0:
         ax.annotate(
             "no pair to compare", (0, y), xytext=(4, 0), textcoords="offset points", **text_style
         )
-    elif not low <= mean <= high:
-        value = style.signed(round(mean, 3))
-        text, at, side = (
-            (f"{value} ▶", high, "right") if mean > high else (f"◀ {value}", low, "left")
-        )
-        outside = ax.annotate(text, (at, y), ha=side, **text_style)
+        return
+    if not all(low <= value <= high for value in (*ends, mean)):
+        right = mean > high or (mean >= low and mean < (low + high) / 2)
+        text = _numbers(mean, ends, ("" if mean <= high else " ▶", "" if mean >= low else "◀ "))
+        side: dict[str, Any] = {"ha": "right" if right else "left"}
+        # numbers above the line, where there is one
+        apart = 0.24 if ends and ends[0] <= high and ends[1] >= low else 0.0
+        outside = ax.annotate(text, (high if right else low, y + apart), **side, **text_style)
         style.tip(outside, f"{name}: mean {mean:+.4g}")
-    else:
-        for _, pair in pairs[np.isfinite(pairs["difference"])].iterrows():
-            dot = style.faint(ax, pair["difference"], y, "o", shade)
-            style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
-        if math.isfinite(row["lo"]):
-            text = f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}"
-            thick: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "butt", "zorder": 3}
-            style.tipped(ax, text, [row["lo"], row["hi"]], [y, y], color=shade, **thick)
+        y -= apart
+    for _, pair in pairs[pairs["difference"].between(low, high)].iterrows():
+        dot = style.faint(ax, pair["difference"], y, "o", shade)
+        style.tip(dot, f"{name}, seed {pair['seed']}: {pair['difference']:+.4g}")
+    if ends and ends[0] <= high and ends[1] >= low:
+        text = f"{name}: 95% interval {row['lo']:+.4g} to {row['hi']:+.4g}"
+        thick: dict[str, Any] = {"linewidth": 1.8, "solid_capstyle": "butt", "zorder": 3}
+        shown = [max(ends[0], low), min(ends[1], high)]
+        style.tipped(ax, text, shown, [y, y], color=shade, **thick)
+        for end, at, mark in ((ends[0], low, "<"), (ends[1], high, ">")):
+            if not low <= end <= high:
+                ax.plot(at, y, mark, color=shade, markersize=4.5, clip_on=False, zorder=3)
+    if low <= mean <= high:
         # rows of the table `effect` have the former name
         significant = row.get("significant", row.get("resolved"))
         text = f"{name}: mean {mean:+.4g} over {row['n']} pairs"
         face = shade if significant else style.PAPER
-        mark = style.look(row["place"], 4.5)
-        style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **mark)
+        look = style.look(row["place"], 4.5)
+        style.tipped(ax, text, mean, y, markerfacecolor=face, zorder=4, **look)
+
+
+def _numbers(mean: float, ends: list[float], arrows: tuple[str, str]) -> str:
+    """Return a mean with its interval, "+0.53 (−1.84 to +2.9)", between two arrows or none."""
+    value, *interval = (style.signed(float(f"{number:.3g}")) for number in (mean, *ends))
+    between = f" ({' to '.join(interval)})" if interval else ""
+    return f"{arrows[1]}{value}{between}{arrows[0]}"
 
 
 def ordered(
@@ -227,9 +244,9 @@ def ordered(
         names = style.entries(name for name, *_ in groups) if hue is not None else []
         ax = style.canvas(ax, 2.2, names)
         lines, heights = [], [whole[y].to_numpy(float)]
-        log = _spans_decades(whole[x].astype(float))
+        scale = _scale(whole[x].astype(float))
         apart = min(APART, MOST_APART / len(groups))
-        _widen(ax, whole[x].to_numpy(float), log, room=0.08 + 0.003 * apart * len(groups))
+        _widen(ax, whole[x].to_numpy(float), scale, room=0.08 + 0.003 * apart * len(groups))
         for number, (name, index, part) in enumerate(groups):
             aside = ScaledTranslation(
                 (number - (len(groups) - 1) / 2) * apart / 72, 0, ax.figure.dpi_scale_trans
@@ -242,26 +259,26 @@ def ordered(
             ]
             lines.append(_ordered_line(ax, part, levels, x, y, name, index, ax.transData + aside))
         style.fit(ax, np.concatenate(heights))
-        style.ticks(ax, "x", log=log)
+        if "linthresh" not in scale:
+            style.ticks(ax, "x", log=scale["value"] == "log")
         if whole[x].nunique() <= 8:
-            values = sorted(whole[x].astype(float).unique())
-            ax.set_xticks(values, [style.decimal(value) for value in values])
-            ax.minorticks_off()
+            style.tick_at(ax, sorted(whole[x].astype(float).unique()))
         style.ticks(ax, "y")
-        return style.finish(ax, x, label, lines, names)
+        apart_from = " (logarithmic, with 0)" if "linthresh" in scale else ""
+        return style.finish(ax, x + apart_from, label, lines, names)
 
 
-def _widen(ax: Axes, x: np.ndarray, log: bool, room: float) -> None:
+def _widen(ax: Axes, x: np.ndarray, scale: dict[str, Any], room: float) -> None:
     """Fit the x axis to `x`, with `room` as a share of its range at both ends.
 
     This comes before drawing: matplotlib does not allow for shifted lines when it scales an axis.
     """
-    if log:
-        ax.set_xscale("log")
+    ax.set_xscale(**scale)
     if len(x) and np.ptp(x) > 0:
-        low, high = (np.log(x) if log else x).min(), (np.log(x) if log else x).max()
+        to_axis = ax.xaxis.get_transform()
+        low, high = to_axis.transform(np.array([x.min(), x.max()]))
         ends = np.array([low, high]) + room * (high - low) * np.array([-1, 1])
-        ax.set_xlim(*(np.exp(ends) if log else ends))
+        ax.set_xlim(*to_axis.inverted().transform(ends))
 
 
 def _levels(part: pd.DataFrame, x: str, y: str) -> dict[float, stats.Effect]:
@@ -311,8 +328,15 @@ def _ordered_line(
     )[0]
 
 
-def _spans_decades(values: pd.Series) -> bool:
-    return bool(len(values)) and values.min() > 0 and values.max() / values.min() >= 8
+def _scale(values: pd.Series) -> dict[str, Any]:
+    """Return the scale for levels: logarithmic over decades, with a place for 0 a decade before."""
+    above = values[values > 0]
+    decades = above.max() / above.min() if len(above) else 1.0
+    if decades >= 8 and values.min() > 0:
+        return {"value": "log"}
+    if decades >= 25 and values.min() == 0:
+        return {"value": "symlog", "linthresh": above.min()}
+    return {"value": "linear"}
 
 
 def heat(
@@ -373,12 +397,9 @@ def heat(
         for spine in ax.spines.values():
             spine.set_visible(False)
         ax.set_xticklabels(
-            [style.plain(name, 18) for name in table.columns],
-            rotation=30,
-            ha="left",
-            rotation_mode="anchor",
+            style.short(table.columns, 18, lines=1), rotation=30, ha="left", rotation_mode="anchor"
         )
-        ax.set_yticklabels([style.plain(name, 20) for name in table.index], rotation=0)
+        ax.set_yticklabels(style.short(table.index, 20, lines=1), rotation=0)
         ax.tick_params(length=0, labeltop=True, labelbottom=False)
         ax.set_xlabel("")
         ax.set_ylabel(style.plain(y))
@@ -395,6 +416,6 @@ def _middle(values: np.ndarray) -> tuple[float, float]:
 
 
 def _digits(values: np.ndarray) -> int:
-    """Return decimals for the cells near each other: two digits of their range, at most five."""
+    """Return decimals for the cells near each other: two digits of their range."""
     low, high = _middle(values)
-    return min(5, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3
+    return min(12, max(0, 1 - math.floor(math.log10(high - low)))) if high > low else 3

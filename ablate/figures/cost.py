@@ -44,7 +44,7 @@ def pareto(
             list((means[y] - means[y].median()).abs()), (runs.max() - runs.min()).median()
         )
         names = [
-            name + ("" if inside else f" (at {style.decimal(round(mean, 3))})")
+            name + ("" if inside else f" (at {style.rough(mean)})")
             for name, mean, inside in zip(
                 style.entries(name for name, *_ in arms), means[y], near, strict=True
             )

@@ -41,9 +41,9 @@ def seeds(
         means = runs.mean()
         near = style.near(list((means - means.median()).abs()), (runs.max() - runs.min()).median())
         names = [
-            name + ("" if inside else f" ({style.decimal(round(mean, 3))})")
+            name + ("" if inside else f" ({style.rough(mean)})")
             for name, mean, inside in zip(
-                style.entries(name for name, *_ in arms), means, near, strict=True
+                style.entries((name for name, *_ in arms), lines=1), means, near, strict=True
             )
         ]
         ax = style.canvas(ax, 2.4)
@@ -71,7 +71,7 @@ def seeds(
                 )[0]
                 style.tip(mark, f"{name}, seed {seed}: {value:.4g}")
         style.fit(ax, whole.loc[whole[hue].isin(means.index[near]), y].to_numpy(float))
-        ax.set_xticks(range(len(arms)), [style.plain(name, 30) for name in names])
+        ax.set_xticks(range(len(arms)), names)
         if len(arms) > 3:
             ax.tick_params(axis="x", rotation=30)
             for text in ax.get_xticklabels():

@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,9 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from ablate.figures import fonts
+from ablate.units import power
+
 WIDTH = 3.4  # inches: a column of a two-column paper
 KINDS = ("svg", "pdf", "png")  # files of a figure
 INK = "#232629"  # text, axes, the baseline
@@ -36,7 +39,7 @@ DASHES: tuple[object, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 
 
 _RC = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.sans-serif": [fonts.FAMILY, "Verdana", "Arial", "Helvetica"],
     "font.size": 8.0,
     "axes.labelsize": 8.0,
     "axes.titlesize": 8.5,
@@ -69,10 +72,12 @@ _RC = {
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Use the look of the figures; matplotlib's own settings are restored afterwards."""
-    with mpl.rc_context(), sns.axes_style("ticks"), sns.plotting_context("paper"):
-        mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
-        yield
+    """Use the look of the figures, whatever the user's settings; those are restored afterwards."""
+    with mpl.rc_context():
+        mpl.rcdefaults()  # all but the backend: a matplotlibrc may ask for LaTeX, or lose the axes
+        with sns.axes_style("ticks"), sns.plotting_context("paper"):
+            mpl.rcParams.update(_RC)  # type: ignore[arg-type]  # its keys are literals
+            yield
 
 
 def canvas(ax: Axes | None, height: float, legend: Sequence[str] = ()) -> Axes:
@@ -151,11 +156,11 @@ def dash(index: int) -> object:
 
 # -- words and numbers -----------------------------------------------------------------------------
 
-_FORBIDDEN = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[^\t -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def visible(text: object) -> str:
-    """Return `text` on one line, without the characters that XML forbids."""
+    """Return `text` on one line, without controls and what else XML forbids."""
     return _FORBIDDEN.sub("�", " ".join(str(text).split()))
 
 
@@ -176,12 +181,11 @@ def plain(text: object, width: int | None = None) -> str:
 _FACTORS = re.compile(r"(^|, )[^,=]*=")
 
 
-def entries(names: Iterable[str], width: int = 30) -> list[str]:
-    """Return names of arms for a legend, at most two lines of `width` each, all different.
+def entries(names: Iterable[str], width: int = 30, lines: int = 2) -> list[str]:
+    """Return names of arms for a legend, at most `lines` lines of `width` each, all different.
 
     In "mask_ratio × position=0.4 × alibi" and "size=l, norm=pre" the factors are left out first if
-    a line is too short and the levels still identify the arm. A name that is too long for two lines
-    is cut in its middle.
+    a line is too short and the levels still identify the arm; then names are cut as by `short`.
     """
     whole = [visible(name) for name in names]
     levels = [_FACTORS.sub(r"\1", name) for name in whole]
@@ -190,27 +194,73 @@ def entries(names: Iterable[str], width: int = 30) -> list[str]:
         level if len(name) > width and own else name
         for name, level, own in zip(whole, levels, unique, strict=True)
     ]
-    return [wrapped(name, width) for name in chosen]
+    return short(chosen, width, lines)
 
 
-def wrapped(text: object, width: int) -> str:
-    """Return `plain(text)` on one or two lines of `width`, cut in its middle if too long."""
-    lines = textwrap.wrap(visible(text), width)
-    return "\n".join(
-        map(
-            plain,
-            (
-                lines
-                if len(lines) <= 2
-                else (f"{visible(text)[: width - 1]}…", visible(text)[-width:])
-            ),
-        )
-    )
+def short(names: Iterable[object], width: int, lines: int = 2) -> list[str]:
+    """Return names for matplotlib on one or two lines of `width`, different ones not alike.
+
+    A longer name is cut in its middle. Where that leaves names alike, what they share at both ends
+    is cut instead; what is alike even then is numbered.
+    """
+    whole = [visible(name) for name in names]
+    chosen = dict(zip(whole, whole, strict=True))
+    for _ in range(3):
+        for alike in _alike(chosen, width, lines):
+            chosen |= _without_shared([chosen[name] for name in alike], alike, width * lines)
+    for alike in _alike(chosen, width, lines):
+        for number, name in enumerate(alike, 1):
+            chosen[name] = f"({number}) {chosen[name]}"
+    return [_cut(chosen[name], width, lines) for name in whole]
+
+
+def _alike(chosen: Mapping[str, str], width: int, lines: int) -> list[list[str]]:
+    """Return the groups of names that are cut to the same text."""
+    groups: dict[str, list[str]] = {}
+    for name, text in chosen.items():
+        groups.setdefault(_cut(text, width, lines), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _without_shared(texts: list[str], names: list[str], room: int) -> dict[str, str]:
+    """Return name → text without what all texts share at both ends, but for a short start."""
+    head = _shared(texts)
+    tail = _shared([text[head:][::-1] for text in texts])
+    own = [text[head : len(text) - tail] for text in texts]
+    start = max(0, min(head, room - max(map(len, own)) - 4) // 2)
+    return {
+        name: f"{texts[0][:start]}…{text}{'…' if tail else ''}"
+        for name, text in zip(names, own, strict=True)
+    }
+
+
+def _shared(texts: list[str]) -> int:
+    """Return how many characters all texts begin with, to the end of a word if one is near."""
+    differ = (at for at, found in enumerate(zip(*texts, strict=False)) if len({*found}) > 1)
+    shared = texts[0][: next(differ, min(map(len, texts)))]
+    word = len(re.search(r"[^\W_]*$", shared)[0])  # type: ignore[index]  # it matches any text
+    return len(shared) - (word if word <= 12 else 0)
+
+
+def _cut(text: str, width: int, lines: int) -> str:
+    """Return a text on at most `lines` lines of `width`, cut in its middle if it is longer."""
+    if lines == 1:
+        return plain(text, width)
+    wrapped = textwrap.wrap(text, width)
+    if len(wrapped) > 2:
+        wrapped = [f"{text[: width - 1]}…", text[-width:]]
+    return "\n".join(map(plain, wrapped))
 
 
 def decimal(value: float, places: int | None = None) -> str:
     """Return a tick with a real minus sign, with `places` decimals or as many as needed."""
-    return (f"{value:.6g}" if places is None else f"{value:.{places}f}").replace("-", "−")
+    text = f"{value:.6g}" if places is None else f"{value:.{places}f}"
+    return (power(value) if "e" in text else text).replace("-", "−")
+
+
+def rough(value: float) -> str:
+    """Return a number with four digits."""
+    return decimal(float(f"{value:.4g}"))
 
 
 def signed(value: float, places: int | None = None) -> str:
@@ -257,6 +307,22 @@ def ticks(
     else:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=whole))
     axis.set_major_formatter(Even(write) if even else FuncFormatter(lambda value, _: write(value)))
+    if even and which == "x":  # the power of ten beside the numbers, not among the words below
+        axis.get_offset_text().set(horizontalalignment="left", verticalalignment="bottom")
+
+
+def tick_at(ax: Axes, values: Sequence[float]) -> None:
+    """Set the ticks of the x axis, each with its number unless that would overlap the last one."""
+    places = ax.transData.transform([(value, 0) for value in values])[:, 0]
+    size = 0.6 * float(mpl.rcParams["xtick.labelsize"]) * ax.figure.dpi / 72  # of a digit
+    names, end = [], -math.inf
+    for place, name in zip(places, map(decimal, values), strict=True):
+        half = size * len(name) / 2
+        shown = place - half > end + size
+        names.append(name if shown else "")
+        end = place + half if shown else end
+    ax.set_xticks(values, names)
+    ax.minorticks_off()
 
 
 def _steps(subs: tuple[float, ...], low: float, high: float, least: int) -> LogLocator | None:
@@ -266,19 +332,31 @@ def _steps(subs: tuple[float, ...], low: float, high: float, least: int) -> LogL
     return locator if np.sum((ticks >= low) & (ticks <= high)) >= least else None
 
 
+SMALL = 1e-3  # ticks below have a common power of ten
+
+
 class Even(Formatter):
-    """Writes all ticks of an axis with equally many decimals."""
+    """Writes all ticks of an axis with equally many decimals.
+
+    Of small ticks a common power of ten stands at the end of the axis.
+    """
 
     def __init__(self, write: Callable[..., str]):
         self.write = write
+        self.exponent = 0
 
     def __call__(self, value: float, pos: int | None = None) -> str:
         return self.write(value)
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
+        largest = max(map(abs, values), default=0.0)
+        self.exponent = math.floor(math.log10(largest)) if 0 < largest < SMALL else 0
         # a locator's rounding errors would give a zero a sign
-        exact = [round(value, 9) + 0.0 for value in values]
+        exact = [round(value / 10.0**self.exponent, 9) + 0.0 for value in values]
         return [self.write(value, _places(exact)) for value in exact]
+
+    def get_offset(self) -> str:
+        return f"×{power(10.0**self.exponent)}" if self.exponent else ""
 
 
 def _places(values: Sequence[float]) -> int:
@@ -386,9 +464,11 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = KINDS) -> list[Path]
     """
     files = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
     with theme(), warnings.catch_warnings():
-        # names in scripts that the font lacks; an SVG still shows them
+        # letters that no font has; the report says which, and an SVG still shows them
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.draw_without_rendering()  # once; the files share the layout
+        if fonts.complete(figure):
+            figure.draw_without_rendering()
         # with any engine, even "none", savefig draws each file twice
         figure.set_layout_engine(None)
         for kind, file in files.items():

@@ -217,13 +217,7 @@ def _spread(arms: list[_Arm]) -> float:
 def _names(arms: list[_Arm], shown: list[bool]) -> list[str]:
     """Return entries of the legend, with the last value of an arm outside the axis."""
     ends = [
-        (
-            " (diverged)"
-            if arm.diverged
-            else ""
-            if inside
-            else f" (ends at {style.decimal(round(arm.end, 3))})"
-        )
+        (" (diverged)" if arm.diverged else "" if inside else f" (ends at {style.rough(arm.end)})")
         for arm, inside in zip(arms, shown, strict=True)
     ]
     return [

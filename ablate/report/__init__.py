@@ -7,6 +7,7 @@ in templates/sentences.j2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ReportData", "answer", "gather", "index", "lead", "write"]
 
 PAGE = "report.html"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # acts on the terminal that shows a file
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
         Section(
             "cells",
             "What was compared",
-            paragraphs=grids.notes(data),
+            paragraphs=[*grids.notes(data), *plots.letters(data)],
             figures=plots.heat(figure_set, data),
             tables=_full(
                 tables.levels(data),
@@ -223,7 +225,7 @@ def _full(*tables: Table) -> list[Table]:
 
 def _save(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", errors="replace")
+    path.write_text(_CONTROL.sub("�", text), encoding="utf-8", errors="replace")
 
 
 def _templates(escape: bool) -> jinja2.Environment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from ablate.analysis.records import (
     DifferenceVariance,
     Equivalence,
     Failures,
+    GridTerm,
     Interaction,
     LengthChange,
     Mismatch,
@@ -259,13 +260,18 @@ def interactions(data: ReportData) -> list[Family]:
         rest = {one.level: one.detectable for one in rows if not one.significant and one.n}
         where = f" at {stratum}" if stratum else ""
         heading = f"{factor}{where}: is the joint effect the sum of the separate effects?"
-        answered += _found(data.labels, heading, answers, rest, "Beyond the sum of its parts:")
+        joint = _joint(data, {*factor.split(" × ")})
+        answered += _found(
+            data.labels, heading, answers, rest, "Beyond the sum of its parts:", joint
+        )
     return answered
 
 
 def changes(data: ReportData) -> list[Family]:
     """Return how effects change from the first stratum to the others."""
     found = data.findings.of(Change)
+    contrasted = (one.factor.split(" × ") for one in data.findings.of(Contrast))
+    strata = {*data.factors}.difference(*contrasted)
     single = all(len(part) == 1 for part in grouped(found, lambda one: one.family))
     answered: list[Family] = []
     for rows in grouped(found, lambda one: one.factor if single else one.family):
@@ -291,8 +297,22 @@ def changes(data: ReportData) -> list[Family]:
             f"{'each part' if several else rows[0].factor}: does its effect change from"
             f" {rows[0].first}{to}?"
         )
-        answered += _found(data.labels, heading, answers, rest, "The effect changes for")
+        varied = {one.factor for one in rows}
+        joint = "" if several else _joint(data, varied, strata)
+        answered += _found(data.labels, heading, answers, rest, "The effect changes for", joint)
     return answered
+
+
+def _joint(data: ReportData, factors: Set[str], strata: Set[str] = frozenset()) -> str:
+    """Return a sentence on interactions of the factors, with strata, that are significant."""
+    terms = [
+        one
+        for one in data.findings.of(GridTerm)
+        if " × " in one.term
+        and factors <= {*one.term.split(" × ")} <= factors | strata
+        and one.p <= 0.05
+    ]
+    return say("joint", terms) if terms else ""
 
 
 def _found(
@@ -301,10 +321,21 @@ def _found(
     answers: tuple[Answer, ...],
     rest: dict[str, float],
     begin: str,
+    joint: str,
 ) -> Iterator[Family]:
-    """Yield a family of significant changes or interactions and the names of all others."""
+    """Yield a family of significant changes or interactions and the names of all others.
+
+    Args:
+        labels: Of the metric.
+        heading: Of the family.
+        answers: On the significant ones.
+        rest: Name → smallest detectable effect of all others.
+        begin: What precedes the significant ones in a summary.
+        joint: Sentence on all together, said where none is significant by itself.
+    """
     macro = "unchanged" if begin.startswith("The effect") else "additive"
     summary = say(macro, list(rest), detectable(labels, rest.values())) if rest else ""
+    summary += f" {joint}" if joint and not answers else ""
     moved = listed(f"{one.level} ({numbers(one.finding)})" for one in answers)
     if answers or rest:
         yield Family(heading, summary, answers, (f"{begin} {moved}. " if moved else "") + summary)

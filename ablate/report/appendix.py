@@ -10,7 +10,7 @@ import pandas as pd
 
 from ablate import stats
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, percent, plural
 from ablate.report.tables import measured, plain
 from ablate.store import questions
@@ -152,7 +152,11 @@ def unstable(data: ReportData) -> Table:
             low, high = stats.wilson(diverged, len(part))
             share = diverged / len(part)
             known = not data.crossed  # the interval needs independent runs
-            interval = Value(f"{percent(low)} to {percent(high)}" if known else "–", low)
+            interval = (
+                Span(f"{percent(low)} to {percent(high)}", low, high)
+                if known
+                else Span("–", math.nan, math.nan)
+            )
             counted = Value(f"{diverged} of {len(part)}", diverged)
             rows.append((str(cell), counted, Value(percent(share), share), interval))
     return Table(

@@ -33,6 +33,14 @@ class Span(Value):
 
 
 @dataclass(frozen=True)
+class Estimate(Value):
+    """A number shown with its interval. A CSV file has a column for the number and either end."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Table:
     """A table with what it says, and the SQL on the views that gives its numbers."""
 
@@ -104,14 +112,20 @@ def to_csv(table: Table) -> str:
         return table.data.to_csv(index=False, lineterminator="\n")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    spans = [any(isinstance(cell, Span) for cell in column) for column in _columns(table)]
+    parts = [
+        max((_parts(cell) for cell in column), key=len, default=("",)) for column in _columns(table)
+    ]
     writer.writerow(
-        heading
-        for name, span in zip(table.columns, spans, strict=True)
-        for heading in ((f"{name}, low", f"{name}, high") if span else (name,))
+        f"{name}{part}"
+        for name, of_column in zip(table.columns, parts, strict=True)
+        for part in of_column
     )
     writer.writerows(
-        ["" if missing(value) else value for cell in row for value in _values(cell)]
+        [
+            "" if missing(value) else value
+            for cell, of_column in zip(row, parts, strict=True)
+            for value in _values(cell, len(of_column))
+        ]
         for row in table.rows
     )
     return text.getvalue()
@@ -121,8 +135,20 @@ def _columns(table: Table) -> list[tuple[str | Value, ...]]:
     return list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
 
 
-def _values(cell: str | Value) -> tuple[object, ...]:
-    return (cell.value, cell.high) if isinstance(cell, Span) else (exported(cell),)
+def _parts(cell: str | Value) -> tuple[str, ...]:
+    """Return what the headings of the columns of a cell add to its name."""
+    ends = ", low", ", high"
+    return ("", *ends) if isinstance(cell, Estimate) else ends if isinstance(cell, Span) else ("",)
+
+
+def _values(cell: str | Value, count: int) -> list[object]:
+    """Return `count` values; a cell without an interval has no ends."""
+    values = [exported(cell)]
+    if isinstance(cell, Estimate):
+        values += [cell.low, cell.high]
+    elif isinstance(cell, Span):
+        values += [cell.high]
+    return values + [None] * (count - len(values))
 
 
 _TEX = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ablate.analysis.curves import Scaled, losses
 from ablate.errors import AblateError
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Estimate, Table, Value
 from ablate.report.labels import p_digits
 from ablate.report.scaled import SYMBOLS, change, gap, minus, three_digits
 from ablate.scaling import Difference, HeldOut, Interval, Minimum
@@ -29,8 +29,20 @@ def tables(scaled: Scaled, data: ReportData) -> list[Table]:
     ]
 
 
-def _value(one: Interval, write: str = ".3g") -> Value:
-    return Value(f"{one.value:{write}} ({one.lo:{write}} to {one.hi:{write}})", one.value)
+def _value(one: Interval) -> Value:
+    value, low, high = map(_three_digits, (one.value, one.lo, one.hi))
+    return _estimate(f"{value} ({low} to {high})", one)
+
+
+def _three_digits(value: float) -> str:
+    text = f"{value:.3g}"
+    if "e" not in text:
+        return text
+    return f"{float(text):,.0f}" if 1e3 <= abs(value) < 1e5 else power(float(text))
+
+
+def _estimate(text: str, one: Interval) -> Estimate:
+    return Estimate(text, one.value, one.lo, one.hi)
 
 
 def _constants(scaled: Scaled) -> Table:
@@ -42,7 +54,7 @@ def _constants(scaled: Scaled) -> Table:
         miss = (
             Value("–", None)
             if one.held_out is None
-            else Value(_miss(one.held_out), one.held_out.miss)
+            else Estimate(_miss(one.held_out), one.held_out.miss, one.held_out.lo, one.held_out.hi)
         )
         constants = [_value(one.constants[key]) for key in shown]
         rows.append(
@@ -89,14 +101,12 @@ def _comparisons(scaled: Scaled) -> Table:
             for key in one.exponents
             for cell in (*_test(one.exponents[key]), *_test(one.one_floor[key]))
         ]
-        at_points = (
-            Value(gap(one.measured), one.measured.value) if one.measured else Value("–", None)
-        )
+        at_points = _estimate(gap(one.measured), one.measured) if one.measured else Value("–", None)
         gaps = [
             at_points,
-            *(Value(gap(curve), curve.value) for curve in (one.gap, one.gap_low, one.gap_high)),
+            *(_estimate(gap(curve), curve) for curve in (one.gap, one.gap_low, one.gap_high)),
         ]
-        crossing = Value(one.crossing.text(three_digits), one.crossing.at.value)
+        crossing = _estimate(one.crossing.text(three_digits), one.crossing.at)
         rows.append(
             (
                 one.group,
@@ -119,7 +129,11 @@ def _comparisons(scaled: Scaled) -> Table:
             "curve",
             "against",
             "verdict",
-            *(text for column in columns for text in (f"difference in {column}", "Holm p")),
+            *(
+                text
+                for column in columns
+                for text in (f"difference in {column}", f"Holm p of {column}")
+            ),
             "loss at the same points",
             "by the curves",
             "at the low end",
@@ -137,7 +151,10 @@ def _predictions(scaled: Scaled) -> Table:
     for name, point in shown:
         at = [Value(three_digits(point.at[key]), point.at[key]) for key in resources]
         out = [Value(f"{point.out[key]:.3g}", point.out[key]) for key in resources]
-        rows.append((name, *at, _value(point.loss, ".4g"), *out))
+        value, low, high = (
+            f"{end:.4g}" for end in (point.loss.value, point.loss.lo, point.loss.hi)
+        )
+        rows.append((name, *at, _estimate(f"{value} ({low} to {high})", point.loss), *out))
     return Table(
         "predictions",
         "Predicted losses of a run, with 95% intervals from what such predictions of the largest"
@@ -153,10 +170,7 @@ def _predictions(scaled: Scaled) -> Table:
 
 
 def _test(one: Difference) -> tuple[Value, Value]:
-    return (
-        Value(change(one.interval), one.interval.value),
-        Value(p_digits(one.p_holm), one.p_holm),
-    )
+    return (_estimate(change(one.interval), one.interval), Value(p_digits(one.p_holm), one.p_holm))
 
 
 def _minima(scaled: Scaled) -> Table:
@@ -173,7 +187,7 @@ def _minima(scaled: Scaled) -> Table:
 
 def _minimum(name: str, one: Minimum) -> tuple[str | Value, ...]:
     none = Value("–", None)
-    best = Value(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n.value)
+    best = _estimate(f"{count(one.n.value)} ({count(one.n.lo)} to {count(one.n.hi)})", one.n)
     at_minimum = (
         (none, none, none)
         if one.reason

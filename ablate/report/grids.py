@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablate.analysis.records import GridLevel, GridNote, GridTerm
 from ablate.report.data import ReportData
-from ablate.report.document import Table, Value
+from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, ends, p_digits, percent, signed
 from ablate.report.sentences import say
 from ablate.store.questions import quoted
@@ -46,7 +46,7 @@ def main_effects(data: ReportData) -> Table:
     rows: list[tuple[str | Value, ...]] = []
     for one in data.findings.of(GridLevel):
         places = decimals((one.hi - one.lo) / 2)
-        interval = Value(ends(one.lo, one.hi, places), one.lo)
+        interval = Span(ends(one.lo, one.hi, places), one.lo, one.hi)
         effect = Value(signed(one.mean, places), one.mean)
         tests = (Value(p_digits(p), p) for p in (one.p, one.p_holm))
         rows.append((one.factor, one.level, one.baseline_level, effect, interval, *tests))

@@ -364,6 +364,19 @@ def tuning(figure_set: FigureSet, data: ReportData) -> list[Figure]:
     return plots
 
 
+def letters(data: ReportData) -> list[str]:
+    """Return a sentence if figures show boxes, because no font has the letters of a name."""
+    names = [*data.arms["arm"].astype(str), *data.strata, *data.factors, data.labels.axis]
+    missing = figures.lacking("".join(names))
+    if not missing:
+        return []
+    return [
+        f"No font on the machine that wrote this report has the letters {missing}: the figures"
+        " show boxes for them in PNG and PDF. Install a font that has them, such as Noto Sans CJK"
+        " for Chinese, Japanese and Korean, and write the report again."
+    ]
+
+
 def slug(text: str) -> str:
     """Return a name that is valid in every file system and as an id."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"

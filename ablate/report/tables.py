@@ -75,8 +75,19 @@ def effects(data: ReportData) -> Table:
         " 'complete'\nGROUP BY family, cell, baseline;\n\n-- with interval and p, as last"
         " analysed\nSELECT family, factor, level, n, lost, mean, lo, hi, p, p_holm\nFROM"
         f" effects\nWHERE study = {name};",
-        data=data.effects,
+        data=_with_detectable(data.effects, found),
     )
+
+
+def _with_detectable(
+    frame: pd.DataFrame, found: Sequence[Contrast | Change | Interaction]
+) -> pd.DataFrame:
+    """Return a frame of effects with their smallest detectable effect, a column of the table."""
+    if frame.empty:
+        return frame
+    known = {(one.stratum, one.factor, one.level): one.detectable for one in found}
+    keys = frame[["stratum", "factor", "level"]].itertuples(index=False, name=None)
+    return frame.assign(detectable=[known.get(key, math.nan) for key in keys])
 
 
 def _interval(low: float, high: float, places: int) -> Span:
@@ -243,7 +254,7 @@ def changes(data: ReportData) -> Table:
         f" = {name} AND a.stratum = {quoted(first)} AND b.stratum <> a.stratum\n      AND a.status"
         " = 'complete' AND a.baseline_status = 'complete' AND b.status = 'complete' AND"
         " b.baseline_status = 'complete'\nGROUP BY b.factor, b.level, b.stratum;",
-        data=data.changes,
+        data=_with_detectable(data.changes, data.findings.of(Change)),
     )
 
 
@@ -280,5 +291,5 @@ def interactions(data: ReportData) -> Table:
         "-- the differences that are added up and subtracted\nSELECT stratum, factor, level, seed,"
         f" difference\nFROM pairs\nWHERE study = {quoted(data.study.name)} AND status ="
         " 'complete' AND baseline_status = 'complete';",
-        data=data.interactions,
+        data=_with_detectable(data.interactions, data.findings.of(Interaction)),
     )

@@ -9,7 +9,7 @@ from ablate.analysis.records import Contrast, EffectAtRate, Tuning, TuningChange
 from ablate.analysis.tuning import group_names
 from ablate.report.answers import grouped
 from ablate.report.data import ReportData
-from ablate.report.document import Span, Table, Value
+from ablate.report.document import Estimate, Span, Table, Value
 from ablate.report.labels import decimals, ends, number, plural, signed
 from ablate.report.sentences import say
 from ablate.report.tables import FOLDED, measured, quoted
@@ -101,9 +101,10 @@ def rates(data: ReportData) -> Table:
             (
                 one.group if one.group != "all cells" or len(called) == 1 else called[one.cells[0]],
                 Value(f"{one.lr:.3g}{edge}", one.lr),
-                Value(
+                Estimate(
                     f"{len(one.rates)} from {one.rates[0]:.3g} to {one.rates[-1]:.3g}",
                     len(one.rates),
+                    *(one.rates[0], one.rates[-1]),
                 ),
                 Value(f"{diverged}" if diverged else "–", diverged),
                 measured(one.fitted, 4),
@@ -134,7 +135,6 @@ def rates(data: ReportData) -> Table:
         " evidence ->> 'values' AS metric\nFROM decision JOIN cell ON cell.id = decision.cell_id"
         " JOIN study ON study.id = decision.study_id\nWHERE study.name ="
         f" {quoted(data.study.name)} AND decision.name = 'lr';",
-        data=data.decisions,
     )
 
 
@@ -189,9 +189,8 @@ def _compared(effect: Contrast | None) -> Value:
     if math.isnan(effect.mean):
         return Value("–", None)
     places = decimals((effect.hi - effect.lo) / 2)
-    return Value(
-        f"{signed(effect.mean, places)} ({ends(effect.lo, effect.hi, places)})", effect.mean
-    )
+    text = f"{signed(effect.mean, places)} ({ends(effect.lo, effect.hi, places)})"
+    return Estimate(text, effect.mean, effect.lo, effect.hi)
 
 
 def _changed(data: ReportData, frame: list[TuningChange]) -> Iterator[str]:

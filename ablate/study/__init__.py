@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from ablate.errors import AblateError, nearest
+from ablate.study import examples
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, split_seed
 from ablate.study.parse import parse
 
@@ -15,7 +16,7 @@ __all__ = ["Crossed", "Fields", "Study", "Tune", "TwoStage", "find", "load", "sp
 
 
 def load(path_or_name: str) -> Study:
-    """Return the study in a file, or the one in `studies/NAME.toml`.
+    """Return the study in a file, the one in `studies/NAME.toml`, or an example.
 
     Raises:
         AblateError: with the file and the line, for the first thing in it that is not valid.
@@ -35,23 +36,23 @@ def load(path_or_name: str) -> Study:
 def find(path_or_name: str) -> Path:
     """Return the study file of a path or of a bare name, such as "quickstart".
 
+    A file in studies/ comes before the example of its name.
+
     Raises:
         AblateError: there is no such file.
     """
     path = Path(path_or_name)
     named = Path("studies") / f"{path_or_name.removesuffix('.toml')}.toml"
-    for file in (path, named):
+    shipped = {file.stem: file for file in examples.studies()}
+    for file in (path, named, *filter(None, [shipped.get(path_or_name)])):
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if file.is_file():
                 return file
-    existing = sorted(file.stem for file in Path("studies").glob("*.toml"))
+    existing = sorted({file.stem for file in Path("studies").glob("*.toml")} | shipped.keys())
     meant = nearest(path.stem, existing)
     raise AblateError(
         f"no study file {path_or_name!r:.200}, and none called {named!s:.200}"
         + (f"; did you mean {meant!r}?" if meant else ".")
-        + (
-            f" In studies/: {', '.join(existing)}."
-            if existing
-            else " `ablate new NAME --factor …` writes one."
-        )
+        + (f" Studies: {', '.join(existing)}." if existing else "")
+        + " `ablate new NAME --factor …` writes one."
     )
