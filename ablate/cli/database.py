@@ -109,16 +109,29 @@ def merge(
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The database whose results are added.")
     ],
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename", metavar="OLD=NEW", help="Give a study of OTHER another name in this one."
+        ),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Merge another database into this one; duplicates are kept once, effects recomputed."""
     from ablate import store
     from ablate.analysis import analyse
+    from ablate.errors import AblateError
     from ablate.store.merge import merge as join
     from ablate.store.names import studies
 
+    names = {}
+    for text in rename or ():
+        old, equals, new = text.partition("=")
+        if not equals:
+            raise AblateError(f"--rename {text}: give OLD=NEW, two names of a study")
+        names[old] = new
     with store.open(other) as theirs, to_write(db, create=True) as ours:
-        brought = join(ours, theirs)
+        brought = join(ours, theirs, names)
         for study in studies(ours):
             analyse(ours, study)
         print(
