@@ -140,7 +140,7 @@ def consistent_read(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if path.stat().st_mtime_ns != before:
+        if identity(path) is None or path.stat().st_mtime_ns != before:
             raise AblateError(f"database {path} was written while it was read; try again")
 
 
@@ -185,6 +185,15 @@ def set_journal_mode(path: Path, mode: str) -> None:
         contextlib.closing(connect(path, "rw", timeout=1.0)) as connection,
     ):
         connection.execute(f"PRAGMA journal_mode = {mode}")
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another of its name; None if there is none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def at_rest(path: Path) -> bool:
