@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -961,3 +961,25 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
             f"the largest difference from a baseline is {labels.percent(off)} of {said}"
             in report.answer(report.gather(db, "topology"))
         )
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_no_file_of_a_report_names_a_host_or_a_folder_of_a_user(tmp_path: Path) -> None:
+    def outcome(levels: Mapping[str, str], seed: int) -> Outcome:
+        failed = levels["topology"] == "concat" and seed == 1
+        error = 'File "/scratch/alice/x.py"\nOSError: /home/alice/texts/t.txt is not there'
+        return Outcome(status="failed", error=error) if failed else Outcome(1.0 + seed)
+
+    base = {"corpus": "/home/alice/texts/t.txt", "corpus_hash": "ab" * 32}
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=3, base=base)
+    with db.begin() as connection:
+        connection.exec_driver_sql("UPDATE attempt SET host = 'laptop-of-alice'")
+    report.write(report.gather(db, "topology"), tmp_path / "out")
+    texts = [
+        path.read_text("utf-8")
+        for path in (tmp_path / "out").rglob("*")
+        if path.suffix in (".html", ".md", ".csv", ".tex", ".svg")
+    ]
+    assert len(texts) > 10 and any("t.txt is not there" in text for text in texts)
+    for text in texts:
+        assert "alice" not in text and str(tmp_path) not in text

@@ -150,7 +150,9 @@ def thin(
     ] = 50,
     db: Db = None,
 ) -> None:
-    """Shrink the file: drop points of training curves and losses of windows of tuning runs."""
+    """Make the file fit to publish: fewer points of training curves, no losses of windows of tuning
+    runs, no names of hosts or folders.
+    """
     from ablate import store
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
@@ -162,7 +164,8 @@ def thin(
         done = reduce(database, keep)
     print(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
-        f" kept; losses of windows of {done.tuned:,} tuning runs deleted"
+        f" kept; losses of windows of {done.tuned:,} tuning runs deleted; names of hosts and"
+        f" folders taken out of {done.private:,} texts"
     )
     if sqlite.at_rest(file):
         print(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")
