@@ -226,5 +226,7 @@ def _create_or_upgrade(path: Path) -> list[str]:
             f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept"
             f" as {copy}"
         )
+    # By itself SQLite lets nobody but the owner write it; its side files follow it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     migrate.upgrade(path)
     return notes

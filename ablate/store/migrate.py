@@ -86,6 +86,8 @@ def backup(path: Path, old: str) -> Path:
     part = path.with_name(f"{path.name}.backup")
     part.unlink(missing_ok=True)
     try:
+        part.touch()
+        part.chmod(path.stat().st_mode & 0o777)
         with (
             contextlib.closing(sqlite.connect(path, "ro")) as source,
             contextlib.closing(sqlite3.connect(part)) as target,

@@ -237,7 +237,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file next to the database, and remove it afterwards."""
     name = path.with_name(path.name + ".lock")
     while True:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
