@@ -183,3 +183,16 @@ def test_merge_follows_a_level_that_was_left_out_on_purpose(tmp_path: Path) -> N
     with store.open(before, create=True) as db, store.open(after) as other:
         merge(db, other)
         assert len(status.counts_by_cell(db, "wiring")) == 2
+
+
+def test_the_command_merges_under_another_name(tmp_path: Path) -> None:
+    a, b = trained(tmp_path, "a.db", FILE), trained(tmp_path, "b.db", OTHER)
+    command = ["db", "merge", b, "--db", a]
+    refused = CliRunner().invoke(app, command).exception
+    assert isinstance(refused, AblateError) and "--rename wiring=NEW" in str(refused)
+    malformed = CliRunner().invoke(app, [*command, "--rename", "norms"]).exception
+    assert isinstance(malformed, AblateError) and "OLD=NEW" in str(malformed)
+    done = CliRunner().invoke(app, [*command, "--rename", "wiring=norms"])
+    assert done.exit_code == 0, done.output
+    with store.open(a) as db:
+        assert list(studies(db)) == ["wiring", "norms"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from report_study import few_replicates, save_svg  # noqa: F401
 from spoilt_databases import COMMANDS, build, spoil
 from typer.testing import CliRunner
 
-from ablate import figures
+from ablate import figures, store
 from ablate.cli import app
 from ablate.errors import AblateError
+from ablate.store.check import check
 
 SEED = 20_261_128
 FOUND = (51, 77, 120, 508, 512, 538, 742, 787, 905)  # that once were a traceback
@@ -64,3 +67,19 @@ def test_a_spoilt_column_is_no_traceback(
     print(f"slowest: {slowest[0]:.1f} s of CPU, {slowest[1]}")
     assert not failed, f"{len(failed)} of {len(cases)}:\n" + "\n".join(failed)
     assert slowest[0] < SLOW, slowest
+
+
+def test_an_error_of_the_program_and_ctrl_c_stay_what_they_are(
+    original: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(original, tmp_path))
+    with pytest.raises(ValueError, match="of the program"), store.open(str(path)):
+        raise ValueError("of the program")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE run SET seed = 'x' WHERE id = 1")
+    with pytest.raises(AblateError, match="run.seed is 'x' in row 1"), store.open(str(path)):
+        raise ValueError("of the database")
+    with pytest.raises(KeyboardInterrupt), store.open(str(path)):
+        raise KeyboardInterrupt
+    with store.open(str(path)) as db:
+        assert any("run.seed is 'x' in row 1" in one.text for one in check(db))

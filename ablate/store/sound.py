@@ -39,8 +39,10 @@ def explain(path: Path, error: BaseException) -> AblateError | None:
     Returns:
         None if the database holds what ablate writes: the failure is an error of this program.
     """
-    own = isinstance(error, AblateError)
-    if own or (isinstance(error, OSError | RuntimeError) and not isinstance(error, RecursionError)):
+    deep = isinstance(error, RecursionError)  # of JSON
+    if not isinstance(error, Exception) or isinstance(error, AblateError | OSError):
+        return None
+    if isinstance(error, RuntimeError) and not deep:  # such as Typer's exit
         return None
     with contextlib.suppress(sqlite3.Error, AblateError):
         for problem in chain(unsound(path), _dangling(path)):
