@@ -77,7 +77,7 @@ def test_an_error_of_the_program_and_ctrl_c_stay_what_they_are(
         raise ValueError("of the program")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE run SET seed = 'x' WHERE id = 1")
-    with pytest.raises(AblateError, match="run.seed is 'x' in row 1"), store.open(str(path)):
+    with pytest.raises(AblateError, match=r"run\.seed is 'x' in row 1"), store.open(str(path)):
         raise ValueError("of the database")
     with pytest.raises(KeyboardInterrupt), store.open(str(path)):
         raise KeyboardInterrupt
