@@ -36,7 +36,7 @@ Choice = Annotated[str, BeforeValidator(_canonical)]
 SEED_FIELDS = ("seed", "init_seed", "data_seed")
 MEMBER_FIELDS = (*SEED_FIELDS, "lr", "weight_decay", "mask_ratio")
 # values that are loaded into a step that is built already: they change no module and no size
-LOADED_FIELDS = (*MEMBER_FIELDS, "steps", "warmup", "grad_clip", "corpus", "corpus_hash")
+LOADED_FIELDS = (*MEMBER_FIELDS, "steps", "warmup", "grad_clip", "corpus", "corpus_hash", "split")
 
 SHARES = "shares of [MASK], random and kept tokens must be ≥ 0 and sum to 1"
 
@@ -73,6 +73,7 @@ class RunConfig(BaseModel):
     dropout: float = Limits(0.0, ge=0, lt=1)
 
     attention: Choice = "causal"  # by default causal for causal models, full for masked ones
+    document_mask: Choice = "none"
     n_head: int = Limits(4, ge=1, le=4096)
     n_kv_head: int = Limits(0, ge=0, le=4096)  # 0: n_head
     d_head: int = Limits(0, ge=0, le=65536)  # 0: d_model / n_head
@@ -99,6 +100,7 @@ class RunConfig(BaseModel):
     corpus: str = "austen"
     tokenizer: str = "byte"
     corpus_hash: str = ""
+    split: str = ""  # of the corpus, for readers; no part of the key
     tokenizer_hash: str = ""
 
     steps: int = Limits(1000, ge=1)
@@ -226,7 +228,7 @@ class RunConfig(BaseModel):
 
         Text is known by its content hash: the name of a file does not change a run.
         """
-        fields = self.model_dump(mode="json", exclude_defaults=True)
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"split"})
         for name in self.model_extra or {}:
             if fields[name] == field_info(name).default:
                 del fields[name]

@@ -13,6 +13,9 @@ from ablate.config import SHARES, RunConfig, are_shares
 PASSAGE = 128
 # tokens of a block of held-out windows: arms whose n_ctx divides it score the same tokens
 HELD_OUT_BLOCK = 1024
+# the linear probe on a study's own texts, and the share of its commonest class
+LABELLED, CHANCE = "label_accuracy", "label_chance"
+FILLED_IN = ("probe_csv_hash",)  # what no study file sets
 # tokens of the copy probe for each held-out token that an evaluation reads
 COPY_SHARE = 1 / 8
 # time of an evaluated token, as a share of a training token's: no backward pass
@@ -99,6 +102,14 @@ class Evaluation(BaseModel):
     downstream: tuple[str, ...] = Field(
         (), description="linear probes on frozen features, by the name of their metric"
     )
+    probe_csv: str | None = Field(
+        None,
+        description=(
+            "a CSV or TSV file with the columns text and label, on which `label_accuracy` is"
+            " measured"
+        ),
+    )
+    probe_csv_hash: str | None = Field(None, description="SHA-256 of probe_csv; filled in")
 
     def contexts(self, config: RunConfig) -> dict[float, int]:
         """Return length factor → tokens of context, for the lengths that the run is defined for.
@@ -151,4 +162,5 @@ class Evaluation(BaseModel):
                 for ratio in self.probe.ratio
             ]
             names.append(("pseudo_perplexity", 0.0))
-        return names + [(name, 0.0) for name in self.downstream]
+        names += [(name, 0.0) for name in self.downstream]
+        return names + [(CHANCE, 0.0)] * (LABELLED in self.downstream)

@@ -94,6 +94,19 @@ _ROWS = (
         "linear probe: which document (novel) a passage comes from",
         downstream=True,
     ),
+    Metric(
+        "label_accuracy",
+        "max",
+        "share",
+        "linear probe: which label of `[eval] probe_csv` a text has",
+        downstream=True,
+    ),
+    Metric(
+        "label_chance",
+        "max",
+        "share",
+        "share of the commonest label among the texts that `label_accuracy` is tested on",
+    ),
 )
 
 METRICS: dict[str, Metric] = {row.name: row for row in _ROWS}

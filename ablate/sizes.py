@@ -20,8 +20,8 @@ class Sizes:
         params: All parameters.
         body: Parameters of the blocks, their position bias and the final norm: without embeddings,
             those of positions among them, and head.
-        flops_per_token: Matrix products of a forward pass over n_ctx tokens, per token; causal
-            attention in full.
+        flops_per_token: Matrix products of a forward pass over n_ctx tokens, per token; attention
+            in full, whatever a mask hides of it.
         state_bytes: Weights, gradients and the two moments of Adam.
         activation_bytes_per_token: Kept for the backward pass, with logits and their gradient; an
             estimate.
@@ -158,6 +158,7 @@ def _stated(config: RunConfig) -> Parts:
         # their original values, kept together with the new ones
         block += Counts(products=queries + keys)
     block += _ask(part("score"), config, config.d_head) + position.block_sizes(config)
+    block += part("document_mask").block_sizes(config)
     block += _ask(part("head_combine"), config, c)
     block += _ask(part("activation"), config, read) + _ask(part("outer_activation"), config, c)
 
@@ -175,6 +176,7 @@ def _stated(config: RunConfig) -> Parts:
         body += encoding
     else:
         rest += encoding
+    rest += _ask(part("document_mask"), config, c)
     embed_norm = _ask(part("embed_norm"), config, c)
     rest += Counts(embed_norm.params, embed_norm.flops)
     rest += Counts(params=config.n_vocab * c) + _ask(part("tie_embeddings"), config, c)

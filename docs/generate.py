@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from ablate.components import CATALOGUE, Factor
 from ablate.config import field_info
-from ablate.evaluation import Evaluation, Probe
+from ablate.evaluation import FILLED_IN, Evaluation, Probe
 from ablate.metrics import METRICS
 from ablate.study.design import DESIGNS
 from ablate.study.parse import StudyFile
@@ -30,6 +30,8 @@ from ablate.study.tables import (
     TuneTable,
 )
 from ablate.study.values import BUDGETS, FOLLOWS
+from ablate.text.options import Reading
+from ablate.text.readers import FORMATS
 
 PAGES = Path(__file__).parent
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -81,6 +83,7 @@ def keys(model: type[BaseModel]) -> str:
         [
             (f"`{name}`", default(field), field.description)
             for name, field in model.model_fields.items()
+            if name not in FILLED_IN
         ],
     )
 
@@ -156,6 +159,15 @@ def _level(level: Any) -> tuple[str, str, str]:
     )
 
 
+def formats() -> str:
+    """The formats of texts, and what a document is in each."""
+    rows = [
+        (one.title, ", ".join(f"`{s}`" for s in one.suffixes) or "all others", one.document)
+        for one in FORMATS.values()
+    ]
+    return table(("format", "names end in", "a document is"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "factors": factors,
     "metrics": metrics,
@@ -170,6 +182,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "report": lambda: keys(ReportTable),
     "eval": lambda: keys(Evaluation),
     "probe": lambda: keys(Probe),
+    "data": lambda: keys(Reading),
+    "formats": formats,
 }
 _PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 

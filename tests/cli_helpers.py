@@ -74,6 +74,8 @@ def measure(db: Database, runs: Iterable[PlannedRun], loss: Callable[[PlannedRun
             sql = (
                 "INSERT OR IGNORE INTO attempt (run_id, n, status, owner, heartbeat, journal,"
                 " journal_offset, evaluation) SELECT id, 1, 'complete', 'a:1:b', 0, key ||"
-                " '.jsonl', 0, '{}' FROM run WHERE key = :key"
+                " '.jsonl', 0, coalesce((SELECT study.evaluation FROM study JOIN cell ON study_id ="
+                " study.id JOIN member ON cell_id = cell.id WHERE run_id = run.id), '{}') FROM run"
+                " WHERE key = :key"
             )
             connection.execute(text(sql), key)

@@ -66,7 +66,7 @@ HUGE = (
 )
 _ODD = r"""x é ' \" \ %s{}{0} [bold] 1e400 1e-400 nan 20M 1_000 -5K ٣ ² bpe: bpe:9 bpe:512
     bpe:99999999999 bpe:٣٠٠ tokens byte probe_loss@0.15 probe_loss@nan loss@1 loss_at_length@1e400 @
-    .. . ~nobody/x * ** [ ***/[x hf: hf:. package:austen small.toml/x /dev/null /dev/zero fifo
+    .. . ~nobody/x * ** [ ***/[x hf: hf:. named:austen small.toml/x /dev/null /dev/zero fifo
     loop loops dangling socket binary.gz text words.txt tokenizer.json deep.json cell study
     leave-one-out"""
 _LONG = ("a" * 5000, "9" * 5000, "x" * 300, "a/" * 3000)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import re
+import shutil
 import sqlite3
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import QUICKSTART, ROOT, Run, measure, python, refused
 
+from ablate import paths
 from ablate.cli import complete
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
@@ -22,6 +24,7 @@ from ablate.plan import Cell, Plan, plan
 from ablate.plan.forecast import Forecast
 from ablate.study import load
 from ablate.study.values import FOLLOWS
+from ablate.text import cache, corpora
 
 HEAVY = ("torch", "pandas", "sqlalchemy", "seaborn", "matplotlib", "statsmodels", "optuna")
 
@@ -191,6 +194,17 @@ def test_plan_shows_what_is_done(ablate: Run, measured: str) -> None:
         connection.execute("UPDATE run SET status = 'stopped' WHERE id = 1")
     out = ablate("plan", QUICKSTART)[1]
     assert "Done: 24 of 25 runs\n" in out and out.endswith(f"Next: ablate run {QUICKSTART}\n")
+
+
+def test_plan_counts_runs_that_another_evaluation_repeats(
+    ablate: Run, measured: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "quickstart.toml"
+    text = Path(QUICKSTART).read_text(encoding="utf-8")
+    assert 'tokens = "8K"' in text
+    file.write_text(text.replace('tokens = "8K"', 'tokens = "9K"'), encoding="utf-8")
+    out = ablate("plan", str(file))[1]
+    assert "Done:" not in out and out.endswith(f"Next: ablate run {file}\n")
 
 
 def test_plan_speaks_in_the_metrics_unit_once_the_database_holds_noise(
@@ -519,6 +533,53 @@ def test_show_finds_a_run_by_number_or_key(ablate: Run, measured: str) -> None:
     for wrong in ("", "zzz", "999", "f" * 64, "%"):
         code, _, err = ablate("show", "--", wrong)
         assert code == 2 and "ablate query" in err
+
+
+def test_a_short_number_is_never_the_start_of_a_key(ablate: Run, measured: str) -> None:
+    with contextlib.closing(sqlite3.connect(measured)) as connection, connection:
+        (n,) = connection.execute("SELECT count(*) FROM run").fetchone()
+        connection.execute("UPDATE run SET key = '1234567890' || substr(key, 11) WHERE id = 3")
+        for digit in range(10):  # one key begins with each digit
+            start = f"UPDATE run SET key = '{digit}f' || substr(key, 3) WHERE id = ?"
+            connection.execute(start, (4 + digit,))
+    for number in (0, *range(1, 13), n + 1, 123, 1234567):
+        code, out, err = ablate("show", str(number))
+        exists = 1 <= number <= n
+        assert (code, out.startswith(f"Run {number}:")) == ((0, True) if exists else (2, False))
+        assert exists or f"no run '{number}'" in err
+    assert ablate("compare", "1", "0")[0] == 2
+    assert ablate("show", "12345678")[1].startswith("Run 3:")
+    assert ablate("show", "0f")[1].startswith("Run 4:")
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_is_given(
+    ablate: Run, measured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / "texts").mkdir(parents=True)
+    (home / "texts" / "a.txt").write_text("some words\n" * 100)
+    monkeypatch.setenv("HOME", str(home))
+    shutil.copy(measured, home / "a.db")
+    for arguments in (["--db=~/a.db"], ["--db", "~/a.db"], ["--db", "sqlite:///~/a.db"]):
+        assert ablate("db", "path", *arguments)[1].strip() == str(home / "a.db")
+    monkeypatch.setenv("ABLATE_DB", "~/a.db")
+    assert ablate("status", "quickstart")[0] == 0
+    for arguments in (
+        ["export", "quickstart", "~/runs.csv"],
+        ["report", "quickstart", "--out=~/reports"],
+        ["new", "wiring", "--factor", "norm=pre,post", "--out=~/wiring.toml"],
+        ["plan", "~/wiring.toml"],
+    ):
+        assert ablate(*arguments)[0] == 0, arguments
+    made = {path.name for path in home.iterdir()}
+    assert made >= {"runs.csv", "reports", "wiring.toml"}
+    monkeypatch.setenv("ABLATE_CACHE", "~/cache")
+    assert cache.folder() == home / "cache"
+    for named in ("~/texts", "~/texts/a.txt", "~/texts/*.txt"):
+        assert corpora.find(named, tmp_path).location.startswith(str(home))
+    assert paths.expanded("~nobody-has-this-home/x") == Path("~nobody-has-this-home/x")
+    assert not [path for path in Path.cwd().rglob("*") if path.name.startswith("~")]
+    assert ablate("query", "SELECT '~/a' AS said")[1].splitlines()[-1].strip() == "~/a"
 
 
 def test_query_lists_tables_and_refuses_all_but_one_select(ablate: Run, measured: str) -> None:

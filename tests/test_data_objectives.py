@@ -189,7 +189,7 @@ def test_a_member_of_a_pack_and_a_row_of_a_batch_draw_what_they_draw_alone(kind:
         alone = Masked([config], _tokens(), "cpu").train(
             windows[member : member + 1, 4:9], torch.tensor(5), row=4
         )
-        for whole, part in zip(pack, alone, strict=True):
+        for whole, part in zip(pack[:3], alone[:3], strict=True):
             assert torch.equal(whole[member : member + 1, 4:9], part)
     assert not torch.equal(
         pack.weights[0], Masked(configs, _tokens(), "cpu").train(windows, 6).weights[0]
@@ -207,7 +207,7 @@ def test_a_pack_that_is_loaded_with_other_runs_draws_as_a_new_one() -> None:
     assert all(
         torch.equal(a, b)
         for a, b in zip(
-            loaded.train(windows, 3), _masked([0.7], seed=2).train(windows, 3), strict=True
+            loaded.train(windows, 3)[:3], _masked([0.7], seed=2).train(windows, 3)[:3], strict=True
         )
     )
 
@@ -216,7 +216,7 @@ def test_a_pack_that_is_loaded_with_other_runs_draws_as_a_new_one() -> None:
 def test_held_out_masks_depend_on_no_seed_and_nest_across_ratios(kind: str) -> None:
     windows = _windows(24)
     one, two = (_masked([0.15, 0.4], kind, seed).test(windows) for seed in (1, 2))
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one[:3], two[:3], strict=True))
     assert one.inputs.shape == (2, 24, T) and (one.weights[0] <= one.weights[1]).all()
 
 
@@ -233,7 +233,7 @@ def test_the_probe_scores_the_same_tokens_in_every_arm_however_it_trained() -> N
             assert all(
                 torch.equal(a, b)
                 for one, two in zip(grids[0], grid, strict=True)
-                for a, b in zip(one, two, strict=True)
+                for a, b in zip(one[:3], two[:3], strict=True)
             )
         assert (grids[0][0].weights <= grids[0][1].weights).all() and (
             grids[0][1].weights <= grids[0][2].weights
@@ -294,7 +294,7 @@ def test_no_step_waits_for_the_device(kind: str) -> None:
         windows, torch.tensor(1)
     )
     for ours, theirs in zip(
-        step(windows, torch.tensor(2)), traced(windows, torch.tensor(2)), strict=True
+        step(windows, torch.tensor(2))[:3], traced(windows, torch.tensor(2))[:3], strict=True
     ):
         assert torch.equal(ours, theirs)
 

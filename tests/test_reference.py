@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from ablate.store import query as queries
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = (RESULTS / "README.md").read_text(encoding="utf-8")
-CELLS = {"topology": 32, "heads": 11, "position": 12, "scale": 34}
+CELLS = {"topology": 32, "heads": 11, "position": 12, "scale": 60, "topology-debian": 8}
 LARGEST = 15_000_000  # bytes
 COUNTED = "SELECT study.name, count(*) FROM study JOIN cell ON study_id = study.id GROUP BY 1"
 UNFINISHED = "SELECT count(*) FROM runs WHERE status NOT IN ('complete', 'diverged')"
@@ -56,7 +57,7 @@ def test_effects_of_the_page_are_those_that_sql_gives(
     db: store.Database, writer: ModuleType, study: str
 ) -> None:
     stored = {
-        (stratum, level): tuple(row)
+        (stratum, level): tuple(math.nan if value is None else value for value in row)
         for stratum, level, *row in queries.run(db, STORED.format(study))[1]
     }
     found = writer.findings(study).of(writer.records.Contrast)

@@ -24,7 +24,8 @@ def masked(folder: Path, metric: str) -> Database:
         finals = [
             ("probe_loss", at, 2 + abs(at - trained) + 0.01 * seed) for at in (0.15, 0.4, 0.8)
         ]
-        return Outcome(1.0, finals=[*finals, ("era_accuracy", 0, 0.5 + 0.01 * seed)])
+        finals += [("era_accuracy", 0, 0.5 + 0.01 * seed), ("label_accuracy", 0, 0.8 + 0.01 * seed)]
+        return Outcome(1.0, finals=[*finals, ("label_chance", 0, 0.7)])
 
     folder.mkdir()
     base = {"objective": "masked", "n_vocab": 257}
@@ -98,11 +99,13 @@ def test_the_section_is_named_by_what_it_holds(
                 " which favours arms"
             ),
         ),
+        ("label_accuracy", "is based on label accuracy of a linear probe, which favours no"),
         ("loss", "is based on held-out loss at the ratio of training"),
     ],
 )
 def test_the_answer_names_its_metric(tmp_path: Path, metric: str, words: str) -> None:
     answer = report.answer(report.gather(masked(tmp_path / "a", metric), "topology"))
     assert f"Masked models: the answer {words}" in answer
-    assert ("25%" in answer) is (metric == "era_accuracy")
+    assert ("Chance accuracy is 25%" in answer) is (metric == "era_accuracy")
+    assert ("Chance accuracy is 70%" in answer) is (metric == "label_accuracy")
     assert "masked losses at the probe ratios 0.15, 0.4 and 0.8" in answer

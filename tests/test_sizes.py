@@ -52,7 +52,7 @@ def test_parameters_and_flops_equal_the_modules(config: RunConfig) -> None:
         or (config.part("position").in_body and name.startswith("position."))
     )
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(given)
+        model(given, _starts(config, given))
     counted = sizes.count(config)
     assert counted.params == sum(parameter.numel() for parameter in model.parameters())
     assert counted.body == body
@@ -84,10 +84,14 @@ def _kept(config: RunConfig) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
-            logits = model(given)
+            logits = model(given, _starts(config, given))
         loss = F.cross_entropy(logits.flatten(0, 2), given.flatten())
     assert loss.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + 2 * logits.nbytes
+
+
+def _starts(config: RunConfig, given: Tensor) -> Tensor | None:
+    return torch.zeros_like(given) if config.document_mask == "attention" else None
 
 
 MEMORY: list[dict[str, Any]] = [
@@ -100,6 +104,11 @@ MEMORY: list[dict[str, Any]] = [
     {"position": "t5"},
     {"score": "additive", "position": "none"},
     {"objective": "masked", "mlm_head_transform": "dense", "n_vocab": 2000},
+    *(
+        {"document_mask": "attention", "position": position}
+        for position in CATALOGUE["position"].names
+    ),
+    {"document_mask": "attention", "score": "additive", "position": "alibi"},
 ]
 
 

@@ -152,16 +152,19 @@ def test_noise_without_groups_is_rarely_separated(n: int, noise: str) -> None:
     assert np.mean([stats.seed_groups(one).separated for one in x]) <= below(0.05, 1000)
 
 
-def test_agreement_of_groups_is_fishers_exact_test() -> None:
-    first = stats.seed_groups(SERIAL)
-    assert stats.grouping_agreement(first, first).p == pytest.approx(1 / 56)
-    # 3 of 8 and 4 of 8, all three among the four: C(4, 3)·C(4, 0) / C(8, 3)
-    second = stats.seed_groups([1.235, 1.307, 1.308, 1.235, 1.260, 1.237, 1.309, 1.310])
-    found = stats.grouping_agreement(first, second)
-    assert (found.n, found.same) == (8, 7) and found.p == pytest.approx(4 / 56)
-    # the opposite seeds are no agreement
-    assert stats.grouping_agreement(first, stats.seed_groups(np.negative(SERIAL))).p == 1
-    assert math.isnan(stats.grouping_agreement(first, stats.seed_groups([1.0])).p)
+def test_a_difference_within_groups_is_least_squares_with_fixed_effects() -> None:
+    rng = np.random.default_rng(5)
+    groups = [f"g{number}" for number in range(6) for _ in range(5)]
+    marked = np.array([number % 5 <= number // 5 % 4 for number in range(30)], float)
+    values = rng.normal(size=30) + 0.7 * marked + 10 * np.repeat(np.arange(6), 5)
+    frame = pd.DataFrame({"y": values, "x": marked, "g": groups})
+    reference = smf.ols("y ~ x + C(g)", frame).fit()
+    found = stats.within_groups(values, marked, groups)
+    assert found.mean == pytest.approx(reference.params["x"])
+    assert (found.lo, found.hi) == pytest.approx(tuple(reference.conf_int().loc["x"]))
+    assert found.p == pytest.approx(reference.pvalues["x"])
+    alone = stats.within_groups([1.0, 3.0], [0, 1], ["a", "a"])
+    assert alone.mean == 2 and math.isnan(alone.p)
 
 
 def test_association_counts_all_assignments_of_tied_ranks() -> None:

@@ -246,3 +246,45 @@ def test_a_statement_with_values_reads_as_it_is_asked(db: Database) -> None:
     sql = question.with_values(study="it's :series")
     assert "study = 'it''s :series' AND series = coalesce(nullif('', ''), 'loss')" in sql
     assert query.run(db, sql)[1] == []
+
+
+def test_levels_stand_in_the_order_of_the_study(tmp_path: Path) -> None:
+    """By name 100 comes before 12 and 2; one level is added later, between two others."""
+
+    def made(*depths: int) -> Database:
+        factors = {
+            "n_layer": {str(depth): {"n_layer": depth} for depth in depths},
+            "topology": {name: {"topology": name} for name in ("serial", "parallel")},
+        }
+
+        def outcome(levels: Levels, seed: int) -> Outcome:
+            if "lr" not in levels and levels["topology"] == "parallel" and seed == 2:
+                return Outcome(status="diverged", step=7)
+            return Outcome(points={5: 4.0, 10: 3.0 + 0.01 * seed})
+
+        within = {"within": ["n_layer"], "rates": (1e-3, 1e-2), "name": "depths"}
+        return study(tmp_path, factors, outcome, seeds=3, **within)  # type: ignore[arg-type]
+
+    made(2, 12, 24, 100).close()
+    with made(2, 4, 12, 24, 100) as db:
+        analyse(db, "depths")
+        for depth in (100, 4):
+            evidence = {"group": f"n_layer={depth}", "rates": [1e-3], "at_edge": False}
+            cell = f"n_layer={depth}, topology=serial"
+            decisions.write(db, 1, [Decision(cell, "lr", 1e-3, evidence)])
+        depths = ["2", "4", "12", "24", "100"]
+        asked = {
+            "means": "stratum",
+            "effect-sizes": "family",
+            "pairs-lost": "family",
+            "learning-curve": "cell",
+            "lr-curve": "cell",
+            "best-lr": "group",
+        }
+        for name, column in asked.items():
+            found = [
+                row[column].split("n_layer=")[1].split(",")[0] for row in ask(db, name, "depths")
+            ]
+            expected = ["4", "100"] if name == "best-lr" else depths
+            assert list(dict.fromkeys(found)) == expected, name
+            assert found == sorted(found, key=depths.index), name

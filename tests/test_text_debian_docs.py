@@ -187,7 +187,7 @@ def test_a_build_takes_the_newest_package_drops_duplicates_and_keeps_a_manifest(
     assert (corpus.name, corpus.n_documents, corpus.location) == (
         "debian-docs",
         2 + len(FILES["other-doc"]) - 2,  # neither _sources nor the program
-        str(built / "text"),
+        "named:debian-docs",
     )
     again = _build("other-doc")
     assert again.returncode == 2 and str(built) in again.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablate.text.documents import Document, documents, parts
+from ablate.text.documents import Document, documents, every_tenth
 
 
 def _texts(buffer: bytes) -> list[bytes]:
@@ -38,7 +38,7 @@ def test_pieces_are_the_document_cut_where_white_space_begins_else_between_chara
 def test_a_part_is_trained_on_or_held_out_and_nothing_is_lost(texts: list[str]) -> None:
     found = list(documents("\f".join(texts).encode()))
     for number, document in enumerate(found):
-        split = parts(document, number, len(found))
+        split = every_tenth(len(found)).parts(document, number)
         ranges = [(part.start, part.end) for part, _ in split]
         assert ranges == sorted(ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
         kept = b" ".join(part.buffer[part.start : part.end] for part, _ in split)
@@ -51,7 +51,7 @@ def test_a_part_is_trained_on_or_held_out_and_nothing_is_lost(texts: list[str]) 
 
 def test_the_last_tenth_of_each_of_few_documents_is_held_out_from_a_line_on() -> None:
     lines = "".join(f"line {n:03d} of it\n" for n in range(100)).encode().strip()
-    (train, first), (tail, second) = parts(Document(lines, 0, len(lines)), 3, 49)
+    (train, first), (tail, second) = every_tenth(49).parts(Document(lines, 0, len(lines)), 3)
     assert (first, second) == (False, True)
     assert lines[tail.start : tail.end].startswith(b"line 090")
     assert lines[train.start : train.end].endswith(b"line 089 of it")
@@ -59,7 +59,7 @@ def test_the_last_tenth_of_each_of_few_documents_is_held_out_from_a_line_on() ->
 
 def test_without_lines_the_last_tenth_begins_between_characters() -> None:
     text = ("é" * 105).encode()
-    (train, _), (tail, _) = parts(Document(text, 0, len(text)), 0, 1)
+    (train, _), (tail, _) = every_tenth(1).parts(Document(text, 0, len(text)), 0)
     assert (len(train), len(tail)) == (188, 22)
 
 
@@ -67,6 +67,8 @@ def test_without_lines_the_last_tenth_begins_between_characters() -> None:
 def test_every_tenth_of_many_documents_is_held_out_whole(n_documents: int) -> None:
     document = Document(b"some text", 0, 9)
     held_out = [
-        n for n in range(n_documents) if parts(document, n, n_documents) == [(document, True)]
+        n
+        for n in range(n_documents)
+        if every_tenth(n_documents).parts(document, n) == [(document, True)]
     ]
     assert held_out == list(range(9, n_documents, 10))

@@ -176,6 +176,7 @@ def test_only_runs_of_one_shape_share_a_step(
         {"batch_tokens": 128},
         {"dropout": 0.1},
         {"precision": "float64"},
+        {"document_mask": "attention"},
     ):
         assert compiled.cached_step([config(**change)], text(), "cpu") is not first
     assert compiled.cached_step([config(), config(seed=1)], text(), "cpu") is not first
@@ -199,14 +200,18 @@ def test_the_steps_not_used_for_longest_are_forgotten(
 # -- compiled --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("document_mask", ["none", "attention"])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("mode", ["block", "whole"])
 def test_a_step_traces_without_a_break_and_computes_the_same(
-    mode: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
+    mode: str, recompute: bool, document_mask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the tracer only: its graphs, which run eagerly, are what a compiler gets."""
     monkeypatch.setitem(compiled.COMPILER, "backend", "aot_eager")
-    packs = [config(n_layer=1, position="t5", seed=seed) for seed in range(2)]
+    packs = [
+        config(n_layer=1, position="t5", document_mask=document_mask, seed=seed)
+        for seed in range(2)
+    ]
     eager, step = Step(packs, text(), "cpu", 2), Step(packs, text(), "cpu", 2, recompute)
     step.functions = compiled.functions(step, mode)
     assert abs(rows(step, 5) - rows(eager, 5)).max() < 1e-5
@@ -245,6 +250,12 @@ VARIANTS: list[dict[str, Any]] = [
         "norm": "post",
         "z_loss": 1e-4,
     },
+    {"document_mask": "attention"},
+    {"document_mask": "attention", "position": "learned", "precision": "bfloat16"},
+    {"document_mask": "attention", "position": "sinusoidal", "objective": "masked"},
+    {"document_mask": "attention", "position": "alibi", "n_kv_head": 1, "precision": "bfloat16"},
+    {"document_mask": "attention", "position": "none", "score": "additive"},
+    LEARNED_BIAS | {"document_mask": "attention"},
 ]
 
 
@@ -281,9 +292,12 @@ def test_a_captured_step_equals_the_eager_one(variant: dict[str, Any], mode: str
 
 
 @cuda
-def test_a_learned_bias_has_the_same_gradient_when_compiled() -> None:
+@pytest.mark.parametrize("document_mask", ["none", "attention"])
+def test_a_learned_bias_has_the_same_gradient_when_compiled(document_mask: str) -> None:
+    variant = LEARNED_BIAS | {"document_mask": document_mask}
+
     def gradient(mode: str) -> Tensor:
-        step = Step([config(**LEARNED_BIAS, seed=seed) for seed in range(3)], text(), "cuda")
+        step = Step([config(**variant, seed=seed) for seed in range(3)], text(), "cuda")
         step.functions = compiled.functions(step, mode)
         step.windows.copy_((torch.arange(step.windows.numel()) ** 2 % 31).view(step.windows.shape))
         example = step.functions.example()
@@ -372,10 +386,10 @@ def test_a_captured_step_serves_other_runs() -> None:
 
 
 @cuda
-def test_the_gpu_computes_what_the_cpu_does() -> None:
-    packs = [
-        config(seed=seed, precision="float64", objective="masked", dropout=0.1) for seed in range(2)
-    ]
+@pytest.mark.parametrize("document_mask", ["none", "attention"])
+def test_the_gpu_computes_what_the_cpu_does(document_mask: str) -> None:
+    variant = {"objective": "masked", "dropout": 0.1, "document_mask": document_mask}
+    packs = [config(seed=seed, precision="float64", **variant) for seed in range(2)]
     assert (
         abs(rows(Step(packs, text(), "cuda"), 20) - rows(Step(packs, text(), "cpu"), 20)).max()
         < 1e-9

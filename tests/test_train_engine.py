@@ -24,6 +24,7 @@ from ablate import text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.data.batches import length_windows
+from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
 from ablate.text import corpora, tokenizers
@@ -98,9 +99,9 @@ def test_the_forecast_knows_how_many_tokens_the_evaluations_read(
     read = []
     score = Evaluator._sums
 
-    def counted(self: Evaluator, inputs: torch.Tensor, *rest: torch.Tensor) -> object:
-        read.append(inputs.numel())
-        return score(self, inputs, *rest)
+    def counted(self: Evaluator, part: Example) -> object:
+        read.append(part.inputs.numel())
+        return score(self, part)
 
     monkeypatch.setattr(Evaluator, "_sums", counted)
     wanted = config(**changes)
@@ -402,8 +403,8 @@ def test_a_run_whose_final_loss_is_not_finite_has_diverged(monkeypatch: pytest.M
     """Though the loss of its last batch is ordinary."""
     score = Evaluator._sums
 
-    def not_finite(self: Evaluator, *part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        position, window = score(self, *part)
+    def not_finite(self: Evaluator, part: Example) -> tuple[torch.Tensor, torch.Tensor]:
+        position, window = score(self, part)
         position[0, 1] = math.inf  # nats of the second member
         return position, window
 

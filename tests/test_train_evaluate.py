@@ -14,8 +14,9 @@ import train_helpers
 from torch import Tensor
 
 from ablate.config import RunConfig
-from ablate.data.frequencies import counts, repeated
+from ablate.data.frequencies import repeated
 from ablate.evaluation import Evaluation
+from ablate.text.frequencies import counts
 from ablate.train.evaluate import Evaluator
 from ablate.train.step import Step
 
@@ -35,7 +36,7 @@ def _finals(
         logits[..., 0], logits[..., 1] = share(inputs).log(), (1 - share(inputs)).log()
         return logits
 
-    step.model.features, step.model.head = (lambda inputs: inputs), head  # type: ignore[assignment, method-assign]
+    step.model.features, step.model.head = (lambda inputs, starts=None: inputs), head  # type: ignore[assignment, method-assign]
     found = Evaluator(step, [config], evaluation, tokens).finals()
     return {(name, at): value for name, at, (value,) in found}
 
@@ -160,7 +161,7 @@ def test_the_copy_probe_of_a_model_that_copies() -> None:
         logits = torch.zeros(*inputs.shape, config.n_vocab)
         return logits.scatter(-1, inputs.roll(7, -1)[..., None], 100.0 * _second_half(inputs))
 
-    step.model.features, step.model.head = (lambda inputs: inputs), head  # type: ignore[assignment, method-assign]
+    step.model.features, step.model.head = (lambda inputs, starts=None: inputs), head  # type: ignore[assignment, method-assign]
     evaluator = Evaluator(step, [config], Evaluation(tokens=1024), tokens)
     copies = evaluator.copies()
     assert copies["copy_loss"] == pytest.approx([0.0], abs=1e-6)
@@ -200,7 +201,7 @@ def test_a_run_without_two_halves_has_no_copy_probe(changes: dict[str, Any]) -> 
 def test_counts_of_a_long_text_are_of_pieces_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = np.repeat(np.arange(32), 1000).astype(np.uint8)
     assert counts(stream, 33).tolist() == [1000] * 32 + [0]
-    monkeypatch.setattr("ablate.data.frequencies._PIECE", 100)
-    monkeypatch.setattr("ablate.data.frequencies.SAMPLE", 3200)
+    monkeypatch.setattr("ablate.text.frequencies._PIECE", 100)
+    monkeypatch.setattr("ablate.text.frequencies.SAMPLE", 3200)
     sampled = counts(stream, 32)
     assert sampled.sum() == 3200 and sampled.min() > 0

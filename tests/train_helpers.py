@@ -49,7 +49,7 @@ def text(n: int = 4000, n_vocab: int = 32) -> Tokens:
     bounds = [np.array([0, len(part)]) for part in (train_part, held_out)]
     spelling = tuple(bytes([65 + k, 32]) for k in range(n_vocab))
     one = np.zeros(1, np.int64)
-    return Tokens(train_part, held_out, n_vocab, spelling, bounds[0], one, bounds[1], one)
+    return Tokens(train_part, held_out, n_vocab, spelling, bounds[0], one, bounds[1], one, (0,))
 
 
 class Events:

@@ -14,6 +14,10 @@ from ablate.analysis import paired, records
 from ablate.analysis.data import StudyData
 from ablate.analysis.paired import split
 
+# Nats per token by which the repetition of a random string must be predicted better than the string
+# itself. Runs that do not copy gain less than 0.1, those that do 1 to 3.
+COPIES = 0.5
+
 
 def untrained(data: StudyData) -> Iterator[records.Untrained]:
     """Yield the cells with runs that did not learn beyond token frequencies."""
@@ -77,6 +81,40 @@ def seed_groups(data: StudyData) -> Iterator[records.SeedGroups]:
                 and its.members == groups.members
             ),
         )
+
+
+def copying(data: StudyData) -> Iterator[records.Copying]:
+    """Yield in which cells some seeds have learnt to copy and others not, and what that changes.
+
+    One finding for the study: with few seeds a cell, no cell alone shows two groups.
+    """
+    wide = data.finals.pivot_table(index=["cell", "seed"], columns="name", values="value")
+    if not {"copy_loss", "copy_loss_first"} <= set(wide.columns):
+        return
+    runs = data.good.set_index(["cell", "seed"])[["metric"]].join(
+        (wide["copy_loss_first"] - wide["copy_loss"]).rename("gain").dropna(), how="inner"
+    )
+    runs["copies"] = runs["gain"] >= COPIES
+    counted = runs.groupby("cell", sort=False)["copies"].agg(["sum", "count"])
+    divided = counted[(counted["sum"] > 0) & (counted["sum"] < counted["count"])]
+    if divided.empty:
+        return
+    runs = runs[runs.index.get_level_values("cell").isin(divided.index)]
+    found = stats.within_groups(
+        runs["metric"].to_numpy(float),
+        runs["copies"].to_numpy(float),
+        list(runs.index.get_level_values("cell")),
+    )
+    yield records.Copying(
+        cells=tuple(divided.index),
+        copies=tuple(map(int, divided["sum"])),
+        of=tuple(map(int, divided["count"])),
+        measured=len(counted),
+        mean=found.mean,
+        lo=found.lo,
+        hi=found.hi,
+        p=found.p,
+    )
 
 
 def variance(data: StudyData) -> Iterator[records.Variance]:

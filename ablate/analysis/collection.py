@@ -129,6 +129,7 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from contrasts.changes(data)
     yield from cells.untrained(data)
     yield from cells.seed_groups(data)
+    yield from cells.copying(data)
     yield from cells.variance(data)
     if not data.crossed:  # both need independent seeds
         yield from strata.no_failures(data, failed)

@@ -13,8 +13,10 @@ from ablate.analysis import records
 from ablate.analysis.data import StudyData
 from ablate.errors import AblateError
 from ablate.scaling import Difference, Fit, Interval, Losses, TableFit
+from ablate.scaling.beyond import Forecast
 from ablate.scaling.study import of_study, resources
 from ablate.scaling.table import ONE, complete
+from ablate.study.values import point
 
 # from this many levels of size or budget on, a study without [fit] has scaling curves
 LEAST_LEVELS = 3
@@ -55,6 +57,11 @@ class Scaled:
         return self.fitted.fits if self.fitted else {}
 
     @property
+    def forecasts(self) -> dict[str, Forecast]:
+        """Curve → its predictions; empty if there are none."""
+        return self.fitted.forecasts if self.fitted else {}
+
+    @property
     def order(self) -> list[str]:
         """Names of the curves, in order."""
         return list(self.frame["curve"].cat.categories)
@@ -78,7 +85,9 @@ def scaled(data: StudyData) -> Scaled | None:
             table, None, "No curve is fitted: the forms are of a loss, but higher is better here."
         )
     try:
-        return Scaled(table, table.fit(hold_out=str(settings.get("hold_out", ""))), "")
+        predict = [point(text) for text in settings.get("predict", [])]
+        held = str(settings.get("hold_out", ""))
+        return Scaled(table, table.fit(hold_out=held, predict=predict), "")
     except AblateError as error:
         return Scaled(table, None, f"No curve is fitted: {error}")
 
@@ -158,6 +167,15 @@ def scaling(curves: Scaled) -> Iterator[records.Finding]:
             crossing=_ends(two.crossing.at),
             crosses=two.crossing.share_inside,
         )
+
+    for name, forecast in curves.forecasts.items():
+        for one_point in forecast.points:
+            yield records.ScalingPrediction(
+                curve="" if name == ONE else name,
+                at=one_point.at,
+                loss=_ends(one_point.loss),
+                beyond=one_point.out,
+            )
 
 
 def _constants(one: Fit) -> dict[str, records.Ends]:

@@ -437,6 +437,32 @@ class SeedGroups(OfCell):
     like: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Copying(Finding):
+    """Cells in which some seeds have learnt to copy and others have not.
+
+    Attributes:
+        cells: Labels of the cells.
+        copies: Number of runs that copy, of each cell.
+        of: Number of runs in which copying was measured, of each cell.
+        measured: Number of cells in which copying was measured, these and others.
+        mean: Metric of the runs that copy minus that of the others, within cells.
+        lo: Lower end of its 95% interval.
+        hi: Upper end of it.
+        p: p value of no difference (t test, cells as fixed effects).
+    """
+
+    kind: ClassVar[str] = "copying"
+    cells: tuple[str, ...]
+    copies: tuple[int, ...]
+    of: tuple[int, ...]
+    measured: int
+    mean: float
+    lo: float
+    hi: float
+    p: float
+
+
 @dataclass(frozen=True)
 class Part:
     """One part of a variance over crossed seeds, in the metric's unit squared.
@@ -818,6 +844,24 @@ class ScalingComparison(Finding):
     gap_high: Ends
     crossing: Ends
     crosses: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPrediction(Finding):
+    """The loss that a scaling curve predicts for a run.
+
+    Attributes:
+        curve: Group of runs; "" for one curve.
+        at: Resource ("n" parameters, "d" tokens, "c" FLOPs) → its value.
+        loss: Predicted loss, lower and upper end of the 95% interval of a run's loss.
+        beyond: Resource → the same as a multiple of the largest run's.
+    """
+
+    kind: ClassVar[str] = "scaling-prediction"
+    curve: str
+    at: dict[str, float]
+    loss: tuple[float, float, float]
+    beyond: dict[str, float]
 
 
 def kinds() -> dict[str, type[Finding]]:

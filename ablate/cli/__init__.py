@@ -11,6 +11,7 @@ from ablate.cli import (
     answers,
     compare,
     complete,
+    data,
     database,
     export,
     fit,
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Before a run": (new.new, planning.factors, planning.plan),
+    "Before a run": (new.new, planning.factors, data.data, planning.plan),
     "Run": (running.run, running.status),
     "After a run": (
         answers.report,

@@ -39,6 +39,12 @@ def fit(
             metavar="WHAT",
         ),
     ] = "",
+    predict: Annotated[
+        list[str],
+        option(
+            "Predict the loss here, with its interval. May be repeated.", metavar="N=3e9,D=6e10"
+        ),
+    ] = [],  # noqa: B006
     count: Annotated[
         str,
         option(
@@ -92,6 +98,7 @@ def fit(
 ) -> None:
     """Fit scaling curves with intervals and a held-out check; compare a factor's levels."""
     from ablate.errors import AblateError
+    from ablate.study.values import point
 
     if (study is None) is (csv is None):
         raise AblateError("give a study, or a table with --csv FILE")
@@ -107,7 +114,8 @@ def fit(
         }
         if table_only := [name for name, value in only.items() if value]:
             raise AblateError(f"--{table_only[0]} is for tables only; add --csv FILE")
-        losses, hold_out = _of_study(str(study), group, hold_out, count, db)
+        losses, hold_out, planned = _of_study(str(study), group, hold_out, count, db)
+        predict = predict or planned
     else:
         from ablate.scaling.read import read
 
@@ -130,7 +138,12 @@ def fit(
         show_all(read_first)
     try:
         with working("Fitting …") as progress:
-            table_fit = losses.fit(form=form, hold_out=hold_out, progress=progress)
+            table_fit = losses.fit(
+                form=form,
+                hold_out=hold_out,
+                predict=[point(at) for at in predict],
+                progress=progress,
+            )
     except AblateError:
         if json:
             for line in read_first:
@@ -159,8 +172,8 @@ def _json(losses: Losses, table_fit: TableFit) -> str:
 
 def _of_study(
     name: str, group: list[str], hold_out: str, count: str, db: str | None
-) -> tuple[Losses, str]:
-    """Return the study's losses, and what to hold out: by default as in its [fit]."""
+) -> tuple[Losses, str, list[str]]:
+    """Return the study's losses, what to hold out and where to predict, as in its [fit]."""
     from ablate import results, store
     from ablate.errors import AblateError
     from ablate.scaling.study import of_study
@@ -177,8 +190,10 @@ def _of_study(
             )
         settings = row.settings.get("fit", {})
         chosen = group[0] if group else str(settings.get("group", ""))
-        return of_study(runs, levels, group=chosen, count=count), hold_out or str(
-            settings.get("hold_out", "")
+        return (
+            of_study(runs, levels, group=chosen, count=count),
+            hold_out or str(settings.get("hold_out", "")),
+            list(settings.get("predict", [])),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -100,6 +101,7 @@ def new(
     if seeds is not None:
         raw["seeds"] = seeds
     varied, started = _vary(raw, factor), _begin(raw, base)
+    _place(raw, varied | started, path.parent)
     if both := sorted(varied & started):
         raise AblateError(f"{both[0]} is given both by --factor and by --base; keep one of them")
     if not raw["factors"]:
@@ -136,7 +138,7 @@ def _start(origin: str | None) -> dict[str, Any]:
     if origin is None:
         return {"metric": "loss", "design": "grid", "seeds": 5, "base": dict(START), "factors": {}}
     load(origin)  # raises if the file is wrong
-    return tomllib.loads(find(origin).read_text(encoding="utf-8"))
+    return tomllib.loads(find(origin).read_text(encoding="utf-8-sig"))
 
 
 @contextmanager
@@ -189,6 +191,38 @@ def _begin(raw: dict[str, Any], texts: Sequence[str]) -> set[str]:
         _one_budget(raw, name)
         names.add(name)
     return names
+
+
+def _place(raw: dict[str, Any], given: set[str], folder: Path) -> None:
+    """Write paths that were given relative to the working directory as the study's folder needs."""
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: placed(part) for key, part in value.items()}
+        return _relative(value, folder) if isinstance(value, str) else value
+
+    for name in given & {"corpus", "tokenizer"}:
+        if name in raw.get("base", {}):
+            raw["base"][name] = placed(raw["base"][name])
+        if name in raw["factors"]:
+            raw["factors"][name] = [placed(level) for level in raw["factors"][name]]
+
+
+def _relative(spec: str, folder: Path) -> str:
+    """Return a path or glob that is there, as it is seen from a folder; anything else unchanged."""
+    from ablate.text.corpora import NAMED
+    from ablate.text.sources import is_glob
+
+    path = Path(spec.removeprefix("hf:")).expanduser()
+    if spec in NAMED or path.is_absolute():
+        return spec
+    try:
+        there = any(Path().glob(str(path))) if is_glob(str(path)) else path.exists()
+    except (OSError, ValueError, NotImplementedError):
+        return spec
+    if not there:
+        return spec
+    return spec[: len(spec) - len(spec.removeprefix("hf:"))] + os.path.relpath(path, folder)
 
 
 def _one_budget(raw: dict[str, Any], name: str) -> None:

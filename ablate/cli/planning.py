@@ -95,7 +95,9 @@ def plan(
     out.print(_cells(planned, forecast))
     cost = price(planned)
     for line in (
+        *_texts(planned),
         *_comparisons(planned),
+        *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
         *_slow(planned, forecast),
@@ -130,18 +132,18 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:
-    """The plan with the decisions in the database, and the keys of its runs that have a result."""
+    """The plan with the decisions in the database, and the keys of its runs that are done."""
     from ablate.cli.database import existing
 
     if (database := existing(db)) is None:
         return plan, frozenset()
     from ablate import tune
-    from ablate.store import decisions
+    from ablate.store import register, runs
 
     with database:
-        decided = tune.learn(plan, database).plan
-        keys = [one.run.key for one in decided.runs]
-        return decided, frozenset(decisions.values(database, keys, decided.study.metric))
+        decided = tune.learn(register.as_measured(database, plan), database).plan
+        planned = [one.run for one in decided.runs]
+        return decided, runs.done(database, planned, decided.study.evaluation)
 
 
 def _how(forecast: Forecast | None, speed: float | None) -> str:
@@ -248,6 +250,35 @@ def too_long(plan: Plan) -> Iterator[str]:
             f"Left out: {len(plan.too_long)} of {len(plan.too_long) + len(plan.cells)} cells, which"
             f" would read their text more than max_epochs = {plan.study.max_epochs:g} times:"
             f" {'; '.join(left_out)}"
+        )
+
+
+def _texts(plan: Plan) -> Iterator[str]:
+    """Yield lines on the parts of each corpus, and what speaks against them."""
+    from ablate.text import describe
+
+    asked = "tokens" in plan.study.evaluation.model_fields_set  # then a note says it
+    scored = 0 if asked else plan.study.evaluation.tokens
+    for text in {text.corpus.location: text for text in plan.texts}.values():
+        found = describe.describe(text.corpus)
+        yield from describe.lines(text.corpus, found)
+        for warning in describe.warnings(text.corpus, found, text.held_out_tokens, scored):
+            yield f"Warning: {warning}"
+
+
+def _labels(plan: Plan) -> Iterator[str]:
+    """How many texts of each label the study's own linear probe has."""
+    from ablate.plan.probes import texts
+    from ablate.units import listed
+
+    if found := texts(plan):
+        each = (
+            f"{name} {fitted:,} + {tested:,}"
+            for name, tested, fitted in zip(found.names, *found.counts.tolist(), strict=True)
+        )
+        yield (
+            f"label_accuracy: {len(found.texts):,} texts of {plan.study.evaluation.probe_csv},"
+            f" fitted + tested: {listed(each)}; chance {found.chance:.1%}"
         )
 
 

@@ -10,6 +10,8 @@ from ablate.components.catalogue import level
 from ablate.components.norm import BERT
 from ablate.errors import AblateError
 
+GPT_2 = "Radford et al. 2019 (GPT-2)"
+
 
 class Attention(Component):
     """Base of the levels of `attention`.
@@ -39,6 +41,60 @@ class Full(Attention):
                 "attention = 'full' lets a causal model see what it predicts; use attention ="
                 " 'causal' or objective = 'masked'"
             )
+
+
+class DocumentMask(Component):
+    """Base of the levels of `document_mask`.
+
+    Attributes:
+        within: Whether attention stays within a document of a window.
+    """
+
+    factors = ("document_mask",)
+    within: ClassVar[bool] = False
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        return Counts()
+
+    def block_sizes(self, config: Config) -> Counts:
+        """Return its sizes in each block, in addition to `sizes`, which counts once per model."""
+        return Counts()
+
+
+@level("document_mask", "none", source=GPT_2)
+class WholeWindow(DocumentMask):
+    """A window is one sequence, whatever documents are in it."""
+
+    module = "ablate.data.documents:WholeWindow"
+
+
+@level("document_mask", "attention", source="Llama 3, arXiv:2407.21783, §3.2")
+class WithinDocuments(DocumentMask):
+    """Attention stays within a document, and positions are counted from its first token; the
+    separator is the last token of its document.
+    """
+
+    module = "ablate.data.documents:WithinDocuments"
+    within = True
+
+    def sizes(self, config: Config, width: int) -> Counts:
+        """What is added to the scores: a number for each pair of tokens, and each head where the
+        position encoding adds to them too. FLOPs are those of all pairs: no kernel leaves any out.
+        """
+        return Counts(products=0 if self._casts(config) else self._numbers(config))
+
+    def block_sizes(self, config: Config) -> Counts:
+        """Where autocast casts these numbers, each block keeps a copy instead."""
+        return Counts(products=self._numbers(config) if self._casts(config) else 0)
+
+    def _casts(self, config: Config) -> bool:
+        casts: bool = config.part("position").biases and config.part("precision").casts
+        return casts
+
+    def _numbers(self, config: Config) -> int:
+        heads = config.n_head if config.part("position").biases else 1
+        n: int = heads * config.n_ctx
+        return n
 
 
 class HeadCombine(Component):

@@ -20,6 +20,9 @@ from ablate.errors import AblateError, unknown
 C = TypeVar("C", bound=type[Component])
 
 
+OFF = ("none", "untied")  # levels that switch something off: what `false` means
+
+
 @dataclass(frozen=True)
 class Factor:
     """One field of a run's configuration.
@@ -59,16 +62,29 @@ class Factor:
     def canonical(self, value: object) -> str:
         """Return the level's name for a name or an alias of it.
 
+        `False` is the level that switches something off, `True` the other one if there is one.
+
         Raises:
             AblateError: There is no such level.
         """
         if isinstance(value, str) and value in _LEVELS[self.name]:
             return value
+        if isinstance(value, bool):
+            return self._switched(value)
         for component in self.levels:
-            if type(value) is not bool and value in component.aliases:
+            if value in component.aliases:
                 name: str = component.name
                 return name
         raise unknown(f"{self.name} level", value, self.names)
+
+    def _switched(self, on: bool) -> str:
+        off = [name for name in self.names if name in OFF]
+        meant = [name for name in self.names if name not in OFF] if on else off
+        if len(off) != 1 or len(meant) != 1:
+            raise AblateError(
+                f"{self.name} = {str(on).lower()}: name the level; choices: {', '.join(self.names)}"
+            )
+        return meant[0]
 
 
 _ROWS = (
@@ -101,6 +117,12 @@ _ROWS = (
     ),
     # -- attention ---------------------------------------------------------------------------------
     Factor("attention", "attention", "Positions that a position may attend to.", choice=True),
+    Factor(
+        "document_mask",
+        "attention",
+        "Whether documents in one window attend to each other.",
+        choice=True,
+    ),
     Factor(
         "n_head",
         "attention",
@@ -183,15 +205,16 @@ _ROWS = (
         "corpus",
         "data",
         "Text: austen, sotu, debian-docs (built by `python studies/corpora/debian_docs.py`); "
-        "a file, folder or glob; hf:FOLDER for a local Hugging Face data set; a folder with "
-        "nanoGPT's train.bin and val.bin.",
+        "a file, folder or glob of text, JSON lines, CSV, Parquet, a Hugging Face data set on disk "
+        "or token files; or { train = …, held_out = … }.",
     ),
     Factor(
         "tokenizer",
         "data",
-        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for a train.bin.",
+        "byte; bpe:SIZE trained on the training part; a tokenizer.json; tokens, for token files.",
     ),
     Factor("corpus_hash", "data", "SHA-256 of the text; filled in."),
+    Factor("split", "data", "How held-out text was chosen, for readers; filled in."),
     Factor("tokenizer_hash", "data", "SHA-256 of the tokenizer; filled in."),
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),

@@ -17,12 +17,14 @@ class Position(Component):
         in_body: Whether its parameters count to the body of the model, as a bias of scores does,
             and not to the embeddings.
         rotates: Whether it changes queries and keys.
-        learned_bias: Whether it adds a learned bias to the scores.
+        biases: Whether it adds a bias to the scores.
+        learned_bias: Whether that bias is learned.
     """
 
     factors = ("position",)
     in_body: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
+    biases: ClassVar[bool] = False
     learned_bias: ClassVar[bool] = False
 
     def block_sizes(self, config: Config) -> Counts:
@@ -96,6 +98,7 @@ class Alibi(_WithoutWeights):
     """Scores lowered by slope·distance, symmetric under full attention."""
 
     module = "ablate.model.position:Alibi"
+    biases = True
 
 
 def t5_buckets(config: Config) -> tuple[int, int]:
@@ -118,7 +121,7 @@ class T5Bias(Position):
     """
 
     module = "ablate.model.position:T5Bias"
-    in_body = learned_bias = True
+    in_body = biases = learned_bias = True
 
     def sizes(self, config: Config, width: int) -> Counts:
         return Counts(params=t5_buckets(config)[0] * config.n_head)

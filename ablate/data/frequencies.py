@@ -1,4 +1,4 @@
-"""Frequencies of tokens, and two measures made of them: the unigram loss and the copy probe."""
+"""The copy probe: random tokens with the frequencies of a text, each half of them twice."""
 
 from __future__ import annotations
 
@@ -8,35 +8,10 @@ import torch
 from ablate import draws
 from ablate.data.objectives import Example
 from ablate.text import Tokens
+from ablate.text.frequencies import counts
 
-SAMPLE = 1 << 26  # most tokens of a text that are counted: 0.2 s, and each share to four digits
-_PIECE = 1 << 16
 _COPY = draws.stream("copy probe")
 _SEED = 0  # of the copy probe, whatever the run's seed
-
-
-def counts(stream: np.ndarray, n_vocab: int) -> np.ndarray:
-    """Return how often each token stands in a stream, [V] int64.
-
-    Of a stream of more than `SAMPLE` tokens, that many are counted, in pieces spread evenly over
-    it.
-    """
-    pieces = -(-len(stream) // _PIECE)
-    n = min(pieces, SAMPLE // _PIECE)
-    found = np.zeros(n_vocab, np.int64)
-    for piece in np.linspace(0, pieces - 1, n).astype(np.int64):
-        part = stream[piece * _PIECE : (piece + 1) * _PIECE]
-        found += np.bincount(part, minlength=n_vocab)
-    return found
-
-
-def unigram_nats(tokens: Tokens) -> np.ndarray:
-    """Return −log p of each token under the frequencies of the training text, [V] float64.
-
-    One is added to each count, so that a token that training never shows has a finite loss.
-    """
-    found = counts(tokens.train, tokens.n_vocab) + 1
-    return np.log(found.sum()) - np.log(found)
 
 
 def repeated(tokens: Tokens, half: int, count: int, device: torch.device | str) -> Example:

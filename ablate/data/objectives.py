@@ -7,7 +7,7 @@ of the mask at every larger ratio.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from ablate import draws
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
+from ablate.data.documents import Documents
 from ablate.errors import AblateError
 from ablate.evaluation import Probe
 from ablate.text import Tokens
@@ -34,12 +35,25 @@ class Example(NamedTuple):
     inputs: Tensor  # int64
     targets: Tensor  # int64
     weights: Tensor  # float32: 1 where the target is scored, else 0
+    # int64: where each position's document starts; None: attention sees the whole sequence
+    starts: Tensor | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Example:
+        """Return the example with every tensor changed."""
+        starts = None if self.starts is None else change(self.starts)
+        return Example(change(self.inputs), change(self.targets), change(self.weights), starts)
+
+    def rows(self, first: int, n: int) -> Example:
+        """Return `n` sequences of each member from the `first` on."""
+        return self.each(lambda tensor: tensor[:, first : first + n])
 
     def last(self, length: int, scored: int) -> Example:
         """Return the last `length` positions, of which only the last `scored` count."""
-        inputs, targets, weights = (part[..., -length:] for part in self)
+        cut = self.inputs.shape[-1] - length
+        inputs, targets, weights, starts = self.each(lambda tensor: tensor[..., cut:])
         counts = torch.arange(length, device=weights.device) >= length - scored
-        return Example(inputs, targets, weights * counts)
+        starts = None if starts is None else (starts - cut).clamp(min=0)
+        return Example(inputs, targets, weights * counts, starts)
 
 
 class Objective(Protocol):
@@ -76,13 +90,15 @@ class Causal:
 
     def __init__(self, configs: Sequence[RunConfig], tokens: Tokens, device: torch.device | str):
         self._n_runs = len(configs)
+        self._documents = _documents(configs, tokens)
 
     def load(self, configs: Sequence[RunConfig]) -> None:
         assert len(configs) == self._n_runs
 
     def train(self, windows: Tensor, step: Tensor | int, row: int = 0) -> Example:
         inputs, targets = windows[..., :-1], windows[..., 1:]
-        return Example(inputs, targets, torch.ones_like(targets, dtype=torch.float32))
+        weights = torch.ones_like(targets, dtype=torch.float32)
+        return Example(inputs, targets, weights, self._documents.starts(inputs))
 
     def test(self, windows: Tensor, row: int = 0) -> Example:
         return self.train(windows.expand(self._n_runs, *windows.shape), 0)
@@ -103,6 +119,7 @@ class Masked:
         self._n_vocab, self._mix = first.n_vocab, first.mask_mix
         self._tokens, self._device = tokens, device
         self._kind = self._mask(first.mask_kind)
+        self._documents = _documents(configs, tokens)
         self._seeds = torch.zeros(len(configs), dtype=torch.int64, device=device)
         self._ratios = torch.zeros(len(configs), device=device)
         self.load(configs)
@@ -154,7 +171,8 @@ class Masked:
         )
         hidden = hidden.scatter(2, chosen[..., None], True).flatten(0, 1)[None]
         targets = texts.repeat_interleave(each, 0)[None]
-        return Example(targets.masked_fill(hidden, self._n_vocab - 1), targets, hidden.float())
+        inputs = targets.masked_fill(hidden, self._n_vocab - 1)
+        return Example(inputs, targets, hidden.float(), self._documents.starts(targets))
 
     def _mask(self, kind: str) -> MaskKind:
         mask: MaskKind = CATALOGUE["mask_kind"][kind].load()(self._tokens, self._device)
@@ -181,7 +199,13 @@ class Masked:
         other = (random * (self._n_vocab - 1)).long()
         shown = torch.where(mixed < as_mask + as_random, other, texts)
         shown = torch.where(mixed < as_mask, self._n_vocab - 1, shown)
-        return Example(torch.where(scored, shown, texts), texts, scored.float())
+        inputs = torch.where(scored, shown, texts)
+        return Example(inputs, texts, scored.float(), self._documents.starts(texts))
+
+
+def _documents(configs: Sequence[RunConfig], tokens: Tokens) -> Documents:
+    documents: Documents = configs[0].part("document_mask").load()(tokens)
+    return documents
 
 
 def choose(order: Tensor, starts: Tensor | None, ratios: Tensor) -> Tensor:

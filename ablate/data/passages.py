@@ -1,23 +1,28 @@
-"""The downstream probe: a linear map from frozen features to the novel or era of a passage.
+"""The downstream probe: a linear map from frozen features to the class of a passage.
 
-A passage is 128 tokens (n_ctx, where that is less) of one document. The probe is fitted on passages
-of the training part and tested on passages of the held-out part, with equally many of each class,
-so that chance is one in the number of classes.
+On a shipped corpus a passage is 128 tokens (n_ctx, where that is less) of one document, and its
+class the novel or era. The probe is fitted on passages of the training part and tested on passages
+of the held-out part, with equally many of each class, so that chance is one in the number of
+classes. On a study's own texts a passage is the first n_ctx tokens of one.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ablate import text
 from ablate.config import RunConfig
 from ablate.data.batches import gather
 from ablate.errors import AblateError
-from ablate.evaluation import PASSAGE
+from ablate.evaluation import PASSAGE, Evaluation
 from ablate.text import Tokens, labels
 from ablate.text.labels import Labels
 
@@ -29,14 +34,33 @@ class Passages:
     """Passages of a text with their classes.
 
     Attributes:
-        inputs: [P, T] int64 on the CPU.
+        inputs: Integers [P, T] on the CPU; shorter passages are filled up.
         classes: [P] int.
         fitted: Whether a probe is fitted on a passage, else tested; [P] bool.
+        lengths: Tokens of each passage, [P] int; None where all have T.
+        chance: Accuracy of the commonest class.
     """
 
     inputs: Tensor
     classes: np.ndarray
     fitted: np.ndarray
+    lengths: np.ndarray | None = None
+    chance: float = math.nan
+
+    def rows(self, n: int) -> Iterator[np.ndarray]:
+        """Yield the numbers of all passages, up to `n` of similar length at a time."""
+        order = np.arange(len(self.inputs))
+        if self.lengths is not None:
+            order = np.argsort(self.lengths, kind="stable")
+        for first in range(0, len(order), n):
+            yield order[first : first + n]
+
+    def padded(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return some passages, [n, T] int64, as long as the longest of them; and lengths [n]."""
+        lengths = np.full(len(rows), self.inputs.shape[1])
+        if self.lengths is not None:
+            lengths = self.lengths[rows]
+        return self.inputs[rows, : lengths.max()].long(), torch.from_numpy(lengths)
 
     def accuracy(self, features: Tensor) -> float:
         """Return the share of test passages that the probe classifies correctly.
@@ -76,6 +100,35 @@ def passages(metric: str, config: RunConfig, tokens: Tokens) -> Passages:
         np.concatenate(classes),
         np.arange(fit_on.size + test_on.size) < fit_on.size,
     )
+
+
+def labelled(evaluation: Evaluation, config: RunConfig, sources: Mapping[str, str]) -> Passages:
+    """Return the texts of `[eval] probe_csv`, the first n_ctx tokens of each.
+
+    Args:
+        evaluation: What the run measures.
+        config: The run.
+        sources: Content hash of corpus, tokenizer and file of labels → location.
+
+    Raises:
+        AblateError: The file has changed since the plan, or a text has no tokens.
+    """
+    # another launcher may have planned the study anew, with another file
+    path = Path(sources.get(evaluation.probe_csv_hash or "", ""))
+    if path == Path() or (found := labels.read(path)).hash != evaluation.probe_csv_hash:
+        raise AblateError(
+            f"probe_csv = {evaluation.probe_csv!r} has changed since the study was planned: run the"
+            " study again"
+        )
+    encoded = text.encoder(config, sources).encode([one.encode() for one in found.texts])
+    lengths = np.array([min(len(tokens), config.n_ctx) for tokens in encoded])
+    if not lengths.all():
+        empty = found.texts[int(lengths.argmin())]
+        raise AblateError(f"{path}: tokenizer {config.tokenizer!r} has no tokens for {empty!r:.60}")
+    inputs = torch.zeros(len(encoded), int(lengths.max()), dtype=torch.int32)
+    for row, tokens, length in zip(inputs, encoded, lengths, strict=True):
+        row[:length] = torch.tensor(list(tokens[:length]))
+    return Passages(inputs, found.classes, found.fitted, lengths, found.chance)
 
 
 def _choose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.text import Annotation
 from ablate import units
 from ablate.figures import style
 from ablate.figures.grid import POINTS, along, called
+from ablate.scaling.beyond import Prediction
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import level_of
 from ablate.scaling.isoflop import IsoFlop
@@ -36,6 +37,7 @@ def scaling(
     x: str = "n",
     label: str = "loss",
     fits: Mapping[str, Fit] | None = None,
+    predictions: Mapping[str, Sequence[Prediction]] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the loss over one resource on two log axes, with the fitted curves.
@@ -50,9 +52,10 @@ def scaling(
         x: "n", "d" or "c".
         label: Name of the y axis.
         fits: Curve → its fit.
+        predictions: Curve → what it predicts, drawn with the interval of a run's loss.
         ax: Axes to draw on, None for a new figure.
     """
-    fits = fits or {}
+    fits, predictions = fits or {}, predictions or {}
     with style.theme():
         shown = list(style.arms(frame, "curve"))
         names = style.entries(name for name, *_ in shown) if len(shown) > 1 else []
@@ -62,6 +65,7 @@ def scaling(
             handles.append(_points(ax, name, index, part, x))
             if name in fits:
                 labels += _curve(ax, fits[name], index, part, x)
+            _predictions(ax, name, index, predictions.get(name, ()), x)
         text, write = AXES[x]
         style.ticks(ax, "x", write, log=True)
         style.ticks(ax, "y", log=True)
@@ -232,6 +236,17 @@ def _curve(ax: Axes, fitted: Fit, index: int, part: pd.DataFrame, x: str) -> lis
                 line[x][beyond], without[beyond], color=shade, linewidth=1.1, linestyle=(0, (1, 1))
             )
     return labels
+
+
+def _predictions(ax: Axes, name: str, index: int, predicted: Sequence[Prediction], x: str) -> None:
+    """Draw predicted losses as diamonds with intervals."""
+    for one in predicted:
+        if x in one.at:
+            at, loss, write = one.at[x], one.loss, AXES[x][1]
+            ax.plot([at, at], [loss.lo, loss.hi], color=style.color(index), linewidth=1)
+            text = f"{name}, predicted at {write(at)}: {loss}"
+            look = {"color": style.color(index), "markersize": 4.5, "zorder": 4}
+            style.tipped(ax, text, [at], [loss.value], "D", **(look | OPEN))
 
 
 def _last_fitted(fitted: Fit) -> float:

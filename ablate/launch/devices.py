@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -9,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -82,7 +83,7 @@ def find(kind: str, numbers: Sequence[int] = ()) -> list[Device]:
 def _of_kind(kind: str) -> list[Device]:
     if kind not in KINDS:
         raise unknown("device", kind, KINDS)
-    cpu = Device("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cpu_threads())
+    cpu = Device("cpu", cpu_memory(), cpu_threads())
     if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
         return [cpu]
     nvidia = _nvidia() if kind != "mps" else []
@@ -129,6 +130,35 @@ def shares(found: Sequence[Device], n_runs: int, n_shapes: int, run_bytes: int) 
         parts.append([replace(device, memory=device.memory // n, threads=device.threads // n)] * n)
     rows = zip_longest(*parts)  # the first share of each device comes first
     return [part for row in rows for part in row if part]
+
+
+def cpu_memory() -> int:
+    """Return the bytes of memory that this process may use: the host's, or a container's limit."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *_memory_limits()])
+
+
+def _memory_limits(
+    own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Yield the limits of this process's control groups and of all above them, in bytes.
+
+    Inside a container the root may be the container's own group, whatever /proc/self/cgroup says.
+    """
+    groups = own.read_text().splitlines() if own.exists() else []
+    for line in (*groups, "0::/", "1:memory:/"):
+        _, controllers, group = line.split(":", 2)
+        unified = not controllers
+        if not unified and "memory" not in controllers.split(","):
+            continue
+        top, file = (root, "memory.max") if unified else (root / "memory", "memory.limit_in_bytes")
+        folder = top / group.lstrip("/")
+        for above in (folder, *folder.parents):
+            if not above.is_relative_to(top):
+                break
+            with contextlib.suppress(OSError):
+                if (text := (above / file).read_text().strip()).isdecimal():
+                    yield int(text)
 
 
 def cpu_threads() -> int:

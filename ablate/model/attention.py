@@ -21,7 +21,7 @@ from ablate.model.position import Position
 
 
 class Attention(nn.Module):
-    """[K, B, T, C] → [K, B, T, C]; `bias` [1 or K, H, T, T] is added to the scores."""
+    """[K, B, T, C] → [K, B, T, C]; `bias` is added to the scores: see `Transformer.start`."""
 
     def __init__(self, config: RunConfig, pack: int, position: Position) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class DotScore(nn.Module):
                 return score + bias[n // sequences, head, i, j]
 
             return flex_attention(query, key, value, biased, kernel_options=TILES, **self.shared)
-        mask = None if bias is None else _each(bias.to(value.dtype), len(query))
+        mask = None if bias is None else each(bias.to(value.dtype), len(query))
         causal = self.causal and bias is None
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, **self.shared
@@ -170,11 +170,11 @@ class AdditiveScore(nn.Module):
         compared = torch.tanh(
             query.contiguous()[:, :, :, None] + key.contiguous()[:, :, None]
         )  # [N, H, T, T, D]
-        scores = (compared.flatten(2, 3) @ _each(self.vector, len(query))[..., None]).view(
+        scores = (compared.flatten(2, 3) @ each(self.vector, len(query))[..., None]).view(
             compared.shape[:-1]
         )
         if bias is not None:
-            scores = scores + _each(bias, len(query))
+            scores = scores + each(bias, len(query))
         elif self.causal:
             scores = scores.masked_fill(future(query.shape[2], query.device), -torch.inf)
         return scores.softmax(-1).to(value.dtype) @ value
@@ -223,12 +223,22 @@ def future(length: int, device: torch.device) -> Tensor:
     return index > index[:, None]
 
 
+def apart(starts: Tensor) -> Tensor:
+    """Return where query and key are in two documents, bool [K·B, 1, T, T] by query and key.
+
+    Args:
+        starts: Where each token's document starts, [K, B, T].
+    """
+    starts = starts.flatten(0, 1)[:, None]
+    return starts[..., None] != starts[..., None, :]
+
+
 def _fold(x: Tensor) -> Tensor:
     """[K, B, T, H, D] → [K·B, H, T, D]."""
     return x.flatten(0, 1).transpose(1, 2)
 
 
-def _each(shared: Tensor, n: int) -> Tensor:
-    """[1 or K, …] → [N, …]: one member's for each sequence of its batch."""
+def each(shared: Tensor, n: int) -> Tensor:
+    """[1, K or N, …] → [N, …]: one member's for each sequence of its batch."""
     shared = shared[:, None]
     return shared.expand(-1, n // len(shared), *shared.shape[2:]).flatten(0, 1)

@@ -13,7 +13,7 @@ from ablate.model.position import Position
 
 
 class Block(nn.Module):
-    """[K, B, T, C] → [K, B, T, C], with what `bias` [1 or K, H, T, T] adds to the scores.
+    """[K, B, T, C] → [K, B, T, C], with what `bias` adds to the scores: see `Transformer.start`.
 
     P1, P2 act on joins, N1, N2 on the inputs of attention and MLP, O1, O2 on their outputs; those
     that the run's `norm` does not have are the identity.

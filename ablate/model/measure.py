@@ -25,6 +25,11 @@ def parts(config: RunConfig) -> Parts:
     return Parts(block, Counts(one.body - block.params), rest)
 
 
+def _starts(config: RunConfig, tokens: Tensor) -> Tensor | None:
+    """Return starts of documents for a run whose attention stays within them."""
+    return torch.zeros_like(tokens) if config.part("document_mask").within else None
+
+
 def _n_body(model: Transformer) -> int:
     """Return those of the blocks, the final norm and a position encoding that is part of them."""
     modules = ["blocks.", "final_norm."]
@@ -50,7 +55,7 @@ def _count(config: RunConfig) -> _Count:
     with torch.device("meta"):
         model, tokens = Transformer(config), torch.zeros(1, 1, config.n_ctx, dtype=torch.int64)
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            model(tokens)
+            model(tokens, _starts(config, tokens))
     flops = counter.get_total_flops() // config.n_ctx
     kept = (_kept(config, 2) - _kept(config, 1)) // config.n_ctx  # without what sequences share
     return _Count(model.n_params, _n_body(model), flops, kept)
@@ -73,7 +78,7 @@ def _kept(config: RunConfig, sequences: int) -> int:
         tokens = torch.zeros(1, sequences, config.n_ctx, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             with torch.autocast("cpu", torch.bfloat16, enabled=precision.casts):
-                logits = model(tokens)
+                logits = model(tokens, _starts(config, tokens))
             F.cross_entropy(logits.flatten(0, 2), tokens.flatten())
     for parameter in model.parameters():
         saved.pop(parameter.untyped_storage()._cdata, None)

@@ -22,8 +22,14 @@ class Position(nn.Module):
         """Make the encoding of a model whose stream has `width` channels."""
         super().__init__()
 
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the embeddings x, [K, B, T, C], encoded; once a forward pass."""
+    def embed(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+        """Return the embeddings x, [K, B, T, C], encoded; once a forward pass.
+
+        Args:
+            x: Embeddings.
+            places: Positions of the tokens, [K, B, T], where a sequence holds several documents;
+                by default 0 … T − 1. What depends on distances alone needs none.
+        """
         return x
 
     def rotate(self, x: Tensor) -> Tensor:
@@ -49,8 +55,9 @@ class Sinusoidal(Position):
         super().__init__(config, pack, width)
         self.waves = _Waves(_TABLE * config.n_ctx, width)
 
-    def embed(self, x: Tensor) -> Tensor:
-        return x + self.waves(x.shape[-2]).flip(0).permute(1, 2, 0).flatten(1)
+    def embed(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+        waves = self.waves(x.shape[-2]).flip(0).permute(1, 2, 0).flatten(1)
+        return x + (waves if places is None else waves[places])
 
 
 class Learned(Position):
@@ -62,14 +69,16 @@ class Learned(Position):
             config.n_ctx, width, pack=pack, scale=config.part("init").embedding_scale(config)
         )
 
-    def embed(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor, places: Tensor | None = None) -> Tensor:
         length, limit = x.shape[-2], self.table.weight.shape[1]
         if length > limit:
             raise AblateError(
                 f"position = 'learned' is not defined beyond n_ctx = {limit}: the text has {length}"
                 " tokens; evaluate at lengths = [1], or choose another position"
             )
-        return x + self.table(torch.arange(length, device=x.device).expand(len(x), 1, -1))
+        if places is None:
+            places = torch.arange(length, device=x.device).expand(len(x), 1, -1)
+        return x + self.table(places)
 
 
 class Rotary(Position):

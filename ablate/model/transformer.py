@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ablate.config import RunConfig
-from ablate.model.attention import future
+from ablate.model.attention import apart, each, future
 from ablate.model.block import Block
 from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
@@ -20,7 +20,7 @@ from ablate.model.norm import LayerNorm, NoNorm
 class Pieces(NamedTuple):
     """What `Transformer.features` calls, one after the other."""
 
-    start: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    start: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
     blocks: Sequence[Callable[[Tensor, Tensor | None], Tensor]]
     final_norm: Callable[[Tensor], Tensor]
 
@@ -67,22 +67,26 @@ class Transformer(nn.Module):
         """Parameters of one member of the pack."""
         return sum(parameter[0].numel() for parameter in self.parameters())
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        features = self.features(tokens)
+    def forward(self, tokens: Tensor, starts: Tensor | None = None) -> Tensor:
+        features = self.features(tokens, starts)
         return self.head(features).to(features.dtype)
 
-    def features(self, tokens: Tensor, pieces: Pieces | None = None) -> Tensor:
+    def features(
+        self, tokens: Tensor, starts: Tensor | None = None, pieces: Pieces | None = None
+    ) -> Tensor:
         """Return the stream after the last block and the final norm.
 
         Args:
             tokens: [K, B, T].
+            starts: Where each token's document starts, [K, B, T] int64: attention stays within a
+                document, whose first token has position 0. By default a sequence is one document.
             pieces: What is called, such as compiled pieces; by default the model's own.
 
         Returns:
             [K, B, T, C].
         """
         start, blocks, final_norm = pieces or (self.start, self.blocks, self.final_norm)
-        x, bias = start(tokens)
+        x, bias = start(tokens, starts)
         for block in blocks:
             if self.recompute:
                 x = checkpoint(block, x, bias, use_reentrant=False, preserve_rng_state=False)
@@ -95,17 +99,18 @@ class Transformer(nn.Module):
         return self.unembedding(self.transform(features), self.embedding.weight)
 
     @torch.no_grad()
-    def stream(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def stream(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Measure the stream before the first block and after each.
 
         Args:
             tokens: [K, B, T], T ≥ 2.
+            starts: As for `features`.
 
         Returns:
             RMS, and mean cosine similarity of two tokens of a sequence; [K, n_layer + 1] each. A
             similarity near 1 means that the rank has collapsed.
         """
-        x, bias = self.start(tokens)
+        x, bias = self.start(tokens, starts)
         measured = [_measure(x)]
         for block in self.blocks:
             x = block(x, bias)
@@ -113,13 +118,36 @@ class Transformer(nn.Module):
         rms, similarity = zip(*measured, strict=True)
         return torch.stack(rms, 1), torch.stack(similarity, 1)
 
-    def start(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the stream before the first block, and what is added to all blocks' scores."""
-        x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens))))
-        bias = self.position.bias(tokens.shape[-1])
-        if bias is not None and self.config.part("attention").causal:
-            bias = bias.masked_fill(future(tokens.shape[-1], tokens.device), -torch.inf)
-        return x, bias
+    def start(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the stream before the first block, and what is added to all blocks' scores.
+
+        Args:
+            tokens: [K, B, T].
+            starts: As for `features`.
+
+        Returns:
+            The stream, [K, B, T, C], and a bias [1 or K, H, T, T] by query and key, or None; with
+            `starts` it is [K·B, 1 or H, T, T].
+        """
+        length, causal = tokens.shape[-1], self.config.part("attention").causal
+        places = None
+        if starts is not None:
+            places = torch.arange(length, device=tokens.device) - starts
+        x = self.dropout(self.embed_norm(self.position.embed(self.embedding(tokens), places)))
+        bias = self.position.bias(length)
+        if starts is None:
+            if bias is not None and causal:
+                bias = bias.masked_fill(future(length, tokens.device), -torch.inf)
+            return x, bias
+        hidden = apart(starts)
+        if causal:
+            hidden = hidden | future(length, tokens.device)
+        if bias is None:  # made once in the precision of the product, for all blocks
+            dtype = torch.bfloat16 if self.config.part("precision").casts else x.dtype
+            bias = torch.zeros((), dtype=dtype, device=x.device).expand(hidden.shape)
+        else:
+            bias = each(bias, len(hidden))
+        return x, bias.masked_fill(hidden, -torch.inf)
 
     @torch.no_grad()
     def initialise(self, seeds: Sequence[int], data_seeds: Sequence[int] | None = None) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ablate.errors import AblateError
 from ablate.plan.cells import Built, build
-from ablate.plan.check import check
+from ablate.plan.check import check, check_reading
 from ablate.plan.compare import confounds, contrasts
 from ablate.plan.held_out import final_tokens, measured
 from ablate.plan.model import Cell, Confound, Contrast, Decision, Group, Plan, PlannedRun
 from ablate.plan.notes import notes
+from ablate.plan.probes import labelled
 from ablate.plan.tuning import Tuning, groups
 from ablate.study import Study
 
@@ -39,7 +40,10 @@ def plan(study: Study) -> Plan:
     Raises:
         AblateError: The study has no meaning; the message names the cell.
     """
-    derived = _derive(study, build(study), (), {})
+    study, files = labelled(study)
+    built = build(study)
+    built.sources.update(files)
+    derived = _derive(study, built, (), {})
     return measured(derived, final_tokens(derived.cells, study.evaluation))
 
 
@@ -55,7 +59,7 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     Raises:
         AblateError: A decision is for a cell that the study no longer has.
     """
-    built = Built(base.cells, base.too_long, base.excluded, base.sources)
+    built = Built(base.cells, base.too_long, base.excluded, base.sources, base.texts)
     return _derive(base.study, built, decisions, tried)
 
 
@@ -66,6 +70,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
     cells = tuning.cells(built.cells)
     compared = contrasts(study, cells)
     check(study, cells, built.too_long, compared)
+    check_reading(study, built.texts)
     undecided = {label for group in tuning.undecided for label in group.cells}
     runs = list(_compared_runs(study, cells, decisions))
     return Plan(
@@ -77,6 +82,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         groups=tuning.groups,
         undecided=tuning.undecided,
         sources=built.sources,
+        texts=built.texts,
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=notes(study, cells),
         excluded=built.excluded,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
-from ablate.plan.model import Cell
+from ablate.plan.model import Cell, Text
 from ablate.plan.resolve import Resolver
 from ablate.study import Study
 from ablate.study.design import Combination, combinations
@@ -23,12 +23,14 @@ class Built:
         too_long: Cells that max_epochs leaves out, with the whole stratum of a baseline.
         excluded: Labels of cells that [[exclude]] leaves out.
         sources: Content hash of a corpus or tokenizer → its location.
+        texts: Corpora with their tokenizers.
     """
 
     cells: tuple[Cell, ...]
     too_long: tuple[Cell, ...]
     excluded: tuple[str, ...]
     sources: dict[str, str]
+    texts: tuple[Text, ...]
 
 
 def build(study: Study) -> Built:
@@ -88,7 +90,8 @@ def build(study: Study) -> Built:
             f" text more than max_epochs = {study.max_epochs:g} times, {too_long[0].label!r}"
             f" {too_long[0].epochs:.2f} times; lower the budget or use a larger corpus"
         )
-    return Built(kept, too_long, tuple(excluded), resolver.sources)
+    texts = tuple(resolver.texts.values())
+    return Built(kept, too_long, tuple(excluded), resolver.sources, texts)
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
-from ablate.evaluation import Evaluation, copied, n_scored
-from ablate.plan.model import Cell, Contrast
+from ablate.evaluation import LABELLED, Evaluation, copied, n_scored
+from ablate.plan.model import Cell, Contrast, Text
 from ablate.plan.resolve import meaningful
 from ablate.study import Study
 from ablate.study.source import Source
 from ablate.text import labels
+from ablate.text.readers import TABLES
 
 _MASKING = ("objective", "mask_ratio", "mask_mix", "mask_kind")
 _TOKENS = ("tokenizer_hash",)
@@ -52,6 +53,25 @@ def check(
         _incomparable(study, cells, compared, source),
     ):
         raise AblateError(complaint)
+
+
+def check_reading(study: Study, texts: Sequence[Text]) -> None:
+    """Raise an error if a key of [data] concerns none of the texts.
+
+    Raises:
+        AblateError: With its line in the study file.
+    """
+    source = Source(study.path, study.toml)
+    formats = {name for text in texts for name in text.corpus.formats}
+    needed = {"dtype": {"tokens"}, "field": TABLES, "rows": TABLES}
+    for key in study.reading.model_fields_set:
+        needs = needed.get(key, formats - {"tokens"} if key != "format" else formats)
+        if not formats & needs:
+            what = " or ".join(sorted(needs)) or "text of your own"
+            raise AblateError(
+                f"{source.where('data', key)}: {key} has no effect: no corpus of this study is read"
+                f" as {what}"
+            )
 
 
 def _idle(
@@ -140,6 +160,14 @@ def _unmeasured(study: Study, cells: tuple[Cell, ...], source: Source) -> Iterat
                 )
     for probe in study.evaluation.downstream:
         for cell in cells:
+            if probe == LABELLED:
+                if cell.config.tokenizer == "tokens":
+                    yield (
+                        f"{source.where('eval', 'probe_csv')}: cell {cell.label!r}: tokenizer ="
+                        " 'tokens' cannot encode the texts of probe_csv; give the tokenizer.json"
+                        " that made the tokens"
+                    )
+                continue
             try:
                 labels.find(probe, cell.config.corpus, cell.config.corpus_hash)
             except AblateError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from ablate.errors import AblateError
-from ablate.evaluation import HELD_OUT_BLOCK, PASSAGE
+from ablate.evaluation import HELD_OUT_BLOCK, LABELLED, PASSAGE
 from ablate.plan.cells import baseline_levels
 from ablate.plan.model import Cell, Confound, Contrast, Group
 from ablate.study import Study
@@ -81,11 +82,11 @@ def confounds(
     """Return the confounds: what a comparison cannot separate from its factor."""
     by_label = {cell.label: cell for cell in cells}
     pairs = [(by_label[contrast.cell], by_label[contrast.baseline]) for contrast in compared]
-    found = [
-        one
-        for pair in pairs
-        for one in (*_of_pair(*pair), *(_passages(*pair) if study.evaluation.downstream else ()))
-    ]
+    probes = study.evaluation.downstream
+    limits: list[tuple[float, str]] = []
+    limits += [(PASSAGE, "passages of")] * any(name != LABELLED for name in probes)
+    limits += [(math.inf, "of a text its first")] * (LABELLED in probes)
+    found = [one for pair in pairs for one in (*_of_pair(*pair), *_passages(*pair, limits))]
     keys: dict[str, str] = {}
     for cell in cells:
         twin = keys.setdefault(cell.run.key, cell.label)
@@ -157,15 +158,18 @@ def _difference(value: float | None, baseline: float | None) -> float:
     return 0.0 if value is None or baseline is None else value / baseline - 1
 
 
-def _passages(cell: Cell, baseline: Cell) -> Iterator[Confound]:
+def _passages(
+    cell: Cell, baseline: Cell, limits: Sequence[tuple[float, str]]
+) -> Iterator[Confound]:
     """Passages of two lengths, of which the longer ones are easier for a linear probe."""
-    length, other = (min(PASSAGE, one.config.n_ctx) for one in (cell, baseline))
-    if length != other:
-        text = (
-            f"its linear probe reads passages of {length} tokens, instead of {other} as in"
-            f" {baseline.label!r}"
-        )
-        yield Confound("passages", cell.label, text)
+    for most, what in limits:
+        length, other = (min(most, one.config.n_ctx) for one in (cell, baseline))
+        if length != other:
+            text = (
+                f"its linear probe reads {what} {length} tokens, instead of {other} as in"
+                f" {baseline.label!r}"
+            )
+            yield Confound("passages", cell.label, text)
 
 
 def _scored_alike(cell: Cell, baseline: Cell) -> bool:

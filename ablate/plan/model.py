@@ -10,6 +10,8 @@ from typing import Any
 
 from ablate.kinds import Cost, Run
 from ablate.study import Study
+from ablate.text.corpora import Corpus
+from ablate.text.tokenizers import TokenizerInfo
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,16 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Text:
+    """A corpus with its tokenizer."""
+
+    corpus: Corpus
+    tokenizer: TokenizerInfo
+    train_tokens: float  # estimated where nothing depends on it and counting would take long
+    held_out_tokens: float  # estimated likewise
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a study trains, in this order: seed after seed, so that pairs are complete early.
 
@@ -129,7 +141,8 @@ class Plan:
         later: Runs whose learning rate is not decided, at an assumed rate; only for their price.
         groups: Cells that share a tuned learning rate.
         undecided: Groups whose learning rate is not decided.
-        sources: Content hash of a corpus or tokenizer → its location.
+        sources: Content hash of a corpus, tokenizer or file of labels → its location.
+        texts: Corpora with their tokenizers.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
@@ -144,6 +157,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
     undecided: tuple[Group, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
+    texts: tuple[Text, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -12,10 +12,11 @@ from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
 from ablate.plan.match import matched_d_mlp, matched_steps
+from ablate.plan.model import Text
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
-from ablate.text import corpora, tokenizers
+from ablate.text import corpora, describe, tokenizers
 
 KIND = "transformer"  # of all runs that a study file describes
 # of English with a vocabulary of some thousand pieces; for estimates
@@ -34,15 +35,6 @@ def meaningful(name: str, fields: Fields) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Text:
-    """A corpus with its tokenizer."""
-
-    corpus: corpora.Corpus
-    tokenizer: tokenizers.TokenizerInfo
-    train_tokens: float  # estimated where nothing depends on it and counting would take long
-
-
 @dataclass
 class Resolver:
     """Resolves the cells of one study; texts and steps of the ladder are looked up once."""
@@ -54,7 +46,8 @@ class Resolver:
     held_out: dict[tuple[str, str], float] = field(default_factory=dict)
     # hash of a tokenizer from a file → bytes that its tokens spell per byte of text
     byte_coverage: dict[str, float] = field(default_factory=dict)
-    _texts: dict[tuple[str, str], Text] = field(default_factory=dict)
+    # names of corpus and tokenizer → what was read
+    texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
@@ -104,6 +97,7 @@ class Resolver:
         fields |= {
             "corpus": read.corpus.name,
             "corpus_hash": read.corpus.hash,
+            "split": describe.split_phrase(read.corpus, describe.describe(read.corpus)),
             "tokenizer": read.tokenizer.name,
             "tokenizer_hash": read.tokenizer.hash,
             "n_vocab": (
@@ -125,16 +119,18 @@ class Resolver:
         config = run.config
         longest = max(self.study.evaluation.lengths) * config.n_ctx
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
+        if config.part("document_mask").within:
+            tokenizers.check_separator(read.tokenizer)
         return run, config.tokens / read.train_tokens
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """Return the text that two fields name; its tokens are counted where max_epochs is set."""
         corpus = corpus or RunConfig.model_fields["corpus"].default
         tokenizer = tokenizer or RunConfig.model_fields["tokenizer"].default
-        if (corpus, tokenizer) not in self._texts:
+        if (corpus, tokenizer) not in self.texts:
             source, root = Source(self.study.path, self.study.toml), self.study.path.parent
             with located(source, "base" if "corpus" in self.study.base else "factors", "corpus"):
-                found = corpora.find(corpus, root)
+                found = corpora.find(corpus, root, self.study.reading)
             with located(
                 source, "base" if "tokenizer" in self.study.base else "factors", "tokenizer"
             ):
@@ -150,15 +146,21 @@ class Resolver:
             if tried:
                 self.byte_coverage[info.hash] = text.byte_coverage(found, info)
             per_token = (
-                2 if found.holds_tokens else 1 if info.location == "byte" else BYTES_PER_TOKEN
+                found.token_bytes
+                if found.holds_tokens
+                else 1
+                if info.location == "byte"
+                else BYTES_PER_TOKEN
             )
             self.held_out[found.hash, info.hash] = found.n_held_out_bytes / per_token
             known = self.study.max_epochs is not None or given or tried
             train_tokens = (
                 text.n_train(found, info) if known else found.n_train_bytes / BYTES_PER_TOKEN
             )
-            self._texts[corpus, tokenizer] = Text(found, info, train_tokens)
-        return self._texts[corpus, tokenizer]
+            self.texts[corpus, tokenizer] = Text(
+                found, info, train_tokens, self.held_out[found.hash, info.hash]
+            )
+        return self.texts[corpus, tokenizer]
 
     def _geometry(self, fields: Fields) -> Fields:
         """Take a step of the size ladder out of `fields` and return the shape that it stands for.

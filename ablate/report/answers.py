@@ -12,6 +12,7 @@ from ablate.analysis.records import (
     Best,
     Change,
     Contrast,
+    Copying,
     DifferenceVariance,
     Equivalence,
     Failures,
@@ -100,6 +101,7 @@ def cells(data: ReportData) -> list[str]:
     return [
         *(say("untrained", one) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
+        *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
     ]
 
 

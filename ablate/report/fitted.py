@@ -20,7 +20,13 @@ FEWER = 400  # replicates, for what only a table shows
 
 def tables(scaled: Scaled, data: ReportData) -> list[Table]:
     """Return the tables of the scaling section."""
-    return [_constants(scaled), _comparisons(scaled), _minima(scaled), _counts(scaled, data)]
+    return [
+        _constants(scaled),
+        _comparisons(scaled),
+        _predictions(scaled),
+        _minima(scaled),
+        _counts(scaled, data),
+    ]
 
 
 def _value(one: Interval, write: str = ".3g") -> Value:
@@ -119,6 +125,28 @@ def _comparisons(scaled: Scaled) -> Table:
             "at the low end",
             "at the high end",
             "crossing",
+        ),
+        tuple(rows),
+    )
+
+
+def _predictions(scaled: Scaled) -> Table:
+    shown = [(name, point) for name, one in scaled.forecasts.items() for point in one.points]
+    resources = [name for name in ("n", "d", "c") if any(name in point.at for _, point in shown)]
+    rows: list[tuple[str | Value, ...]] = []
+    for name, point in shown:
+        at = [Value(three_digits(point.at[key]), point.at[key]) for key in resources]
+        out = [Value(f"{point.out[key]:.3g}", point.out[key]) for key in resources]
+        rows.append((name, *at, _value(point.loss, ".4g"), *out))
+    return Table(
+        "predictions",
+        "Predicted losses of a run, with 95% intervals from what such predictions of the largest"
+        " runs have cost, and the resources as multiples of the largest run's.",
+        (
+            "curve",
+            *(key.upper() for key in resources),
+            "loss",
+            *(f"{key.upper()} beyond the runs" for key in resources),
         ),
         tuple(rows),
     )

@@ -18,6 +18,7 @@ PHRASES = {  # metric → what a sentence calls it; "{at}" is the number behind 
     "loss_at_length": "held-out loss at {at}× the context",
     "era_accuracy": "era accuracy of a linear probe",
     "novel_accuracy": "novel accuracy of a linear probe",
+    "label_accuracy": "label accuracy of a linear probe",
 }
 
 

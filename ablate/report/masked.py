@@ -7,6 +7,7 @@ from statistics import median
 
 from ablate import metrics
 from ablate.analysis.records import ProbeLoss
+from ablate.evaluation import CHANCE, LABELLED
 from ablate.report.data import ReportData
 from ablate.report.document import Table, Value
 from ablate.report.labels import decimals
@@ -33,9 +34,13 @@ def sentences(data: ReportData) -> list[str]:
 
 
 def chance(data: ReportData) -> list[str]:
-    """Return the accuracy of a guess, if the metric is a linear probe's; classes are balanced."""
-    rule = LABELS.get(data.study.metric)
-    return [say("chance", len(rule.names))] if rule else []
+    """Return the accuracy of a guess, if the metric is a linear probe's."""
+    if rule := LABELS.get(data.study.metric):  # its classes are balanced
+        return [say("chance", len(rule.names))]
+    shares = data.finals.loc[data.finals["name"] == CHANCE, "value"].dropna()
+    if data.study.metric != LABELLED or shares.empty:
+        return []
+    return [say("label_chance", float(shares.iloc[0]))]
 
 
 def grid(data: ReportData) -> Table:

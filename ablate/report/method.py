@@ -57,12 +57,17 @@ def _training(data: ReportData) -> str:
 
 def _held_out(data: ReportData) -> str:
     """Return how the text was split, and how much of it the metric reads."""
+    runs = data.compared
+    # runs of earlier versions do not say it, and had one rule
+    known = runs["split"].fillna("") if "split" in runs else [""] * len(runs)
     splits = {
-        "Held-out text is the file val.bin of the corpus; it is never trained on."
+        f"Held-out text is {split}; it is never trained on."
+        if split
+        else "Held-out text is the file val.bin of the corpus; it is never trained on."
         if tokenizer == "tokens"
         else "Held-out text is the last tenth of each document, or every tenth document where there"
         " are 50 or more; it is never trained on."
-        for tokenizer in data.compared["tokenizer"]
+        for split, tokenizer in zip(known, runs["tokenizer"], strict=True)
     }
     evaluation = Evaluation.model_validate_json(data.study.evaluation)
     return " ".join(sorted(splits)) + (

@@ -14,8 +14,9 @@ from ablate.report.document import Figure
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import MINUS, MetricLabels, ends, number, p_value, plural, sentence
 from ablate.scaling import Comparison, Difference, Fit, Interval
+from ablate.scaling.beyond import Forecast
 from ablate.scaling.forms import levels
-from ablate.scaling.summary import claim, enough
+from ablate.scaling.summary import claim, enough, faster
 from ablate.scaling.table import ONE
 from ablate.units import count, listed, power
 
@@ -64,6 +65,7 @@ def paragraphs(scaled: Scaled) -> list[str]:
         return [*sentences, scaled.refused]
     sentences += [_fit(scaled, name, one) for name, one in scaled.fits.items()]
     sentences += [_compared(one) for one in scaled.fitted.comparisons]
+    sentences += [_cost(name, one) for name, one in scaled.forecasts.items()]
     return [minus(text) for text in (*sentences, *scaled.fitted.notes)]
 
 
@@ -101,11 +103,19 @@ def _fit(scaled: Scaled, name: str, one: Fit) -> str:
         exponents.append(f"the best size grows as C^a with a = {interval(one.n_exponent)}")
     assert scaled.fitted
     iso = scaled.fitted.isoflops.get(name)
+    of_a = [faster(one)] if one.form.columns == ("n", "d") else []
     by_minima = f" By isoFLOP minima a = {interval(iso.n_exponent)}." if iso else ""
-    rest = " ".join(str(note) for note in (one.held_out or "", *one.notes, enough(one)) if note)
+    rest = " ".join(
+        str(note) for note in (*of_a, one.held_out or "", *one.notes, enough(one)) if note
+    )
     who = "" if name == ONE else f"{name}: "
     curve = f"{who}{one.form.symbol} = {_equation(one)}"
     return f"{curve}; {'; '.join(exponents)}.{by_minima} {rest}".strip()
+
+
+def _cost(name: str, one: Forecast) -> str:
+    who = "" if name == ONE else f" by {name}"
+    return f"Predictions{who}: {one.outlook.cost()}"
 
 
 def _equation(one: Fit) -> str:
@@ -164,6 +174,8 @@ def plots(figure_set: FigureSet, scaled: Scaled, labels: MetricLabels) -> list[F
         if x in scaled.frame and len(levels(scaled.frame[x].to_numpy(float))) > 1:
             title = f"{sentence(labels.phrase)} over {over}"
             look: dict[str, Any] = {"x": x, "label": labels.axis, "fits": scaled.fits}
+            if scaled.forecasts:
+                look["predictions"] = {name: one.points for name, one in scaled.forecasts.items()}
             plotted.append(
                 figure_set.add(
                     f"scaling-{x}",
@@ -239,6 +251,8 @@ def _caption(scaled: Scaled, x: str) -> str:
             f" Lines: L(N, D) at {figures.at_what(_alone(scaled), x)}, with its 95% interval"
             " (bootstrap over runs)."
         )
+    if scaled.forecasts:
+        text += " Diamond: predicted loss, with the 95% interval of a run."
     return text + (
         " Hollow: held out from the check; dotted: the fit without them."
         if scaled.frame["held_out"].any()

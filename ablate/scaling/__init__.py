@@ -1,5 +1,6 @@
 """Scaling curves: power laws with intervals from finished runs, isoFLOP exponents, comparisons."""
 
+from ablate.scaling.beyond import Forecast, Outlook, Prediction
 from ablate.scaling.bootstrap import Band, Interval
 from ablate.scaling.design import Grid, expected_width, sufficient_grid
 from ablate.scaling.fit import Fit, fit
@@ -17,6 +18,7 @@ __all__ = [
     "Crossing",
     "Difference",
     "Fit",
+    "Forecast",
     "Form",
     "Grid",
     "HeldOut",
@@ -24,6 +26,8 @@ __all__ = [
     "IsoFlop",
     "Losses",
     "Minimum",
+    "Outlook",
+    "Prediction",
     "TableFit",
     "best_split",
     "compare_groups",

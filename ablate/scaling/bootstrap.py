@@ -1,14 +1,16 @@
-"""Bootstrap intervals over runs: the constants of a form, and those of every replicate."""
+"""Bootstrap intervals: the constants of a form, and those of every replicate."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats as st
 
 from ablate.scaling.forms import Form, Problem
+from ablate.scaling.shared import Shared, shared_errors
 from ablate.scaling.solve import Floats, Solution, descend, minimise, negligible
 
 BOOTSTRAPS = 1000
@@ -50,6 +52,8 @@ class Estimate:
     replicates: Floats
     missed: float  # as `replicate` returns
     bounds: dict[str, str]  # as `Problem.bounds` returns
+    shared: Shared | None
+    sds: Floats  # [B, F], of the errors that runs share, in every replicate
 
 
 def estimate(
@@ -60,23 +64,47 @@ def estimate(
     bootstraps: int,
     *,
     floor: bool = True,
+    near: Floats | None = None,
 ) -> Estimate:
     """Estimate the constants, and those of every bootstrap replicate; without a floor, E is zero.
 
     The bootstrap is Bayesian (Rubin 1981): every run is weighted by a standard exponential draw.
-    Resampling whole runs would leave replicates of a small grid without one of its sizes.
+    Resampling whole runs would leave replicates of a small grid without one of its sizes. The runs
+    of a size, of a budget and of a point are shifted together, by as much as residuals suggest.
+
+    Args:
+        form: Of the curve.
+        columns: [P] each.
+        log_loss: [P].
+        rng: For the replicates.
+        bootstraps: Number of replicates.
+        floor: Whether there is one.
+        near: Constants that are close to the best [K]; the search then is quick and local.
     """
     problem = Problem.build(form, columns, log_loss)
     if not floor:
         problem.design.upper[0] = 0.0
-    theta, replicates, missed = replicate(
-        problem, log_loss, rng.exponential(size=(bootstraps, len(log_loss)))
-    )
+    weights = rng.exponential(size=(bootstraps, len(log_loss)))
+    shared, sds = None, np.zeros((bootstraps, 0))
+
+    def shift(theta: Floats) -> Floats | None:
+        nonlocal shared, sds
+        constants = problem.constants(theta[None])[0]
+        residuals = log_loss - np.log(form.loss(constants, columns))
+        shared = shared_errors(form, constants, columns, residuals)
+        if shared is None:
+            return None
+        shifts, sds = shared.shifts(rng, bootstraps)
+        return shifts
+
+    theta, replicates, missed = replicate(problem, log_loss, weights, shift, near)
     return Estimate(
         problem.constants(theta[None])[0],
         problem.constants(replicates),
         missed,
         problem.bounds(theta),
+        shared,
+        sds,
     )
 
 
@@ -99,38 +127,58 @@ def widened(lo: Floats, hi: Floats, replicates: Floats, dof: int) -> tuple[Float
     return low, high
 
 
-def replicate(problem: Problem, log_loss: Floats, weights: Floats) -> tuple[Floats, Floats, float]:
+def replicate(
+    problem: Problem,
+    log_loss: Floats,
+    weights: Floats,
+    shift: Callable[[Floats], Floats | None] = lambda theta: None,
+    near: Floats | None = None,
+) -> tuple[Floats, Floats, float]:
     """Fit the best θ [K] from a grid of starts, and θ [B, K] of weighted replicates.
 
     The robust loss has several minima. Replicates start from the best θ and then from each other's
     optima, round after round until a round improves few of them; where the first round improves
     many, they descend from least squares too. The best θ is also searched from their optima.
 
+    Args:
+        problem: The form at P points.
+        log_loss: [P].
+        weights: [B, P], of every replicate.
+        shift: θ → what to add to the log losses of every replicate [B, P], or None.
+        near: Constants to start from [K] instead of the grid; there is one round then.
+
     Returns:
         θ, its replicates, and the share of replicates that the last round improved or that did not
         converge, which may have missed their optimum; NaN if the fit itself did not converge.
     """
     design, count = problem.design, len(weights)
-    grid = problem.starts(log_loss)
+    grid = problem.starts(log_loss) if near is None else problem.theta(near)[None]
+    quick = near is not None
+    rounds = 1 if quick else ROUNDS
     equal = np.ones((len(grid), len(log_loss)))
-    near = minimise(design, log_loss, equal, grid, rough=True).theta
-    fits = lowest(minimise(design, log_loss, equal, near), descend(design, log_loss, equal, grid))
+    begun = minimise(design, log_loss, equal, grid, rough=True, quick=quick).theta
+    fits = lowest(
+        minimise(design, log_loss, equal, begun, quick=quick),
+        descend(design, log_loss, equal, grid, quick),
+    )
     at = fits.loss.argmin()
     if not count:
         return fits.theta[at], fits.theta[:0], 0.0 if fits.converged[at] else math.nan
     start = np.tile(fits.theta[at], (count, 1))
-    copies = minimise(design, log_loss, weights, start)
-    for turn in range(ROUNDS):
-        others = np.roll(copies.theta, 1 + turn * count // ROUNDS, axis=0)
-        new = lowest(copies, minimise(design, log_loss, weights, others))
+    shifts = shift(fits.theta[at])
+    losses = log_loss if shifts is None else log_loss + shifts
+    copies = minimise(design, losses, weights, start, quick=quick)
+    for turn in range(rounds):
+        others = np.roll(copies.theta, 1 + turn * count // rounds, axis=0)
+        new = lowest(copies, minimise(design, losses, weights, others, quick=quick))
         improved = copies.loss - new.loss > LOWER * copies.loss + negligible(weights, ALIKE)
         copies = new
         if improved.mean() <= SETTLED:
             break
         if turn == 0 and improved.mean() > MANY:
-            copies = lowest(copies, descend(design, log_loss, weights, start))
+            copies = lowest(copies, descend(design, losses, weights, start, quick))
     some = copies.theta[:: math.ceil(count / len(grid))]
-    again = minimise(design, log_loss, equal[: len(some)], some)
+    again = minimise(design, log_loss, equal[: len(some)], some, quick=quick)
     if again.loss.min() < fits.loss[at]:
         fits, at = again, again.loss.argmin()
     missed = float((improved | ~copies.converged).mean())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats as st
 
 from ablate.errors import AblateError
-from ablate.scaling.bootstrap import CONFIDENCE
+from ablate.scaling.bootstrap import CONFIDENCE, limits
 from ablate.scaling.forms import Form, best_split, levels
+from ablate.scaling.shared import Shared, expected_errors
 from ablate.scaling.solve import DELTA, Floats
 from ablate.units import listed
 
@@ -23,9 +26,12 @@ TARGET = 0.2  # the width of an exponent's interval to aim for
 LOWEST = {"n": 5e7, "d": 1e9, "c": 1e18}
 SPAN = 100.0  # largest size over smallest, in a proposed grid
 RATIOS = (5.0, 160.0)  # tokens per parameter, in a proposed grid
-MOST_LEVELS = 30
+LEAST_LEVELS, MOST_LEVELS = 4, 30  # of a grid
+DRAWS = 4000  # of a planned interval
 NAMES = {"n": "size", "d": "token count", "c": "budget"}
 SAME_LINE = 0.98  # above this correlation of ln N with ln D their terms are not identifiable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,9 @@ def expected_width(
 ) -> dict[str, float]:
     """Return the expected width of every constant's interval [K] from runs at these points.
 
-    The width follows from the first-order covariance of the Huber estimate under normal noise. It
-    is infinite with fewer runs than constants, or if the points do not identify the constants.
+    The width follows from the first-order covariance of the Huber estimate under normal noise, and
+    from what residuals will leave unknown of errors that runs share. It is infinite with fewer runs
+    than constants, or if the points do not identify the constants.
 
     Args:
         form: Of the curve.
@@ -73,11 +80,35 @@ def expected_width(
     scale = np.sqrt(np.diag(information))
     if not (scale > 0).all() or np.linalg.cond(information / np.outer(scale, scale)) > 1e13:
         return unknown
-    sd = noise * math.sqrt(huber_variance(noise)) * np.sqrt(np.diag(np.linalg.inv(information)))
-    half = st.t.isf((1 - CONFIDENCE) / 2, runs - k) * sd
+    inverse = np.linalg.inv(information)
+    variance = noise**2 * huber_variance(noise) * np.diag(inverse)
+    shared = expected_errors(form, constants, columns, noise)
+    if shared is None:
+        half = st.t.isf((1 - CONFIDENCE) / 2, runs - k) * np.sqrt(variance)
+    else:
+        half = _mixed(shared, inverse @ slopes.T, variance, runs - k)
     with np.errstate(over="ignore"):  # an infinite width
         absolute = np.where(np.isin(np.arange(k), (2, 4)), 2 * half, constants * 2 * np.sinh(half))
     return dict(zip(form.constants, map(float, absolute), strict=True))
+
+
+def _mixed(shared: Shared, influence: Floats, variance: Floats, dof: int) -> Floats:
+    """Return half of the intervals of constants [K] whose replicates share errors.
+
+    Args:
+        shared: What will be known of these errors.
+        influence: Change of each constant with each run's log loss [K, P].
+        variance: Of the constants, without shared errors [K].
+        dof: Runs minus constants.
+    """
+    rng = np.random.default_rng(0)
+    sds = shared.sds(rng, DRAWS)
+    total = np.tile(variance, (DRAWS, 1))
+    for of, sd in zip(shared.members, sds.T, strict=True):
+        of_level = influence @ np.eye(of.max() + 1)[of]
+        total += sd[:, None] ** 2 * (of_level**2).sum(axis=1)
+    draws = np.sqrt(total) * rng.normal(size=(DRAWS, 1))
+    return limits(np.concatenate([draws, -draws]), dof)[1]
 
 
 def huber_variance(noise: float) -> float:
@@ -117,7 +148,8 @@ def sufficient_grid(
     truth = usual_constants(form) if constants is None else constants
     lowest = LOWEST[form.columns[0]] if columns is None else float(columns[form.columns[0]].min())
     low, high = RATIOS if columns is None or len(form.columns) == 1 else measured_ratios(columns)
-    for count in range(4, MOST_LEVELS + 1):
+
+    def grid(count: int) -> Grid:
         x = lowest * np.geomspace(1, SPAN, count)
         if form.columns == ("n", "d"):
             n = np.repeat(x, count)
@@ -127,9 +159,21 @@ def sufficient_grid(
             points = {form.columns[0]: x}
             text = f"{count} {NAMES[form.columns[0]]}s over a range of {SPAN:g}"
         width = expected_width(form, truth, points, noise)["alpha"]
-        if width <= target:
-            return Grid(text, len(points[form.columns[0]]), width)
-    return None
+        return Grid(text, len(points[form.columns[0]]), width)
+
+    return smallest(grid, lambda found: found.width <= target)
+
+
+def smallest(make: Callable[[int], T], suffices: Callable[[T], bool]) -> T | None:
+    """Return what `make` returns for the fewest levels that suffice; None if none do."""
+    found, low, high = None, LEAST_LEVELS, MOST_LEVELS
+    while low <= high:
+        middle = (low + high) // 2
+        if suffices(one := make(middle)):
+            found, high = one, middle - 1
+        else:
+            low = middle + 1
+    return found
 
 
 def measured_ratios(columns: dict[str, Floats]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,17 @@ from ablate.scaling.bootstrap import (
     limits,
     widened,
 )
-from ablate.scaling.design import demand
-from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
+from ablate.scaling.design import NAMES, demand
+from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of, levels
 from ablate.scaling.held_out import HeldOut, check, chosen_check
-from ablate.scaling.noise import describes, far_off, misfit, repeated_noise, residual_sd
+from ablate.scaling.noise import Noise, far_off, misfit, noise_of_repeats, residual_sd
+from ablate.scaling.shared import Shared
 from ablate.scaling.solve import Floats
 
 FLAT = 1e-6  # an exponent below this is zero
+# the smallest runs follow another curve if without them the loss at FURTHER times the largest
+# budget moves by a share of MOVED, and by two of its standard deviations
+FURTHER, MOVED, FEW_REPLICATES = 10.0, 0.01, 100
 NAMED = 4  # runs named of those far off
 NO_FLOOR = 0.01  # a floor below this share of the lowest loss counts as zero
 
@@ -49,7 +53,9 @@ class Fit:
     held_out: HeldOut | None
     notes: tuple[str, ...]
     cost: Cost
-    describes: bool  # whether distances from the curve agree with the noise from run to run
+    describes: bool  # whether the curve describes its runs well enough to be used
+    shared: Shared | None = field(repr=False)  # what is known of errors that runs share
+    sds: Floats = field(repr=False)  # of these errors in every replicate [B, F]
 
     @property
     def values(self) -> Floats:
@@ -91,19 +97,22 @@ class Fit:
     def n_exponent(self) -> Interval:
         """a = β/(α + γβ) of L(N, D): the best size grows as C^a.
 
-        With C = 6·N·D, γ is 1, and tokens grow as C^(1 − a).
+        With C = 6·N·D, γ is 1, and tokens grow as C^(1 − γa). The interval includes that γ is not
+        the same for all sizes.
         """
         assert self.form.columns == ("n", "d"), self.form.symbol
 
-        def a(constants: Floats) -> Floats:
+        def a(constants: Floats, gamma: float | Floats) -> Floats:
             # NaN for a replicate that falls along neither resource: it has no best size
             with np.errstate(invalid="ignore"):
                 return np.asarray(
-                    constants[..., 4] / (constants[..., 2] + self.cost.gamma * constants[..., 4])
+                    constants[..., 4] / (constants[..., 2] + gamma * constants[..., 4])
                 )
 
-        lo, hi = limits(a(self.replicates), self.dof)
-        return Interval(float(a(self.values)), float(lo), float(hi))
+        z = np.random.default_rng(0).normal(size=len(self.replicates))
+        gammas = np.maximum(self.cost.gamma + self.cost.spread * z, 0.1 * self.cost.gamma)
+        lo, hi = limits(a(self.replicates, gammas), self.dof)
+        return Interval(float(a(self.values, self.cost.gamma)), float(lo), float(hi))
 
     @property
     def budgets(self) -> Floats:
@@ -154,10 +163,11 @@ def fit(
         missed.append(without.missed)
     residuals = log_loss - np.log(chosen.loss(value, table))
     noise, near = residual_sd(residuals, len(value)), ~far_off(residuals, len(value))
-    repeats = repeated_noise(np.stack([level_of(table[name]) for name in chosen.columns]), log_loss)
+    cells = np.stack([level_of(table[name]) for name in chosen.columns])
     usual = residual_sd(residuals[near], len(value))
-    described = describes(usual, repeats)
-    notes: tuple[str, ...] = () if described else (misfit(usual, repeats),)
+    off = misfit(usual, dof, log_loss, noise_of_repeats(cells, log_loss))
+    notes: tuple[str, ...] = () if off is None else (str(off),)
+    notes += moved(chosen, table, log_loss, found, rng)
     notes += bounds_reached(found, lowest) + few(len(log_loss), len(value)) + open_ended(chosen, hi)
     notes += outside(chosen, value, table) + without_far(
         chosen, table, log_loss, residuals, near, rng
@@ -184,8 +194,18 @@ def fit(
         held_out=held_out,
         notes=notes,
         cost=Cost.of(table),
-        describes=described,
+        describes=off is None or off.describes,
+        shared=found.shared,
+        sds=found.sds,
     )
+
+
+def with_noise(one: Fit, noise: Noise) -> Fit:
+    """Return a fit whose residuals are compared with a noise that is known from elsewhere."""
+    off = misfit(one.noise, one.dof, np.log(one.loss), noise)
+    if off is None or not one.describes:
+        return one
+    return replace(one, describes=off.describes, notes=(str(off), *one.notes))
 
 
 def chosen_form(form: str, columns: dict[str, Floats]) -> Form:
@@ -274,6 +294,46 @@ def few(runs: int, constants: int) -> tuple[str, ...]:
         f"{runs} runs for {constants} constants: a 95% interval contains the true value in about"
         " 90% of cases.",
     )
+
+
+def moved(
+    form: Form,
+    columns: dict[str, Floats],
+    log_loss: Floats,
+    found: Estimate,
+    rng: np.random.Generator,
+) -> tuple[str, ...]:
+    """Return notes on the smallest size and budget, if without them the curve goes elsewhere.
+
+    Where it goes is its loss at `FURTHER` times the largest budget.
+    """
+    cost, resources = Cost.of(columns), {name: columns[name] for name in form.columns}
+    if form.columns == ("n", "d"):
+        resources["c"] = columns.get("c", cost.k * columns["n"] ** cost.gamma * columns["d"])
+        n, d, _ = best_split(found.value, FURTHER * resources["c"].max(keepdims=True), cost)
+        there = {"n": n, "d": d}
+    else:
+        there = {name: FURTHER * x.max(keepdims=True) for name, x in resources.items()}
+    before = float(np.log(form.loss(found.value, there))[0])
+    notes = []
+    for name, x in resources.items():
+        least = levels(x)[1:2]
+        rest = {key: column[x >= least] for key, column in columns.items()} if len(least) else {}
+        try:
+            demand(form, rest or {key: column[:0] for key, column in columns.items()})
+        except AblateError:
+            continue
+        other = estimate(form, rest, log_loss[x >= least], rng, FEW_REPLICATES, near=found.value)
+        after = float(np.log(form.loss(other.value, there))[0])
+        lo, hi = np.quantile(np.log(form.loss(other.replicates, there)) - after, [0.16, 0.84])
+        if abs(after - before) > max(MOVED, 2 * (hi - lo) / 2):
+            notes.append(
+                f"Without the smallest {NAMES[name]}s ({name.upper()} below {least[0]:.3g},"
+                f" {int((x < least).sum())} runs) the loss predicted at {FURTHER:g} times the"
+                f" largest {NAMES[form.columns[0] if len(form.columns) == 1 else 'c']} changes by"
+                f" {np.expm1(after - before):+.1%}: they follow another curve."
+            )
+    return tuple(notes)
 
 
 def open_ended(form: Form, high: Floats) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,6 +105,14 @@ class Problem:
             rows.append([floor, *terms * self.groups])
         return np.array(rows)
 
+    def theta(self, constants: Floats) -> Floats:
+        """Return the solver's θ [K] from E, A, alpha (, B, beta), for one group."""
+        out = [constants[0] * np.exp(-self.design.unit)]
+        for v, centre in enumerate(self.centre):
+            scale, exponent = constants[1 + 2 * v], constants[2 + 2 * v]
+            out += [np.log(scale) - exponent * centre, exponent]
+        return np.array(out)
+
     def bounds(self, theta: Floats) -> dict[str, str]:
         """Return "least" or "largest" for each constant of θ [K] at a bound, for one group."""
         ends = (("least", theta <= self.design.lower), ("largest", theta >= self.design.upper))
@@ -129,6 +138,7 @@ class Cost:
 
     k: float = FLOPS_PER_PARAM_TOKEN
     gamma: float = 1.0
+    spread: float = 0.0  # sd of the local γ, from one size to the next: the path is no power law
 
     @staticmethod
     def of(columns: dict[str, Floats]) -> Cost:
@@ -136,9 +146,16 @@ class Cost:
         if not {"n", "d", "c"} <= columns.keys():
             return Cost()
         x, y = np.log(columns["n"]), np.log(columns["c"] / columns["d"])
+        if len(levels(columns["n"])) == 1:
+            return Cost(float(np.exp((y - x).mean())))
         off = x - x.mean()
-        gamma = float(off @ y / (off @ off)) if len(levels(columns["n"])) > 1 else 1.0
-        return Cost(float(np.exp(y.mean() - gamma * x.mean())), gamma)
+        gamma = float(off @ y / (off @ off))
+        of = level_of(columns["n"])
+        runs = np.bincount(of)
+        steps = np.diff(np.bincount(of, x) / runs)
+        slopes = np.diff(np.bincount(of, y) / runs) / steps
+        spread = math.sqrt(np.average((slopes - gamma) ** 2, weights=steps))
+        return Cost(float(np.exp(y.mean() - gamma * x.mean())), gamma, spread)
 
 
 def best_split(constants: Floats, c: Floats, cost: Cost = Cost()) -> tuple[Floats, Floats, Floats]:

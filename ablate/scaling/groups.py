@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats as st
 
 from ablate.scaling.bootstrap import CONFIDENCE, Interval, limits, replicate
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import Problem, best_split, level_of
+from ablate.scaling.shared import Shared, levels_shared, shared_errors
 from ablate.scaling.solve import Floats
 from ablate.stats.families import holm
 
@@ -88,9 +90,14 @@ class Comparison:
     gap_high: Interval
     # loss over the baseline's − 1, by pairs of runs at the same points
     measured: Interval | None
-    trusted: bool  # both curves describe their runs and predicted what was held out
+    doubts: tuple[str, ...]  # why the comparison is not reliable, and of which group
     crossing: Crossing
     missed: float  # as `replicate` returns, of the fits with one floor
+
+    @property
+    def trusted(self) -> bool:
+        """Whether both curves describe their runs and predicted what was held out."""
+        return not self.doubts
 
     @property
     def verdict(self) -> str:
@@ -106,13 +113,13 @@ def compare_groups(
 ) -> list[Comparison]:
     """Compare groups with their baselines.
 
-    Fits with replicates of the same weights (`fit_table` draws these for groups of the same points)
-    are compared as pairs, which removes noise common to runs of one seed.
+    Groups of the same points are compared as pairs, run by run, which removes noise common to runs
+    of one seed and errors common to a size.
 
     Args:
         fits: Group → its fit; all of one form.
         against: Group → its baseline.
-        rng: For the replicates with one floor.
+        rng: For the replicates of pairs.
 
     Returns:
         A comparison for each of `against`, with Holm's p over all groups and exponents.
@@ -148,12 +155,14 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
     )
     at = [form.constants.index(constant) for constant in names]
     dof = fit.dof + base.dof
-    apart = fit.values[at] - base.values[at], fit.replicates[:, at] - base.replicates[:, at]
-    joined, joined_copies, missed = one_floor(fit, base, at, rng)
+    draw = Draw.of(fit, base, rng)
+    own, base_own = draw.own(fit, base)
+    apart = fit.values[at] - base.values[at], own[:, at] - base_own[:, at]
+    joined, joined_copies, missed = one_floor(fit, base, at, draw)
     axis, low, high = measured_range(fit, base)
     x = np.geomspace(low / BEYOND, high * BEYOND, POINTS)
     value = log_curve(fit, fit.values, axis, x) - log_curve(base, base.values, axis, x)
-    copies = log_curve(fit, fit.replicates, axis, x) - log_curve(base, base.replicates, axis, x)
+    copies = log_curve(fit, own, axis, x) - log_curve(base, base_own, axis, x)
     within = np.flatnonzero((x >= 0.999 * low) & (x <= 1.001 * high))
     gaps = [gap(value[at], copies[:, at], dof) for at in (within, within[:1], within[-1:])]
     return Comparison(
@@ -168,32 +177,59 @@ def compare(fit: Fit, base: Fit, name: str, baseline: str, rng: np.random.Genera
         gap_low=gaps[1],
         gap_high=gaps[2],
         measured=measured(fit, base),
-        trusted=fit.trusted and base.trusted,
+        doubts=(*doubts(name, fit), *doubts(baseline, base)),
         crossing=crossing(x, value, copies, low, high, dof),
         missed=missed,
     )
 
 
+def doubts(name: str, fit: Fit) -> Iterator[str]:
+    """Yield why the curve of a group is not to be trusted."""
+    if not fit.describes:
+        yield f"the curve of {name} does not describe its runs"
+    if fit.held_out is not None and not fit.held_out.trusted:
+        yield f"that of {name} missed the {fit.held_out.what} by {fit.held_out.miss:+.2%}"
+
+
 def measured(fit: Fit, base: Fit) -> Interval | None:
     """Return the mean relative difference at the points of both groups, without a curve.
 
-    The interval is Student's over the points; None with fewer than `LEAST_POINTS`.
+    The interval is the widest of Student's over points, sizes and budgets; None with fewer than
+    `LEAST_POINTS` points.
     """
     names = fit.form.columns
     both = [level_of(np.concatenate([base.columns[name], fit.columns[name]])) for name in names]
-    of = np.unique(np.stack(both), axis=1, return_inverse=True)[1]
+    of, back = np.unique(np.stack(both), axis=1, return_index=True, return_inverse=True)[1:]
+    back = back.reshape(-1)
     sums, runs = [], []
-    for part, losses in ((of[: base.runs], base.loss), (of[base.runs :], fit.loss)):
-        sums.append(np.bincount(part, np.log(losses), minlength=of.max() + 1))
-        runs.append(np.bincount(part, minlength=of.max() + 1))
+    for part, losses in ((back[: base.runs], base.loss), (back[base.runs :], fit.loss)):
+        sums.append(np.bincount(part, np.log(losses), minlength=len(of)))
+        runs.append(np.bincount(part, minlength=len(of)))
     shared = (runs[0] > 0) & (runs[1] > 0)
     if shared.sum() < LEAST_POINTS:
         return None
     apart = sums[1][shared] / runs[1][shared] - sums[0][shared] / runs[0][shared]
-    half = (
-        st.t.isf((1 - CONFIDENCE) / 2, len(apart) - 1) * apart.std(ddof=1) / math.sqrt(len(apart))
+    points = {
+        name: np.concatenate([base.columns[name], fit.columns[name]])[of[shared]] for name in names
+    }
+    half = max(
+        half_width(apart, level)
+        for level in (np.arange(len(apart)), *levels_shared(fit.form, points).values())
     )
     return Interval(*(float(np.expm1(apart.mean() + side)) for side in (0.0, -half, half)))
+
+
+def half_width(apart: Floats, of: npt.NDArray[np.intp]) -> float:
+    """Return half of Student's interval of the mean of differences [P], by means of levels [P].
+
+    The differences of a level, as of a size, may share an error: levels are what is independent.
+    """
+    runs = np.bincount(of)
+    if len(runs) < LEAST_POINTS:
+        return 0.0
+    sums = np.bincount(of, apart - apart.mean())
+    sd = math.sqrt((sums**2).sum() * len(runs) / (len(runs) - 1)) / runs.sum()
+    return float(st.t.isf((1 - CONFIDENCE) / 2, len(runs) - 1)) * sd
 
 
 def gap(value: Floats, copies: Floats, dof: int) -> Interval:
@@ -219,19 +255,65 @@ def p_of_zero(copies: Floats, dof: int) -> float:
     return min(1.0, float(2 * st.t.sf(st.norm.isf(tail), max(dof, 1))))
 
 
-def one_floor(
-    fit: Fit, base: Fit, at: list[int], rng: np.random.Generator
-) -> tuple[Floats, Floats, float]:
+@dataclass(frozen=True)
+class Draw:
+    """What B replicates of a pair of groups weigh their runs by, and add to their log losses."""
+
+    paired: bool  # whether both groups have the same points
+    weights: Floats  # [B, P], the baseline's runs first
+    shifts: Floats  # [B, P]
+    base_runs: int
+
+    @staticmethod
+    def of(fit: Fit, base: Fit, rng: np.random.Generator) -> Draw:
+        """Draw them. Of pairs, weights are the same, and shared errors those of the difference."""
+        count = len(fit.replicates)
+        paired = same_points(fit.columns, base.columns, fit.form.columns)
+        weights = rng.exponential(size=(count, base.runs))
+        if paired:
+            apart = fit.residuals() - base.residuals()
+            found = shared_errors(fit.form, base.values, base.columns, apart)
+            half = _shifts(found, base.runs, count, rng) / 2
+            return Draw(True, np.tile(weights, 2), np.concatenate([-half, half], axis=1), base.runs)
+        other = rng.exponential(size=(count, fit.runs))
+        shifts = [_shifts(one.shared, one.runs, count, rng) for one in (base, fit)]
+        return Draw(
+            False,
+            np.concatenate([weights, other], axis=1),
+            np.concatenate(shifts, axis=1),
+            base.runs,
+        )
+
+    def own(self, fit: Fit, base: Fit) -> tuple[Floats, Floats]:
+        """Return the constants [B, K] of both groups' replicates, each with its own floor."""
+        if not self.paired:
+            return fit.replicates, base.replicates
+        of = slice(self.base_runs, None), slice(None, self.base_runs)
+        return tuple(  # type: ignore[return-value]
+            refit(one, self.weights[:, runs], self.shifts[:, runs])
+            for one, runs in zip((fit, base), of, strict=True)
+        )
+
+
+def _shifts(shared: Shared | None, runs: int, count: int, rng: np.random.Generator) -> Floats:
+    return np.zeros((count, runs)) if shared is None else shared.shifts(rng, count)[0]
+
+
+def refit(fit: Fit, weights: Floats, shifts: Floats) -> Floats:
+    """Return the constants [B, K] of replicates of a fit."""
+    log_loss = np.log(fit.loss)
+    problem = Problem.build(fit.form, fit.columns, log_loss)
+    return problem.constants(replicate(problem, log_loss, weights, lambda theta: shifts)[1])
+
+
+def one_floor(fit: Fit, base: Fit, at: list[int], draw: Draw) -> tuple[Floats, Floats, float]:
     """Return differences of exponents [k] with one floor, replicates [B, k], and their misses."""
     columns = {
         name: np.concatenate([base.columns[name], fit.columns[name]]) for name in fit.form.columns
     }
     log_loss = np.log(np.concatenate([base.loss, fit.loss]))
     problem = Problem.build(fit.form, columns, log_loss, np.repeat([0, 1], [base.runs, fit.runs]))
-    weights = rng.exponential(size=(len(fit.replicates), base.runs))
-    paired = same_points(fit.columns, base.columns, fit.form.columns)
-    other = weights if paired else rng.exponential(size=(len(fit.replicates), fit.runs))
-    theta, copies, missed = replicate(problem, log_loss, np.concatenate([weights, other], axis=1))
+    theta, copies, missed = replicate(problem, log_loss, draw.weights, lambda theta: draw.shifts)
     both = np.concatenate([theta[None], copies])
     apart = problem.constants(both, 1)[:, at] - problem.constants(both, 0)[:, at]
     return apart[0], apart[1:], missed

@@ -83,7 +83,10 @@ def check(
     copies = np.log(form.loss(replicates, points)).mean(axis=1)
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
     inflated = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
-    noise = rng.choice(inflated, size=(len(copies), int(out.sum()))).mean(axis=1)
+    noise = rng.choice(inflated, size=(len(copies), int(out.sum())))
+    if found.shared is not None:
+        noise = noise + found.shared.fresh(form, points, found.sds, rng)
+    noise = noise.mean(axis=1)
     lo, hi = limits(copies + noise - predicted, len(residuals) - len(value))
     actual = log_loss[out].mean()
     return HeldOut(

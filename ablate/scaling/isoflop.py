@@ -16,7 +16,7 @@ from ablate.errors import AblateError
 from ablate.scaling.bootstrap import BOOTSTRAPS, CONFIDENCE, Interval
 from ablate.scaling.fit import Fit, clean, fit
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of
-from ablate.scaling.noise import repeated_noise
+from ablate.scaling.noise import REPEATS, Noise, noise_of_repeats
 from ablate.scaling.solve import Floats
 
 LEAST_SIZES = 4  # in a budget
@@ -53,6 +53,7 @@ class IsoFlop:
     d_scale: float
     noise: float  # sd of log loss from run to run
     noise_from: str  # "repeated runs" | "roughness of the curves"
+    rough: Noise | None  # that roughness, if no run is repeated
     frontier: Fit | None
     notes: tuple[str, ...]
 
@@ -152,8 +153,8 @@ def isoflop(
     tokens = c / (FLOPS_PER_PARAM_TOKEN * n) if d is None else d
     columns, log_loss, lost = clean(loss, {"n": n, "d": tokens, "c": c}, FORMS["nd"])
     budgets = split(columns, log_loss)
-    noise, noise_from = run_noise(columns, log_loss, budgets)
-    results = [(budget, *budget.minimum(noise, rng, bootstraps)) for budget in budgets]
+    noise = run_noise(columns, log_loss, budgets)
+    results = [(budget, *budget.minimum(noise.sd, rng, bootstraps)) for budget in budgets]
     minima = tuple(minimum for _, minimum, _ in results)
     complete = [one for one in results if not one[1].reason]
     if len(complete) < LEAST_BUDGETS:
@@ -184,7 +185,16 @@ def isoflop(
         frontier = None
         notes.append(f"No curve of the lowest loss over C: {error}")
     return IsoFlop(
-        minima, n_exponent, d_exponent, n_scale, d_scale, noise, noise_from, frontier, tuple(notes)
+        minima,
+        n_exponent,
+        d_exponent,
+        n_scale,
+        d_scale,
+        noise.sd,
+        noise.of,
+        None if noise.of == REPEATS else noise,
+        frontier,
+        tuple(notes),
     )
 
 
@@ -212,20 +222,20 @@ def split(columns: dict[str, Floats], log_loss: Floats) -> list[Budget]:
     return budgets
 
 
-def run_noise(
-    columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]
-) -> tuple[float, str]:
+def run_noise(columns: dict[str, Floats], log_loss: Floats, budgets: list[Budget]) -> Noise:
     """Return the standard deviation of log loss from run to run, and its source."""
-    repeats = repeated_noise(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
-    if np.isfinite(repeats):
-        return repeats, "repeated runs"
+    repeats = noise_of_repeats(np.stack([level_of(columns["c"]), level_of(columns["n"])]), log_loss)
+    if repeats is not None:
+        return repeats
     off = [
         roughness(budget.sizes, budget.losses)
         for budget in budgets
         if len(budget.sizes) >= LEAST_SIZES
     ]
     together = np.concatenate(off) if off else np.zeros(1)
-    return float(np.sqrt((together**2).mean())), "roughness of the curves"
+    # neighbouring differences have points in common: about half of them are independent
+    dof = max(len(together) // 2, 1)
+    return Noise(float(np.sqrt((together**2).mean())), dof, "roughness of the curves")
 
 
 def roughness(x: Floats, y: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ class Losses:
         *,
         form: str = "",
         hold_out: str = "",
+        predict: Sequence[Mapping[str, float]] = (),
         bootstraps: int = BOOTSTRAPS,
         progress: Callable[[str], object] = silent,
     ) -> TableFit:
@@ -44,6 +45,7 @@ class Losses:
             against=self.against,
             form=form,
             hold_out=hold_out,
+            predict=predict,
             bootstraps=bootstraps,
             rng=np.random.default_rng(0),
             progress=progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,11 +13,13 @@ from ablate.errors import AblateError
 from ablate.plan import Plan
 from ablate.scaling.design import (
     LOWEST,
+    NAMES,
     TARGET,
     USUAL_NOISE,
     demand,
     expected_width,
     proposal,
+    smallest,
     usual_constants,
 )
 from ablate.scaling.forms import FORMS, Form, level_of, levels
@@ -100,6 +103,7 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
         f"{form.symbol} from {len(columns['n'])} runs; the expected interval of alpha is"
         f" {expected:.2f} wide at {USUAL_NOISE:.0%} noise between runs"
     )
+    text += f" (differences of two such curves are known to ±{expected / math.sqrt(2):.2f})"
     if not width(NOISES[0]) < TARGET:
         return f"{text}, and hardly narrower at less noise.{proposal(form)}"
     low, high = np.log(NOISES)
@@ -110,7 +114,54 @@ def _width(form: Form, columns: dict[str, Floats]) -> str:
     )
     return (
         f"{text}, and {TARGET:g} wide at"
-        f" {np.exp(most):.2%}.{proposal(form) if expected > TARGET else ''}"
+        f" {np.exp(most):.2%}.{_denser(form, columns) if expected > TARGET else ''}"
+    )
+
+
+def _denser(form: Form, columns: dict[str, Floats]) -> str:
+    """Return which grid over the same ranges would suffice, and what it would cost."""
+    runs = len(columns["n"])
+    seeds = max(
+        runs
+        // np.unique(np.stack([level_of(columns[name]) for name in form.columns]), axis=1).shape[1],
+        1,
+    )
+
+    def grid(count: int) -> dict[str, Floats]:
+        points = {
+            name: np.geomspace(columns[name].min(), columns[name].max(), count)
+            for name in (("n", "c") if form.columns == ("n", "d") else form.columns)
+        }
+        if form.columns == ("n", "d"):
+            # as the study's own points: no more tokens than its cells have at most
+            n, c = (x.ravel() for x in np.meshgrid(points["n"], points["c"]))
+            price = float(np.median(columns["c"] / (columns["n"] * columns["d"])))
+            kept = c / (price * n) <= 1.05 * columns["d"].max()
+            points = {"n": n[kept], "d": (c / (price * n))[kept], "c": c[kept]}
+        return {name: np.tile(x, seeds) for name, x in points.items()}
+
+    def enough(points: dict[str, Floats]) -> bool:
+        judged = _judged(form, points)
+        return expected_width(form, usual_constants(form), judged, USUAL_NOISE)["alpha"] <= TARGET
+
+    def dense(count: int) -> tuple[int, dict[str, Floats]]:
+        return count, grid(count)
+
+    found = smallest(dense, lambda one: enough(one[1]))
+    if found is None:
+        return proposal(form)
+    count, points = found
+    what = (
+        "sizes and as many budgets" if form.columns == ("n", "d") else f"{NAMES[form.columns[0]]}s"
+    )
+    cost = (
+        f", at {points['c'].sum() / columns['c'].sum():.2g} times the FLOPs"
+        if "c" in points
+        else ""
+    )
+    return (
+        f" Over the same ranges {count} {what} with {seeds} seed{'s' if seeds > 1 else ''} would"
+        f" make it {TARGET:g}{cost}."
     )
 
 

@@ -24,6 +24,7 @@ DELTA = 1e-3
 # points of replicates per block: large enough for numpy, small enough for the CPU cache
 BLOCK = 32_768
 ITERATIONS = 2000
+QUICK = 100  # iterations where a fit need not have converged: predictions hardly change after that
 TOLERANCE = 1e-7  # share of the loss: a fit has converged where a step can lower it by no more
 ROUGH = 1e-3  # the same for a rough fit
 EXACT = 1e-9  # log loss: fits of a smaller residual are exact
@@ -83,37 +84,42 @@ def minimise(
     start: Floats,
     delta: float = DELTA,
     rough: bool = False,
+    quick: bool = False,
 ) -> Solution:
     """Find a local minimum of Σ_p weights[b, p] · huber(prediction − log_loss[p]) for each b.
 
     Args:
         design: The form at P points.
-        log_loss: [P].
+        log_loss: [P], or [B, P] where every fit has its own.
         weights: [B, P].
         start: [B, K].
         delta: Where the Huber loss changes from square to absolute.
         rough: Whether the end is only the start of another fit, which may be far from here.
+        quick: Whether it need not converge.
     """
     theta, loss = np.empty_like(start), np.empty(len(start))
     converged = np.empty(len(start), bool)
-    block = max(BLOCK // len(log_loss), 16)
+    block = max(BLOCK // weights.shape[1], 16)
+    log_loss = np.broadcast_to(log_loss, weights.shape)
     for low in range(0, len(start), block):
         rows = slice(low, low + block)
         theta[rows], loss[rows], converged[rows] = _block(
-            design, log_loss, weights[rows], start[rows], delta, rough
+            design, log_loss[rows], weights[rows], start[rows], delta, rough, quick
         )
     return Solution(theta, loss, converged)
 
 
-def descend(design: Design, log_loss: Floats, weights: Floats, start: Floats) -> Solution:
+def descend(
+    design: Design, log_loss: Floats, weights: Floats, start: Floats, quick: bool = False
+) -> Solution:
     """Minimise as `minimise` with ever smaller δ, each time from where the last one ended.
 
     The Huber loss of a δ far below the noise has many local minima. That of a large δ is least
     squares, which hardly has any; following its minimum ends in a low one more often.
     """
     for delta in WIDER:
-        start = minimise(design, log_loss, weights, start, delta, rough=True).theta
-    return minimise(design, log_loss, weights, start)
+        start = minimise(design, log_loss, weights, start, delta, rough=True, quick=quick).theta
+    return minimise(design, log_loss, weights, start, quick=quick)
 
 
 def negligible(weights: Floats, residual: float) -> Floats:
@@ -122,7 +128,13 @@ def negligible(weights: Floats, residual: float) -> Floats:
 
 
 def _block(
-    design: Design, log_loss: Floats, weights: Floats, start: Floats, delta: float, rough: bool
+    design: Design,
+    log_loss: Floats,
+    weights: Floats,
+    start: Floats,
+    delta: float,
+    rough: bool,
+    quick: bool,
 ) -> tuple[Floats, Floats, Bools]:
     """Minimise by Newton's method, damped with the reweighted least-squares matrix.
 
@@ -138,10 +150,10 @@ def _block(
     damping = np.ones(len(start))
     todo = np.arange(len(start))
     exact, tolerance = negligible(weights, EXACT), ROUGH if rough else TOLERANCE
-    for _ in range(ITERATIONS):
+    for _ in range(min(QUICK, ITERATIONS) if quick or rough else ITERATIONS):
         now, damped = state.at(todo), damping[todo]
         tried, expected = _step(design, now, damped, rough)
-        new = _state(design, log_loss, weights[todo], tried, delta)
+        new = _state(design, log_loss[todo], weights[todo], tried, delta)
         gain = now.loss - new.loss
         better = gain > 0
         state.put(todo[better], new, better)
@@ -161,7 +173,7 @@ def _state(design: Design, log_loss: Floats, weights: Floats, theta: Floats, del
     """Return the summed Huber loss and its derivatives at θ [B, K]."""
     (replicates, k), (terms, points, _) = theta.shape, design.x.shape
     logs = (theta @ design.x.reshape(terms * points, k).T).reshape(replicates, terms, points)
-    share = np.exp(logs - log_loss)  # of the measured loss, then of the predicted one
+    share = np.exp(logs - log_loss[:, None])  # of the measured loss, then of the predicted one
     unit = np.exp(design.unit - log_loss)
     total = share.sum(axis=1) + theta[:, :1] * unit
     share /= total[:, None]

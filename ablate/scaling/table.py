@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ablate.errors import AblateError
 from ablate.scaling import summary
+from ablate.scaling.beyond import Forecast, Outlook, check_point
 from ablate.scaling.bootstrap import BOOTSTRAPS
 from ablate.scaling.design import SAME_LINE
-from ablate.scaling.fit import Fit, chosen_form, fit, not_converged
+from ablate.scaling.fit import Fit, chosen_form, fit, not_converged, with_noise
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, FORMS, level_of, levels
 from ablate.scaling.groups import Comparison, compare_groups
 from ablate.scaling.held_out import chosen_check
 from ablate.scaling.isoflop import LEAST_SIZES, IsoFlop, isoflop
-from ablate.scaling.noise import describes, misfit
 from ablate.scaling.solve import Floats
 from ablate.units import listed
 
@@ -38,12 +38,14 @@ class TableFit:
     isoflops: dict[str, IsoFlop]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
+    forecasts: dict[str, Forecast]  # of each group, where losses are to be predicted
 
     def lines(self) -> list[str]:
         """Return the whole result as lines of plain text."""
         parts = [summary.fit_lines(name, one) for name, one in self.fits.items()]
         parts += [summary.isoflop_lines(name, iso) for name, iso in self.isoflops.items()]
         parts += [summary.comparison_lines(one) for one in self.comparisons]
+        parts += [summary.forecast_lines(name, one) for name, one in self.forecasts.items()]
         return [line for part in parts for line in part] + list(self.notes)
 
 
@@ -61,6 +63,7 @@ def fit_table(
     against: Mapping[str, str] | None = None,
     form: str = "",
     hold_out: str = "",
+    predict: Sequence[Mapping[str, float]] = (),
     rng: np.random.Generator,
     bootstraps: int = BOOTSTRAPS,
     progress: Callable[[str], object] = silent,
@@ -79,6 +82,7 @@ def fit_table(
         against: Group → its baseline; by default the first group for all.
         form: "n", "d", "c" or "nd"; by default by `natural_form`.
         hold_out: As in `fit`.
+        predict: Points to predict the loss at, as for `Outlook.predict`.
         rng: For the bootstrap.
         bootstraps: Number of replicates.
         progress: Called with what is being fitted.
@@ -102,9 +106,10 @@ def fit_table(
             f" are {len(loss):,} runs. All runs are fitted."
         )
         bootstraps = fewer
+    for given in predict:
+        check_point(chosen_form(form, columns), given)
     # runs of the same point have the same index in every group
     order = np.lexsort([*columns.values()])
-    seed = int(rng.integers(2**63))
     fits: dict[str, Fit] = {}
     isoflops: dict[str, IsoFlop] = {}
     refused: dict[str, list[str]] = {}  # why → curves
@@ -118,11 +123,8 @@ def fit_table(
             np.asarray(loss, float)[rows],
         )
         try:
-            # With one seed for every group, groups of the same points share the weights of
-            # their replicates, and are compared as pairs.
-            same = np.random.default_rng(seed)
             fits[name] = fit(
-                losses, form, rng=same, hold_out=hold_out, bootstraps=bootstraps, **part
+                losses, form, rng=rng, hold_out=hold_out, bootstraps=bootstraps, **part
             )
         except AblateError as error:
             refused.setdefault(str(error), []).append(name)
@@ -137,10 +139,8 @@ def fit_table(
     if not fits and not isoflops:
         raise AblateError(" ".join(complaints))
     for name, one in fits.items():
-        if name in isoflops and one.describes and not describes(one.noise, isoflops[name].noise):
-            fits[name] = replace(
-                one, describes=False, notes=(misfit(one.noise, isoflops[name].noise), *one.notes)
-            )
+        if name in isoflops and (rough := isoflops[name].rough) is not None:
+            fits[name] = with_noise(one, rough)
     pairs = dict.fromkeys(list(fits)[1:], next(iter(fits), "")) if against is None else against
     notes += [
         f"{a} is not compared with {b}: {one} has no curve."
@@ -157,7 +157,10 @@ def fit_table(
         for one in comparisons
         for note in not_converged(one.missed)
     ]
-    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes))
+    forecasts = (
+        {name: Outlook.of(one, rng).at(predict) for name, one in fits.items()} if predict else {}
+    )
+    return TableFit(fits, isoflops, tuple(comparisons), tuple(complaints + notes), forecasts)
 
 
 def _complaints(refused: Mapping[str, Sequence[str]], curves: int) -> list[str]:

@@ -8,12 +8,11 @@ from ablate.stats.failures import FailureRates, WorstRank, failure_rates, worst_
 from ablate.stats.families import family, holm, max_t, together
 from ablate.stats.grids import GridEffects, LevelEffect, Term, grid_effects
 from ablate.stats.groups import (
-    Agreement,
     Association,
     SeedGroups,
     group_association,
-    grouping_agreement,
     seed_groups,
+    within_groups,
 )
 from ablate.stats.pairs import (
     Effect,
@@ -44,7 +43,6 @@ from ablate.stats.robust import HodgesLehmann, Outlying, hodges_lehmann, outlyin
 from ablate.stats.text import TextEffect, seed_by_text
 
 __all__ = [
-    "Agreement",
     "ArmAgainstBest",
     "Association",
     "BestArms",
@@ -76,7 +74,6 @@ __all__ = [
     "family",
     "grid_effects",
     "group_association",
-    "grouping_agreement",
     "hodges_lehmann",
     "holm",
     "max_t",
@@ -98,5 +95,6 @@ __all__ = [
     "unequal_spread",
     "unseen",
     "wilson",
+    "within_groups",
     "worst_rank",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -141,35 +143,6 @@ def null_ratios(n: int) -> NullRatios:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How far the same seeds are in the same groups of two arms."""
-
-    n: int  # seeds in a group of both arms
-    same: int  # of them in the lower groups of both, or the higher of both
-    p: float  # one-sided, exact: as much agreement by chance
-
-
-def grouping_agreement(first: SeedGroups, second: SeedGroups) -> Agreement:
-    """Test whether two arms split the same seeds, by the hypergeometric distribution.
-
-    Given the sizes of the groups, any seeds are equally likely to be in them (Fisher 1935).
-
-    Args:
-        first: of one arm.
-        second: of the other, with the same seeds at the same positions.
-    """
-    if len(first.members) < 2 or len(second.members) < 2:
-        return Agreement(0, 0, NAN)
-    (a, b), (c, d) = (map(set, one.members) for one in (first, second))
-    table = [[len(a & c), len(a & d)], [len(b & c), len(b & d)]]
-    n = sum(map(sum, table))
-    if n == 0:
-        return Agreement(0, 0, NAN)
-    p = float(st.fisher_exact(table, alternative="greater").pvalue)
-    return Agreement(n, table[0][0] + table[1][1], p)
-
-
-@dataclass(frozen=True)
 class Association:
     """Whether another measure of the seeds goes together with their groups."""
 
@@ -198,3 +171,36 @@ def group_association(groups: SeedGroups, measure: Values) -> Association:
     larger = (observed / 2 - len(high) * (len(high) + 1) / 2) / (len(low) * len(high))
     p = two_sided(chosen_sums(ranks, len(high)), observed)
     return Association(len(ranks), (float(low.mean()), float(high.mean())), larger, p)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference between marked and other values of the same group."""
+
+    mean: float
+    lo: float  # of the 95% interval
+    hi: float
+    p: float  # two-sided t test; NaN without a degree of freedom
+
+
+def within_groups(values: Values, marked: Values, groups: Sequence[str]) -> Difference:
+    """Compare marked values with the others of their group: least squares, groups as fixed effects.
+
+    Args:
+        values: [n], finite.
+        marked: [n], 1 or 0; both occur in every group.
+        groups: [n], the group of each value.
+    """
+    _, at, sizes = np.unique(list(groups), return_inverse=True, return_counts=True)
+    y, x = (
+        column - (np.bincount(at, column) / sizes)[at]
+        for column in (np.asarray(values, float), np.asarray(marked, float))
+    )
+    mean = float(x @ y / (x @ x))
+    df = len(x) - len(set(groups)) - 1
+    if df < 1:
+        return Difference(mean, NAN, NAN, NAN)
+    error = math.sqrt(float(((y - mean * x) ** 2).sum()) / df / float(x @ x))
+    half = float(st.t.ppf(1 - ALPHA / 2, df)) * error
+    p = 2 * float(st.t.sf(abs(mean) / error, df)) if error else NAN
+    return Difference(mean, mean - half, mean + half, p)

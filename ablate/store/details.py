@@ -13,6 +13,7 @@ from ablate.errors import AblateError
 from ablate.store.database import Database
 from ablate.store.schema import from_db
 
+SHORTEST = 8  # digits of a key's start without a letter: fewer are the number of a run
 CANDIDATES = 5  # runs that the error about an ambiguous key names at most
 
 
@@ -74,12 +75,17 @@ def find(db: Database, *names: str, curves: bool = False) -> list[RunDetails]:
 
 def _find(connection: Connection, name: str) -> Row[Any]:
     """Return the row of `run` that a number or the start of a key means."""
-    if name.isascii() and name.isdigit():
+    is_number = name.isascii() and name.isdigit()
+    if is_number:
         by_id = connection.exec_driver_sql("SELECT * FROM run WHERE id = ?", (int(name[:18]),))
         if row := by_id.first():
             return row
     found: Sequence[Row[Any]] = []
-    if name and set(name.lower()) <= set("0123456789abcdef"):
+    if (
+        name
+        and set(name.lower()) <= set("0123456789abcdef")
+        and not (is_number and len(name) < SHORTEST)
+    ):
         found = connection.exec_driver_sql(
             f"SELECT * FROM run WHERE key LIKE ? || '%' LIMIT {CANDIDATES + 1}", (name.lower(),)
         ).all()

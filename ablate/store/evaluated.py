@@ -8,7 +8,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from ablate.evaluation import Evaluation
+from ablate.evaluation import CHANCE, LABELLED, Evaluation
 
 # finals that are measured on as many tokens as each point of a curve
 _AS_CURVES = (
@@ -30,6 +30,8 @@ def measure(evaluation: Evaluation) -> dict[str, tuple[object, ...]]:
         "probe_accuracy": probe,
         **dict.fromkeys(_AS_CURVES, (evaluation.tokens,)),
     }
+    if evaluation.probe_csv is not None:
+        found |= dict.fromkeys((LABELLED, CHANCE), (evaluation.probe_csv_hash,))
     if evaluation.lengths != (1.0,):
         found["loss_at_length"] = (evaluation.tokens, max(evaluation.lengths))
     return found

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from ablate.errors import AblateError
+from ablate.paths import expanded
 
 DEFAULT = Path("results/ablate.db")
 
 
 def locate(url: str | None = None) -> Path:
-    """Return the database file that `url` names.
+    """Return the database file that `url` names; ~ is expanded as a shell does.
 
     Args:
         url: A path or an SQLAlchemy URL; None for $ABLATE_DB, else results/ablate.db.
@@ -21,7 +22,7 @@ def locate(url: str | None = None) -> Path:
     """
     url = url or os.environ.get("ABLATE_DB") or str(DEFAULT)
     if "://" not in url:
-        return Path(url)
+        return expanded(url)
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -41,7 +42,7 @@ def locate(url: str | None = None) -> Path:
         raise AblateError(
             f"database {url!r} is not a file; other processes must be able to open it"
         )
-    return Path(parts.database)
+    return expanded(parts.database)
 
 
 def exists(path: Path) -> bool:

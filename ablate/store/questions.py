@@ -92,17 +92,29 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _in_order(select: str, role: str = "compare") -> str:
+    """Return a SELECT that can join `places`: the place of a study's cells in its plan.
+
+    By their names n_layer=100 would come before n_layer=2.
+    """
+    return f"""\
+WITH places AS (SELECT cell.label AS cell, min(ordinal) AS place
+                FROM study JOIN cell ON study_id = study.id JOIN member ON cell_id = cell.id
+                WHERE name = :study AND role = '{role}' AND active GROUP BY cell.id)
+{select}"""
+
+
 _ROWS = (
     Question(
         "means",
         "The mean of the study's metric in every cell, with its lowest and highest seed.",
-        """\
+        _in_order("""\
 SELECT stratum, cell, count(metric) AS runs, avg(metric) AS metric, min(metric) AS lowest,
        max(metric) AS highest
-FROM runs
+FROM runs JOIN places USING (cell)
 WHERE study = :study AND status = 'complete'
 GROUP BY stratum, cell
-ORDER BY stratum, avg(metric)""",
+ORDER BY min(min(place)) OVER (PARTITION BY stratum), avg(metric)"""),
     ),
     Question(
         "topology-by-depth",
@@ -118,11 +130,11 @@ ORDER BY n_layer, norm, avg(loss)""",
         "effect-sizes",
         "Every level against its baseline, as last analysed: mean paired difference, 95% interval,"
         " Holm's p.",
-        """\
+        _in_order("""\
 SELECT family, factor, level, metric, n AS pairs, lost, mean AS effect, lo, hi, p_holm
-FROM effects
+FROM effects JOIN places USING (cell)
 WHERE study = :study
-ORDER BY family, mean""",
+ORDER BY min(place) OVER (PARTITION BY family), mean"""),
     ),
     Question(
         "found",
@@ -136,33 +148,36 @@ ORDER BY ordinal""",
     Question(
         "pairs-lost",
         "The pairs without a difference: one of their runs diverged, failed, or is unfinished.",
-        """\
+        _in_order("""\
 SELECT family, factor, level, seed, status, baseline_status
-FROM pairs
+FROM pairs JOIN places USING (cell)
 WHERE study = :study AND (status <> 'complete' OR baseline_status <> 'complete'
        OR difference IS NULL)
-ORDER BY family, factor, level, seed""",
+ORDER BY min(place) OVER (PARTITION BY family), place, seed"""),
     ),
     Question(
         "learning-curve",
         "The mean of a series over seeds, by cell and tokens seen. Default: held-out loss.",
-        """\
+        _in_order("""\
 SELECT cell, tokens, count(value) AS runs, avg(value) AS value
-FROM curves
+FROM curves JOIN places USING (cell)
 WHERE study = :study AND series = coalesce(nullif(:series, ''), 'loss')
 GROUP BY cell, tokens
-ORDER BY cell, tokens""",
+ORDER BY min(place), tokens"""),
         optional=("series",),
     ),
     Question(
         "lr-curve",
         "The study's metric at each learning rate tried for each cell, and how many runs diverged.",
-        """\
+        _in_order(
+            """\
 SELECT cell, lr, count(*) AS runs, sum(status = 'diverged') AS diverged, avg(metric) AS metric
-FROM all_runs
+FROM all_runs JOIN places USING (cell)
 WHERE study = :study AND role = 'tune' AND status IN ('complete', 'diverged')
 GROUP BY cell, lr
-ORDER BY cell, lr""",
+ORDER BY min(place), lr""",
+            role="tune",
+        ),
     ),
     Question(
         "best-lr",
@@ -174,7 +189,7 @@ SELECT json_extract(evidence, '$.group') AS "group", CAST(decision.value AS REAL
               '$.at_edge') AS at_edge
 FROM decision JOIN study ON study.id = decision.study_id JOIN cell ON cell.id = decision.cell_id
 WHERE study.name = :study AND decision.name = 'lr' AND cell.active
-ORDER BY cell.id""",
+ORDER BY (SELECT min(ordinal) FROM member WHERE cell_id = cell.id)""",
     ),
     Question(
         "gpu-seconds",

@@ -106,6 +106,25 @@ def claim(db: Database, study_id: int, owner: Owner, run_ids: Sequence[int]) -> 
         ]
 
 
+def done(db: Database, runs: Sequence[Run], evaluation: Evaluation) -> frozenset[str]:
+    """Return the keys of the runs that a study with this evaluation would not train again."""
+    wanted = evaluation.model_dump_json()
+    of = {run.key: run for run in runs}
+    with db.read() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT run.id, run.key, run.status = 'diverged' OR EXISTS (SELECT 1 FROM attempt WHERE"
+            " run_id = run.id AND status = 'complete' AND evaluation = ?) FROM json_each(?) AS"
+            " chosen JOIN run ON run.key = chosen.value WHERE run.status IN ('complete',"
+            " 'diverged')",
+            (wanted, json.dumps(list(of))),
+        ).all()
+        return frozenset(
+            key
+            for run_id, key, same in rows
+            if same or not _lacks_finals(connection, run_id, of[key], wanted)
+        )
+
+
 def _without_result(
     connection: Connection, sql: str, values: dict[str, Any]
 ) -> Iterator[tuple[Row[Any], Run]]:

@@ -24,7 +24,7 @@ def load(path_or_name: str) -> Study:
     try:
         if (size := path.stat().st_size) > LARGEST_FILE:
             raise AblateError(f"{path}: too large for a study file ({size:,} bytes)")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # without an editor's byte order mark
     except UnicodeDecodeError:
         raise AblateError(f"{path}: a study file must be UTF-8 text") from None
     except OSError as error:

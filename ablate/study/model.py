@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.evaluation import Evaluation
+from ablate.text.options import DEFAULT, Reading
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 
@@ -86,6 +87,7 @@ class Fit:
     group: str = ""
     # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
     hold_out: str = ""
+    predict: tuple[str, ...] = ()  # where losses are predicted, such as "N=3.3e9,D=5e10"
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Study:
     fit: Fit | None = None
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
 

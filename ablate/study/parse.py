@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ablate import metrics
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
-from ablate.evaluation import Evaluation
+from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import tables
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
@@ -60,6 +60,7 @@ class StudyFile(BaseModel):
     fit: dict[str, Any] | None = Field(None, description="the scaling curves that the report fits")
     report: dict[str, Any] | None = Field(None, description="additional tests in the report")
     eval: dict[str, Any] = Field({}, description="what is measured on held-out text")
+    data: dict[str, Any] = Field({}, description="how the files of a corpus are read")
 
 
 def parse(text: str, path: Path) -> Study:
@@ -105,6 +106,7 @@ def parse(text: str, path: Path) -> Study:
         fit=tables.fit(source, file.fit, factors),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
+        reading=tables.data(source, file.data),
         path=path,
         toml=text,
     )
@@ -238,9 +240,10 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
         if key in raw:
             with located(source, "eval", key):
                 raw[key] = number(key, raw[key])
+    keys = [key for key in Evaluation.model_fields if key not in FILLED_IN]
     for key in raw:
-        if key not in Evaluation.model_fields:
-            raise unknown("key of [eval]", key, Evaluation.model_fields, source.where("eval", key))
+        if key not in keys:
+            raise unknown("key of [eval]", key, keys, source.where("eval", key))
     evaluation = validated(source, Evaluation, raw, "eval")
     downstream = [name for name, row in metrics.METRICS.items() if row.downstream]
     for name in evaluation.downstream:
@@ -248,6 +251,10 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
             raise unknown(
                 "downstream probe", name, downstream, source.where("eval", "downstream", name)
             )
+    if evaluation.probe_csv is not None:
+        evaluation = _probing(evaluation, LABELLED)
+    elif LABELLED in evaluation.downstream:
+        raise AblateError(f"{source.where('eval', 'downstream', LABELLED)}: {_UNLABELLED}")
     for key, values, low, high in (
         ("lengths", evaluation.lengths, 0, 64),
         ("probe", evaluation.probe.ratio, 0, 1),
@@ -264,14 +271,23 @@ def _evaluation(source: Source, raw: Mapping[str, Any]) -> Evaluation:
     return evaluation
 
 
+_UNLABELLED = f"{LABELLED} needs [eval] probe_csv, a CSV file with the columns text and label"
+
+
+def _probing(evaluation: Evaluation, name: str) -> Evaluation:
+    """Return an evaluation that has a downstream probe."""
+    names = dict.fromkeys((*evaluation.downstream, name))
+    return evaluation.model_copy(update={"downstream": tuple(names)})
+
+
 def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str, Evaluation]:
     """The metric's full name, its goal, and the evaluation that measures it."""
     with located(source, "metric"):
         row, at = metrics.parse(text)
-        if row.downstream and row.name not in evaluation.downstream:
-            evaluation = evaluation.model_copy(
-                update={"downstream": (*evaluation.downstream, row.name)}
-            )
+        if row.name in (LABELLED, CHANCE) and evaluation.probe_csv is None:
+            raise AblateError(_UNLABELLED)
+        if row.downstream:
+            evaluation = _probing(evaluation, row.name)
         if not row.at:
             return text, row.goal, evaluation
         key, points = (

@@ -12,7 +12,8 @@ from ablate.study.design import MAX_RUNS
 from ablate.study.levels import Factors, sets
 from ablate.study.model import MOST_CROSSED, Crossed, Fields, Fit, Match, Reporting, Tune, TwoStage
 from ablate.study.source import Source, located
-from ablate.study.values import BUDGETS, positive
+from ablate.study.values import BUDGETS, point, positive
+from ablate.text.options import Reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -93,6 +94,9 @@ class FitTable(_Table):
     )
     hold_out: Held | None = Field(
         None, description="the runs that check a curve fitted without them"
+    )
+    predict: list[str] = Field(
+        [], description='where to predict the loss: `["N=1.2e7,D=5e8", "C=1e16"]`'
     )
 
 
@@ -262,7 +266,10 @@ def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit 
     table = _table(source, FitTable, raw, "fit", "[fit]")
     if table.group and table.group not in factors:
         raise unknown("factor in [fit] group", table.group, factors, source.where("fit", "group"))
-    return Fit(table.group, table.hold_out or "")
+    for text in table.predict:
+        with located(source, "fit", "predict"):
+            point(text)
+    return Fit(table.group, table.hold_out or "", tuple(table.predict))
 
 
 def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
@@ -272,6 +279,11 @@ def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
     table = _table(source, ReportTable, raw, "report", "[report]")
     delta = None if table.delta is None else _positive(source, "delta", table.delta, "report")
     return Reporting(delta, table.correction)
+
+
+def data(source: Source, raw: Mapping[str, Any]) -> Reading:
+    """Return [data]: how the files of a corpus are read."""
+    return _table(source, Reading, raw, "data", "[data]")
 
 
 def _per(source: Source, raw: str | list[str], factors: Factors) -> tuple[str, ...]:

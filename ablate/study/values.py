@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ablate.components import CATALOGUE
 from ablate.config import field_info
-from ablate.errors import AblateError, written
+from ablate.errors import AblateError, unknown, written
+from ablate.text.options import spec
 
 BUDGETS = {
     "tokens": "tokens that a run trains on",
@@ -25,9 +26,14 @@ FOLLOWS = {
     "n_vocab": "follows from the tokenizer",
     "corpus_hash": "follows from corpus",
     "tokenizer_hash": "follows from tokenizer",
+    "split": "follows from corpus",
     "seed": "is set by the study's `seeds`",
     "init_seed": "is set by the study's `seeds`",
     "data_seed": "is set by the study's `seeds`",
+}
+PARTS = {
+    "train": "the file, folder or glob that is trained on",
+    "held_out": "the one that is held out; without it a tenth of the first is held out",
 }
 LARGEST_BUDGET = {"tokens": 1e15, "tokens_per_param": 1e9, "flops": 1e28}
 
@@ -35,8 +41,36 @@ LARGEST = 10**30  # of all numbers that a file may hold
 _UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d{1,3})?)\s*([kKMBGT]?)")
 
+RESOURCES = ("n", "d", "c")  # parameters, tokens, FLOPs: where a loss can be predicted
+
 # how `Decimal` writes a number that ends in zeros
 _EXPONENT = re.compile(r"(-?\d(?:\.\d+)?)E\+(\d+)")
+
+
+def point(text: object) -> dict[str, float]:
+    """Return where a loss is to be predicted.
+
+    Args:
+        text: Such as "N=3.3e9,D=5e10", or "C=1e22".
+
+    Raises:
+        AblateError: It is no such point.
+
+    >>> point("N = 3.3B, D = 5e10")
+    {'n': 3300000000.0, 'd': 50000000000.0}
+    """
+    wanted = "expected N=3.3e9,D=5e10 or C=1e22: N parameters, D tokens, C FLOPs"
+    found: dict[str, float] = {}
+    for part in text.split(",") if isinstance(text, str) else [""]:
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name.lower() not in RESOURCES or name.lower() in found:
+            raise AblateError(f"predict = {written(text)}: {wanted}")
+        found[name.lower()] = float(number(f"predict, {name}", value))
+        if not found[name.lower()] > 0:
+            raise AblateError(f"predict = {written(text)}: {name} must be more than zero")
+    if len(found) == len(RESOURCES):
+        raise AblateError(f"predict = {written(text)}: two of N, D and C give the third")
+    return found
 
 
 def settable() -> list[str]:
@@ -95,6 +129,8 @@ def field_value(name: str, raw: object) -> Any:
             )
         return value
     row = CATALOGUE[name]
+    if name == "corpus" and isinstance(raw, dict):
+        return _parts(raw)
     if row.levels:
         return row.canonical(raw)
     kind = field_info(name).annotation
@@ -112,6 +148,18 @@ def field_value(name: str, raw: object) -> Any:
         raise AblateError(f"{name} = {written(raw):.80}: {message}") from None
 
 
+def _parts(raw: dict[str, Any]) -> str:
+    """Return the value of `corpus` for a table of its parts."""
+    for key, value in raw.items():
+        if key not in PARTS:
+            raise unknown("key of corpus", key, PARTS)
+        if not isinstance(value, str) or not value.strip():
+            raise AblateError(f"corpus.{key} = {written(value):.80}: a file, a folder or a glob")
+    if "train" not in raw:
+        raise AblateError(f"corpus.train is missing: {PARTS['train']}")
+    return spec(raw["train"], raw.get("held_out", ""))
+
+
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     field = field_info(name)
@@ -121,6 +169,8 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 def label(raw: object) -> str:
     """Return the label of a level as a file writes it (1e6, not 1000000.0), lists in brackets."""
+    if isinstance(raw, dict):
+        return " + ".join(map(label, raw.values()))
     if isinstance(raw, list | tuple):
         return "[" + ", ".join(label(part) for part in raw) + "]"
     if (

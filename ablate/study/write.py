@@ -16,6 +16,7 @@ from ablate.evaluation import Evaluation
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
 from ablate.study.values import BUDGETS, label
+from ablate.text.options import Reading
 
 Table = dict[str, Any]
 
@@ -26,6 +27,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "fit": FitTable,
     "eval": Evaluation,
     "report": ReportTable,
+    "data": Reading,
 }
 
 

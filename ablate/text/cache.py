@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ablate.errors import UnlocatedError
+from ablate.paths import expanded
 
 
 def folder() -> Path:
     """Return `$ABLATE_CACHE`, else `~/.cache/ablate`."""
-    return Path(os.environ.get("ABLATE_CACHE") or Path.home() / ".cache" / "ablate").absolute()
+    named = os.environ.get("ABLATE_CACHE") or "~/.cache/ablate"
+    return expanded(named).absolute()
 
 
 def built(kind: str, key: str, build: Callable[[Path], None]) -> Path:

@@ -1,4 +1,4 @@
-"""Corpora: what a study's `corpus` names, its content hash, and how long it is."""
+"""Corpora: what a study's `corpus` names, its content hash, its split, and how long it is."""
 
 from __future__ import annotations
 
@@ -7,33 +7,76 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from ablate.errors import AblateError
-from ablate.text import cache, sources
-from ablate.text.documents import SEPARATOR, WHOLE_FROM, parts
+from ablate.text import cache, readers, sources, token_files
+from ablate.text.documents import EVERY, SEPARATOR, TAILS, WHOLE_FROM, Split, every_tenth
+from ablate.text.duplicates import Groups
+from ablate.text.files import Mended
+from ablate.text.options import DEFAULT, Reading, Request, split_spec
+from ablate.text.options import NAMED as AT
+from ablate.text.sources import Source
 
 # the first two come with the package, the third is built on demand
 NAMED = ("austen", "sotu", "debian-docs")
 # endings of files that are suggested instead of a missing one
-TEXTS = (".txt", ".md", ".rst", ".gz", ".xz")
-_FORMAT = 2  # raised when a corpus is read or split differently
+TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
+_FORMAT = 3  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
+_BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
+_CHUNK = 1 << 20
+TAIL_OF_TOKENS = "the last tenth of the tokens"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What reading a corpus found; bytes count a separator after each document."""
+    """What reading a corpus found; bytes of text count a separator after each document.
 
-    hash: str  # SHA-256 of the documents, each with a form feed after it; or of both token files
+    Attributes:
+        hash: Of the content: SHA-256 of the documents, each with a form feed after it, and of the
+            split unless it is the package's; or of the tokens.
+        n_documents: Documents.
+        n_bytes: Bytes of all documents.
+        n_train_bytes: Bytes to train on.
+        n_held_out_bytes: Bytes held out.
+        n_token_ids: One more than the largest token of token files; 0 for text.
+        not_utf8: The first bytes that are not UTF-8, with some around them; "" for none.
+        n_train_documents: Documents to train on, or parts of documents.
+        n_held_out_documents: The same of the held-out part.
+        token_bytes: Bytes of a token of token files; 0 for text.
+        split: How the held-out text was chosen, a phrase.
+        n_equal: Documents that are equal to an earlier one.
+        n_similar: Others that are similar to an earlier one.
+        searched: Whether similar documents were searched.
+        mended: What was changed as files were read → in how many.
+        unread: What is beside the files that are read.
+        formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
+        rows: How the rows of tables became documents, a phrase; "" where each is one.
+    """
+
+    hash: str
     n_documents: int
     n_bytes: int
     n_train_bytes: int
     n_held_out_bytes: int
-    n_token_ids: int = 0  # one more than the largest token of token files; 0 for text
-    # the first bytes that are not UTF-8, with some around them; "" if there are none
+    n_token_ids: int = 0
     not_utf8: str = ""
+    n_train_documents: int = 0
+    n_held_out_documents: int = 0
+    token_bytes: int = 0
+    split: str = ""
+    n_equal: int = 0
+    n_similar: int = 0
+    searched: bool = False
+    mended: dict[str, int] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    rows: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,81 +84,121 @@ class Corpus(Facts):
     """A text that a study names, after reading it."""
 
     name: str = ""  # "austen", or the stem of a file, the name of a folder
-    location: str = ""  # "package:NAME", "hf:FOLDER", an absolute path or an absolute glob
+    location: str = ""  # of `Request`: "named:NAME", an absolute path or glob, or JSON of several
 
     @property
     def holds_tokens(self) -> bool:
         """Whether the corpus consists of token files, not text."""
         return self.n_token_ids > 0
 
+    @property
+    def where(self) -> str:
+        """Its path, for an error; "" where it comes with the package."""
+        path = Request.of(self.location).train
+        return "" if path.startswith(AT) else path
 
-def find(spec: str, root: Path) -> Corpus:
+
+def find(spec: str, root: Path, reading: Reading = DEFAULT) -> Corpus:
     """Return the corpus that a study names.
 
-    Reads all of it the first time, then only the sizes and times of its files.
+    Reads all of it the first time, then only the sizes, times and some blocks of its files.
 
     Args:
-        spec: austen, sotu, debian-docs, or a file, folder or glob.
+        spec: austen, sotu, debian-docs, or a file, folder or glob; or JSON of `train` and
+            `held_out`.
         root: the folder that relative paths count from.
+        reading: how to read it, as [data] says.
 
     Raises:
         AblateError: it does not exist, has no text, or cannot be read.
     """
+    train, held_out, explicit = split_spec(spec)
     with sources.readable(f"corpus {spec!r}"):
-        location = _locate(spec, root)
+        first = _locate(train, root)
+        if first.startswith(AT):
+            if explicit:
+                raise AblateError(f"corpus {train!r} defines its own held-out text; name it alone")
+            location = first
+        else:
+            second = _locate(held_out, root) if held_out else ""
+            if second.startswith(AT):
+                raise AblateError(f"held_out = {held_out!r}: give a file, a folder or a glob")
+            location = Request(first, second, reading, explicit).location
         facts = read(location)
     if not facts.n_documents:
         raise AblateError(f"corpus {spec!r} is empty: there is no text in it")
-    path = Path(
-        location.partition(":")[2] if location.startswith(("package:", "hf:")) else location
-    )
+    path = Path(first.removeprefix(AT))
     name = path.name.split(".")[0] or path.parent.name
     while sources.is_glob(name):  # the name of a glob is that of its folder
         path = path.parent
         name = path.name
-    return Corpus(**asdict(facts), name=spec if spec in NAMED else name, location=location)
+    return Corpus(**vars(facts), name=name, location=location)
 
 
 def read(location: str) -> Facts:
     """Return the facts of a corpus, from the cache unless one of its files changed."""
+    return read_with_split(location)[0]
+
+
+def read_with_split(location: str) -> tuple[Facts, Split]:
+    """Return the facts of a corpus and which of its documents are held out, as `read` does."""
     source = sources.at(location)
-    stats = [
-        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
-        for path in source.files
-        if path.exists()
-    ]
-    known = (
-        cache.folder()
-        / "corpora"
-        / f"{hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()}.json"
-    )
-    with cache.usable():
-        if known.exists():
-            return Facts(**json.loads(known.read_text()))
-    facts = _token_facts(source) if isinstance(source, sources.TokenFiles) else _text_facts(source)
-    if all(time.time() - mtime / 1e9 > _SETTLED for _, _, mtime in stats):
+    stats = [_stamp(path) for path in source.files]
+    key = hashlib.sha256(json.dumps([_FORMAT, location, stats]).encode()).hexdigest()
+    known = cache.folder() / "corpora" / key
+    if known.is_dir():
         with cache.usable():
-            known.parent.mkdir(parents=True, exist_ok=True)
-            partial = known.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(asdict(facts)))
-            partial.replace(known)
-    return facts
+            return _load(known)
+    facts, split = _of_tokens(source) if source.holds_tokens else _of_text(source)
+    if all(time.time() - mtime / 1e9 > _SETTLED for _, _, mtime, _, _ in stats):
+        cache.built("corpora", key, lambda folder: _save(folder, facts, split))
+    return facts, split
+
+
+def _stamp(path: Path) -> tuple[str, int, int, int, str]:
+    """Return what tells a file from one of another content: name, size, times and some blocks.
+
+    The time of the last change of its entry cannot be set back as that of its content can.
+    """
+    stat = path.stat()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        last = max(0, stat.st_size - _BLOCK)
+        for number in range(_BLOCKS if last > _BLOCK * _BLOCKS else 1 + last // _BLOCK):
+            file.seek(min(last, number * (last // (_BLOCKS - 1) if last else 0)))
+            digest.update(file.read(_BLOCK))
+    return str(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, digest.hexdigest()
+
+
+def _save(folder: Path, facts: Facts, split: Split) -> None:
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)))
+    if split.held_out is not None:
+        np.save(folder / "held_out.npy", split.held_out)
+
+
+def _load(folder: Path) -> tuple[Facts, Split]:
+    stored = json.loads((folder / "facts.json").read_text())
+    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    facts = Facts(**(stored | tuples))
+    array = folder / "held_out.npy"
+    return facts, Split(facts.split, np.load(array) if array.exists() else None)
 
 
 def _locate(spec: str, root: Path) -> str:
     if spec in ("austen", "sotu"):
-        return f"package:{spec}"
+        return AT + spec
     if spec == "debian-docs":
-        built = cache.folder() / "debian-docs" / "corpus" / "text"
-        if not built.is_dir():
+        if not (cache.folder() / "debian-docs" / "corpus" / "text").is_dir():
             raise AblateError(
                 f"corpus 'debian-docs' is not in {cache.folder()}: build it with `python"
                 " studies/corpora/debian_docs.py` (on Debian or Ubuntu, no root needed)"
             )
-        return str(built)
-    prefix, path = ("hf:", spec[3:]) if spec.startswith("hf:") else ("", spec)
+        return AT + spec
+    path = spec.removeprefix("hf:")
     location = sources.absolute(path, root)
-    if not prefix and not location.exists() and not sources.is_glob(path):
+    if path != spec and not location.is_dir():
+        raise AblateError(f"corpus {spec!r:.200}: there is no folder {location!s:.200}")
+    if not location.exists() and not sources.is_glob(path):
         meant = _meant(path, location, root)
         raise AblateError(
             f"corpus {spec!r:.200}: there is no such corpus, and no such file or folder in"
@@ -128,7 +211,7 @@ def _locate(spec: str, root: Path) -> str:
             + (f"; did you mean {meant!r}?" if meant else ".")
             + f" Named corpora: {', '.join(NAMED)}."
         )
-    return prefix + str(location)
+    return str(location)
 
 
 def _meant(path: str, location: Path, root: Path) -> str:
@@ -150,21 +233,90 @@ def _meant(path: str, location: Path, root: Path) -> str:
     return alike[0] if alike else ""
 
 
-def _text_facts(source: sources.TextFiles | sources.DataSet) -> Facts:
-    digest, number, n_bytes, not_utf8 = hashlib.sha256(), -1, 0, ""
-    # bytes to train on and held out, if whole documents are held out, or the tail of each
-    whole, tails = ([0, 0], [0, 0])
-    for number, document in enumerate(source.documents()):
-        for piece in document.pieces(1 << 20):
+def _of_text(source: Source) -> tuple[Facts, Split]:
+    """Read a text: hash its documents, find equal and similar ones, and split it."""
+    digest, n_bytes, not_utf8 = hashlib.sha256(), 0, ""
+    mended, groups = Mended(), Groups()
+    lengths: list[int] = []  # bytes of each document, with its separator
+    given: list[bool | None] = []
+    tails = [0, 0]  # bytes to train on and held out, if the tail of each document is held out
+    for document, held_out in source.placed(mended):
+        for piece in document.pieces(_CHUNK):
             digest.update(piece)
             not_utf8 = not_utf8 or _undecodable(piece)
         digest.update(SEPARATOR)
-        n_bytes += len(document) + len(SEPARATOR)
-        for lengths, n_documents in ((whole, WHOLE_FROM), (tails, 1)):
-            for part, held_out in parts(document, number, n_documents):
-                lengths[held_out] += len(part) + len(SEPARATOR)
-    n_train, n_held_out = whole if number + 1 >= WHOLE_FROM else tails
-    return Facts(digest.hexdigest(), number + 1, n_bytes, n_train, n_held_out, not_utf8=not_utf8)
+        lengths.append(len(document) + len(SEPARATOR))
+        given.append(held_out)
+        n_bytes += lengths[-1]
+        for part, last in TAILS.parts(document, 0):
+            tails[last] += len(part) + len(SEPARATOR)
+        if not source.named:
+            groups.add(document)
+    split = _split(source, len(lengths), given, groups)
+    n = [0, 0]
+    if split.held_out is None:
+        n_train, n_held_out = tails
+        n = [len(lengths)] * 2
+    else:
+        sizes = np.array(lengths)
+        n_train, n_held_out = int(sizes[~split.held_out].sum()), int(sizes[split.held_out].sum())
+        n = [int((~split.held_out).sum()), int(split.held_out.sum())]
+    if not source.named and split.held_out is not None:
+        # the same text with another split is another corpus
+        digest.update(b"\f" + len(lengths).to_bytes(8, "big"))
+        digest.update(np.packbits(split.held_out).tobytes())
+    facts = Facts(
+        digest.hexdigest(),
+        len(lengths),
+        n_bytes,
+        n_train,
+        n_held_out,
+        not_utf8=not_utf8,
+        n_train_documents=n[0],
+        n_held_out_documents=n[1],
+        split=split.how,
+        n_equal=groups.n_equal,
+        n_similar=groups.n_similar,
+        searched=groups.searched and not source.named,
+        mended={what: count for what, count in mended.items() if count},
+        unread=source.unread,
+        formats=() if source.named else source.formats,
+        rows=_rows(source),
+    )
+    return facts, split
+
+
+def _split(source: Source, n: int, given: Sequence[bool | None], groups: Groups) -> Split:
+    """Return the split of a text: the package's, the text's own, or ours."""
+    if source.named:
+        return every_tenth(n)
+    if source.how:
+        return Split(source.how, np.array(given, bool))
+    if n < WHOLE_FROM or (held_out := groups.held_out(1 / EVERY)) is None:
+        return TAILS
+    return Split(
+        f"about one document in {EVERY}, by the hash of its content, with those similar to it",
+        held_out,
+    )
+
+
+def _rows(source: Source) -> str:
+    """Say how the rows of tables became documents, where that is in doubt."""
+    first = source.parts[0]
+    if first.format.rows is None:
+        return ""
+    if readers.lines_in(first.files, first.format, source.reading):
+        return (
+            "rows are lines of running text and were joined; headings of WikiText begin documents"
+        )
+    if source.reading.rows == "auto" and readers.single_lines(
+        first.files, first.format, source.reading
+    ):
+        return (
+            "each row is one line and was taken as a document, so that lines are shuffled apart;"
+            ' if they are running text, give [data] rows = "lines"'
+        )
+    return ""
 
 
 def _undecodable(piece: bytes) -> str:
@@ -175,20 +327,80 @@ def _undecodable(piece: bytes) -> str:
     return ""
 
 
-def _token_facts(source: sources.TokenFiles) -> Facts:
-    digest, largest = hashlib.sha256(), 0
-    train, held_out = source.arrays()
-    for array in (train, held_out):
-        digest.update(len(array).to_bytes(8, "big"))
-        for start in range(0, len(array), 1 << 20):
-            chunk = array[start : start + (1 << 20)]
-            digest.update(chunk.tobytes())
+@dataclass(frozen=True)
+class TokenParts:
+    """The tokens of a corpus of token files: arrays of each part, and where documents end."""
+
+    train: list[token_files.Part]
+    held_out: list[token_files.Part]
+    how: str
+
+
+def tokens_of(source: Source) -> TokenParts:
+    """Return the tokens of token files, mapped from disk, in their parts.
+
+    Without a held-out part the last tenth is held out, from the end of a document on where they are
+    known.
+    """
+    found = token_files.read(source.files, source.reading)
+    n_train = len(source.parts[0].files)
+    if source.parts[1:]:
+        return TokenParts(found[:n_train], found[n_train:], source.how)
+    total = sum(len(part.tokens) for part in found)
+    left = total - total // EVERY
+    train, held_out = list[token_files.Part](), list[token_files.Part]()
+    for part in found:
+        cut = min(left, len(part.tokens))
+        if part.ends is not None and 0 < cut < len(part.tokens):
+            cut = int(part.ends[min(int(np.searchsorted(part.ends, cut)), len(part.ends) - 1)])
+        left -= cut
+        if cut:
+            ends = None if part.ends is None else part.ends[part.ends <= cut]
+            train.append(token_files.Part(part.tokens[:cut], ends))
+        if cut < len(part.tokens):
+            ends = None if part.ends is None else part.ends[part.ends > cut] - cut
+            held_out.append(token_files.Part(part.tokens[cut:], ends))
+    return TokenParts(train, held_out, TAIL_OF_TOKENS)
+
+
+def pieces(part: Sequence[token_files.Part]) -> Iterator[np.ndarray]:
+    """Yield the tokens of a part in pieces that fit into memory."""
+    for one in part:
+        for start in range(0, len(one.tokens), _CHUNK):
+            yield one.tokens[start : start + _CHUNK]
+
+
+def _of_tokens(source: Source) -> tuple[Facts, Split]:
+    """Read token files: the hash is that of the tokens, whatever their width and files."""
+    found, digest, largest = tokens_of(source), hashlib.sha256(), 0
+    for part in (found.train, found.held_out):
+        digest.update(sum(len(one.tokens) for one in part).to_bytes(8, "big"))
+        for chunk in pieces(part):
             largest = max(largest, int(chunk.max()))
-    return Facts(
+            if largest >= token_files.LARGEST:
+                raise AblateError(
+                    f"{source.files[0]}: token {largest} is no number of a vocabulary: the tokens"
+                    " are negative, or of another type, which [data] dtype can name"
+                )
+            digest.update(chunk.astype("<u4").tobytes())
+    n = [sum(len(one.tokens) for one in part) for part in (found.train, found.held_out)]
+    documents = [
+        sum(1 if one.ends is None else len(one.ends) for one in part)
+        for part in (found.train, found.held_out)
+    ]
+    size = found.train[0].tokens.itemsize if found.train else 2
+    facts = Facts(
         digest.hexdigest(),
-        1,
-        train.nbytes + held_out.nbytes,
-        train.nbytes,
-        held_out.nbytes,
+        max(1, sum(documents)),
+        sum(n) * size,
+        n[0] * size,
+        n[1] * size,
         largest + 1,
+        n_train_documents=documents[0],
+        n_held_out_documents=documents[1],
+        token_bytes=size,
+        split=found.how,
+        unread=source.unread,
+        formats=source.formats,
     )
+    return facts, Split(found.how)

@@ -1,4 +1,4 @@
-"""Documents: ranges of bytes in memory or in a mapped file, and the rule that holds some out.
+"""Documents: ranges of bytes in memory or in a mapped file, and the split that holds some out.
 
 Form feeds (U+000C) separate documents. White space around a document is dropped, and so are empty
 documents.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 SEPARATOR = b"\f"
 WHOLE_FROM = 50  # from this many documents on, whole ones are held out
@@ -24,6 +26,7 @@ class Document:
     buffer: bytes | mmap.mmap
     start: int
     end: int
+    origin: str = ""  # the file that it was read from; "" if that is not known
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -47,7 +50,10 @@ class Document:
         ninety = self.end - len(self) // EVERY
         line = self.buffer.rfind(b"\n", self.start, ninety) + 1
         cut = line if line > self.end - len(self) // EVERY * 2 else self._between_characters(ninety)
-        return _strip(self.buffer, self.start, cut), _strip(self.buffer, cut, self.end)
+        return (
+            _strip(self.buffer, self.start, cut, self.origin),
+            _strip(self.buffer, cut, self.end, self.origin),
+        )
 
     def _before_space(self, start: int, end: int) -> int:
         for space in (b"\n", b" "):
@@ -66,38 +72,62 @@ class Document:
         return at
 
 
-def documents(buffer: bytes | mmap.mmap) -> Iterator[Document]:
-    """Yield the documents of a buffer, in order."""
+def documents(buffer: bytes | mmap.mmap, origin: str = "") -> Iterator[Document]:
+    """Yield the documents of a buffer, in order; `origin` is the file that it was read from."""
     start = 0
     while start < len(buffer):
         end = buffer.find(SEPARATOR, start)
         end = len(buffer) if end < 0 else end
-        document = _strip(buffer, start, end)
+        document = _strip(buffer, start, end, origin)
         if len(document):
             yield document
         start = end + 1
 
 
-def parts(document: Document, number: int, n_documents: int) -> list[tuple[Document, bool]]:
-    """Return the parts of a document, each with whether it is held out.
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which text is held out.
 
-    Of 50 documents or more every tenth is held out; otherwise the last tenth of each. Lines are
-    never shuffled: a model would have to fill in between lines that it has seen.
+    Lines are never shuffled: a model would have to fill in between lines that it has seen.
 
-    Args:
-        document: to split.
-        number: its index in the corpus.
-        n_documents: of the corpus.
+    Attributes:
+        how: A phrase for readers, such as "every tenth document".
+        held_out: Whether each document is held out, [documents] bool; None where the last tenth of
+            each one is.
     """
-    if n_documents >= WHOLE_FROM:
-        return [(document, number % EVERY == EVERY - 1)]
-    train, held_out = document.split()
-    return [(part, part is held_out) for part in (train, held_out) if len(part)]
+
+    how: str
+    held_out: np.ndarray | None = None
+
+    def parts(self, document: Document, number: int) -> list[tuple[Document, bool]]:
+        """Return the parts of a document, each with whether it is held out.
+
+        Args:
+            document: To split.
+            number: Its index in the corpus.
+        """
+        if self.held_out is not None:
+            return [(document, bool(self.held_out[number]))]
+        train, held_out = document.split()
+        return [(part, part is held_out) for part in (train, held_out) if len(part)]
 
 
-def _strip(buffer: bytes | mmap.mmap, start: int, end: int) -> Document:
+TAILS = Split("the last tenth of each document")
+
+
+def every_tenth(n_documents: int) -> Split:
+    """Return the split of the corpora that come with the package.
+
+    Of 50 documents or more every tenth is held out; otherwise the last tenth of each.
+    """
+    if n_documents < WHOLE_FROM:
+        return TAILS
+    return Split("every tenth document", np.arange(n_documents) % EVERY == EVERY - 1)
+
+
+def _strip(buffer: bytes | mmap.mmap, start: int, end: int, origin: str = "") -> Document:
     while start < end and buffer[start] in _SPACE:
         start += 1
     while end > start and buffer[end - 1] in _SPACE:
         end -= 1
-    return Document(buffer, start, end)
+    return Document(buffer, start, end, origin)

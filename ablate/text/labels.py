@@ -1,14 +1,23 @@
-"""The classes of the documents of the shipped corpora, which linear probes predict."""
+"""The classes that linear probes predict: of shipped documents, and of a study's own texts."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ablate.errors import AblateError, unknown
+from ablate.evaluation import LABELLED
 from ablate.text import corpora
+
+COLUMNS = ("text", "label")
+TESTED = 5  # one text in so many of each class is tested, the others are fitted on
+LEAST = 10  # texts of a class
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
         AblateError: there is no such metric, or not on this corpus.
     """
     if metric not in LABELS:
-        raise unknown("downstream metric", metric, LABELS)
+        raise unknown("downstream metric", metric, [*LABELS, LABELLED])
     labels = LABELS[metric]
     if corpus_hash != corpora.find(labels.corpus, Path()).hash:
         raise AblateError(
@@ -60,3 +69,114 @@ def find(metric: str, corpus: str, corpus_hash: str) -> Labels:
             f" {corpus!r}"
         )
     return labels
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """The texts of a study's own probe.
+
+    Attributes:
+        hash: SHA-256 of the file.
+        names: The classes, in alphabetical order.
+        texts: Different texts, in the order of the file.
+        classes: The class of each text, [N] int.
+        fitted: Whether the probe is fitted on a text, else tested; [N] bool.
+    """
+
+    hash: str
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    classes: np.ndarray
+    fitted: np.ndarray
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Texts of each class to test on, and to fit on; [2, classes]."""
+        return np.stack(
+            [
+                np.bincount(self.classes[self.fitted == fitted], minlength=len(self.names))
+                for fitted in (False, True)
+            ]
+        )
+
+    @property
+    def chance(self) -> float:
+        """Share of the tested texts that have the label which is commonest among the fitted."""
+        tested, fitted = self.counts
+        return float(tested[fitted.argmax()] / tested.sum())
+
+
+def read(path: Path) -> LabelledTexts:
+    """Return the texts and labels of a CSV file, or of a TSV file by its name.
+
+    Rows that are equal count once. The fifth of each class with the lowest SHA-256 of the text is
+    tested: that depends on the class's texts alone, not on their order or on other classes.
+
+    Raises:
+        AblateError: there is no such file, it is not a table with the columns text and label, or
+            its classes are too few or too small.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise AblateError("it is not a file")
+        content = path.read_bytes()
+        rows = _rows(content.decode("utf-8-sig"), "\t" if path.suffix == ".tsv" else ",")
+    except OSError as error:
+        reason = "there is no such file" if not path.exists() else str(error.strerror).lower()
+        raise AblateError(f"{path}: {reason}") from None
+    except UnicodeDecodeError:
+        raise AblateError(f"{path} is not UTF-8 text: convert it") from None
+    except AblateError as error:
+        raise AblateError(f"{path}: {error}") from None
+    sizes = Counter(label for _, label in rows)
+    names = sorted(sizes)
+    if len(names) < 2:
+        found = f"all texts have the label {names[0]!r:.40}" if names else "it has no rows"
+        raise AblateError(f"{path}: {found}; a probe needs two labels or more")
+    rarest = min(names, key=lambda name: sizes[name])
+    if sizes[rarest] < LEAST:
+        raise AblateError(
+            f"{path}: label {rarest!r:.40} has {sizes[rarest]} different texts; a probe needs"
+            f" {LEAST} or more of each of its {len(names)} labels"
+        )
+    texts, labels = zip(*rows, strict=True)
+    classes = np.searchsorted(np.array(names, object), np.array(labels, object))
+    digests = np.array([hashlib.sha256(text.encode()).hexdigest() for text in texts])
+    fitted = np.ones(len(texts), bool)
+    for number in range(len(names)):
+        of_class = np.flatnonzero(classes == number)
+        ranked = of_class[np.argsort(digests[of_class], kind="stable")]
+        fitted[ranked[: len(ranked) // TESTED]] = False
+    return LabelledTexts(hashlib.sha256(content).hexdigest(), tuple(names), texts, classes, fitted)
+
+
+def _rows(content: str, delimiter: str) -> list[tuple[str, str]]:
+    """Return different pairs of text and label, in order."""
+    csv.field_size_limit(1 << 30)
+    # line ends as they are: a quoted text may have its own
+    table = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+    try:
+        records = [(table.line_num, row) for row in table]
+    except csv.Error as error:
+        raise AblateError(f"line {table.line_num}: {error}") from None
+    columns = records[0][1] if records else []
+    for name in COLUMNS:
+        if columns.count(name) != 1:
+            found = ", ".join(map(repr, columns)) or "nothing"
+            raise AblateError(
+                "the first line is to name the columns text and label, once each; it has"
+                f" {found:.200}"
+            )
+    pairs: dict[tuple[str, str], None] = {}
+    for line, row in records[1:]:
+        if not row:
+            continue
+        if len(row) != len(columns):
+            raise AblateError(
+                f"line {line} has {len(row)} fields, but the first line names {len(columns)}"
+            )
+        text, label = (row[columns.index(name)] for name in COLUMNS)
+        if not text.strip() or not label.strip():
+            raise AblateError(f"line {line} has no {'label' if text.strip() else 'text'}")
+        pairs[text, label.strip()] = None
+    return list(pairs)

@@ -1,128 +1,99 @@
-"""Sources of text: files (plain, .gz, .xz), Hugging Face data sets, nanoGPT's token files."""
+"""Sources of text: from a location to its files, their format, and the parts that they name."""
 
 from __future__ import annotations
 
-import gzip
-import lzma
-import mmap
-import tempfile
-import zlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
 
 from ablate.errors import AblateError
-from ablate.text import cache
-from ablate.text.documents import Document, documents
+from ablate.text import cache, readers
+from ablate.text.documents import Document
+from ablate.text.files import Mended
+from ablate.text.options import BYTES, NAMED, Reading, Request
+from ablate.text.readers import Format
 
 SHIPPED = Path(__file__).parent / "shipped"
-_CHUNK = 1 << 20
+# how the corpora that come with the package are read: as their hash was made
+_AS_SHIPPED = Reading(format="text", encoding=BYTES)
+
+# words in names of files and folders that say which part of a text they are
+_WORDS = {
+    "train": ("train", "training"),
+    "held_out": ("heldout", "held-out", "held_out"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
+    "test": ("test", "testing"),
+}
+_ROLE = {word: role for role, words in _WORDS.items() for word in words}
+_WORD = re.compile(
+    rf"(?<![a-z0-9])({'|'.join(sorted(_ROLE, key=len, reverse=True))})(?![a-z])", re.IGNORECASE
+)
+# files beside a data set that are about it: left out where there are files of data
+_ABOUT = re.compile(
+    r"(readme|licen[cs]e|citation|changelog|prepare|meta|metadata|state|dataset_(info|infos|dict))"
+    r"(\.\w+)?|.*\.(idx|pkl|py|md|ya?ml|lock|sha256|pdf|png|jpe?g)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """Files of text, in order, each holding one document or several between form feeds."""
+class Part:
+    """Files of one format, and whether they are held out; None where a split decides."""
 
     files: tuple[Path, ...]
-
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents of all files."""
-        for path in self.files:
-            with _mapped(path) as buffer:
-                if buffer[:4096].count(b"\0"):
-                    raise AblateError(
-                        f"{path} holds NUL bytes, so it is not text; exclude it with a glob such as"
-                        " '*.txt'"
-                    )
-                yield from documents(buffer)
+    format: Format
+    held_out: bool | None = None
 
 
 @dataclass(frozen=True)
-class DataSet:
-    """A local Hugging Face data set: a folder of `save_to_disk`, Parquet, JSON, CSV or text.
+class Source:
+    """A text: its parts, as names of files or the study give them.
 
-    A row's column `text`, or its only column of text, is a document. Of several splits, `train` is
-    read.
+    Attributes:
+        parts: One part that is to be split, or a training part and a held-out part.
+        reading: How the files are read.
+        how: Where the split of the parts is from, as a phrase; "" where it is ours.
+        unread: What else is there, and is not read.
+        named: Whether the corpus comes with the package, and defines its own split.
     """
 
-    folder: Path
+    parts: tuple[Part, ...]
+    reading: Reading
+    how: str = ""
+    unread: tuple[str, ...] = ()
+    named: bool = False
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return all files below the folder."""
-        return tuple(sorted(path for path in self.folder.rglob("*") if path.is_file()))
-
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents, one a row."""
-        try:
-            import datasets
-        except ImportError:
-            raise AblateError(
-                f"corpus 'hf:{self.folder}' needs the package datasets: pip install datasets"
-            ) from None
-        saved = (self.folder / "state.json").exists() or (
-            self.folder / "dataset_dict.json"
-        ).exists()
-        datasets.disable_progress_bars()
-        try:
-            if saved:
-                rows = datasets.load_from_disk(str(self.folder))
-            else:
-                rows = datasets.load_dataset(
-                    str(self.folder), cache_dir=str(cache.folder() / "datasets")
-                )
-        except Exception as error:  # the library raises whatever its file readers raise
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise AblateError(
-                f"corpus 'hf:{self.folder}' cannot be read as a data set: {first}"
-            ) from error
-        if isinstance(rows, dict):
-            if "train" not in rows:
-                raise AblateError(
-                    f"corpus 'hf:{self.folder}' has no split 'train'; it has {', '.join(rows)}"
-                )
-            rows = rows["train"]
-        column = self._column(rows.features)
-        for batch in rows.select_columns([column]).iter(batch_size=1000):
-            for text in batch[column]:
-                yield from documents((text or "").encode())
-
-    def _column(self, features: dict[str, object]) -> str:
-        texts = [
-            name
-            for name, kind in features.items()
-            if getattr(kind, "dtype", "") in ("string", "large_string")
-        ]
-        if "text" in texts or len(texts) == 1:
-            return "text" if "text" in texts else texts[0]
-        raise AblateError(
-            f"corpus 'hf:{self.folder}' has no column 'text' and not exactly one text column;"
-            f" columns: {', '.join(features)}"
-        )
-
-
-@dataclass(frozen=True)
-class TokenFiles:
-    """A folder with `train.bin` and `val.bin`: 16-bit tokens, as nanoGPT writes them."""
-
-    folder: Path
+        """All files that are read."""
+        return tuple(path for part in self.parts for path in part.files)
 
     @property
-    def files(self) -> tuple[Path, Path]:
-        """Return the training file and the held-out file."""
-        return self.folder / "train.bin", self.folder / "val.bin"
+    def formats(self) -> tuple[str, ...]:
+        """The formats of the files, of `ablate.text.readers.FORMATS`."""
+        return tuple(dict.fromkeys(part.format.name for part in self.parts))
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return training and held-out tokens, mapped from disk."""
-        train, held_out = (_tokens(path) for path in self.files)
-        return train, held_out
+    @property
+    def holds_tokens(self) -> bool:
+        """Whether the files hold tokens, not text."""
+        return any(part.format.name == "tokens" for part in self.parts)
 
+    def documents(self, mended: Mended | None = None) -> Iterator[Document]:
+        """Yield the documents, the training part first; `mended` counts what is changed."""
+        for document, _ in self.placed(mended):
+            yield document
 
-Source = TextFiles | DataSet | TokenFiles
+    def placed(self, mended: Mended | None = None) -> Iterator[tuple[Document, bool | None]]:
+        """Yield each document, and whether it is held out; None where a split decides."""
+        first = self.parts[0]
+        # the rows of all parts are what those of the training part are
+        like = readers.lines_in(first.files, first.format, self.reading) if self.parts[1:] else None
+        counted = Mended() if mended is None else mended
+        for part in self.parts:
+            for document in readers.read(part.files, part.format, self.reading, counted, like):
+                yield document, part.held_out
 
 
 def is_glob(spec: str) -> bool:
@@ -140,7 +111,7 @@ def absolute(spec: str, root: Path) -> Path:
         if "\0" in spec:
             raise ValueError("it holds a NUL character")
         return (
-            root.absolute() / spec
+            root.absolute() / Path(spec).expanduser()
             if is_glob(spec)
             else (root.absolute() / Path(spec).expanduser()).resolve()
         )
@@ -161,21 +132,54 @@ def readable(what: str) -> Iterator[None]:
 
 
 def at(location: str) -> Source:
-    """Return the source at a location: package:NAME, hf:FOLDER, a file, a folder or a glob."""
-    kind, _, rest = location.partition(":")
-    if kind == "package":
-        return TextFiles((SHIPPED / f"{rest}.txt.xz",))
-    path = Path(rest if kind == "hf" else location)
-    if (
-        kind == "hf"
-        or (path / "dataset_dict.json").exists()
-        or (path / "dataset_info.json").exists()
-    ):
-        if not path.is_dir():
-            raise AblateError(f"corpus {location!r}: there is no folder {path}")
-        return DataSet(path)
-    if any((path / name).exists() for name in ("train.bin", "val.bin")):
-        return TokenFiles(path)
+    """Return the source at a location, see `ablate.text.options.Request`.
+
+    Raises:
+        AblateError: nothing is there, or it is not clear what of it to read.
+    """
+    request = Request.of(location)
+    if request.train.startswith(NAMED):
+        files = _named(request.train.removeprefix(NAMED))
+        part = Part(files, readers.FORMATS["text"])
+        return Source((part,), _AS_SHIPPED, named=True)
+    files, reading = _files(request.train), request.reading
+    if request.held_out:
+        parts = [
+            (*_of_one_format(one, Path(location), reading), held_out)
+            for held_out, location, one in (
+                (False, request.train, files),
+                (True, request.held_out, _files(request.held_out)),
+            )
+        ]
+        tokens = {format.name == "tokens" for _, format, _, _ in parts}
+        if len(tokens) > 1:
+            raise AblateError(
+                "corpus = { train, held_out }: one of them holds tokens, the other text"
+            )
+        how = f"{Path(*Path(request.held_out).parts[-2:]).as_posix()}, which the study names"
+        return Source(
+            tuple(Part(files, format, held_out) for files, format, _, held_out in parts),
+            reading,
+            how,
+            tuple(name for part in parts for name in part[2]),
+        )
+    kept, format, unread = _of_one_format(files, Path(request.train), reading)
+    if request.explicit or kept == (Path(request.train),):
+        return Source((Part(kept, format),), reading, unread=unread)
+    return _with_split(Path(request.train), kept, format, reading, unread)
+
+
+def _named(name: str) -> tuple[Path, ...]:
+    """Return the files of a corpus that comes with the package, or that its script builds."""
+    if name == "debian-docs":
+        folder = cache.folder() / name / "corpus" / "text"
+        return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
+    return (SHIPPED / f"{name}.txt.xz",)
+
+
+def _files(location: str) -> tuple[Path, ...]:
+    """Return the regular files of a file, a folder or a glob, in order of their names."""
+    path = Path(location)
     if path.is_dir():
         files = [file for file in path.rglob("*") if not _is_hidden(file, path)]
     elif path.exists():
@@ -193,14 +197,12 @@ def at(location: str) -> Source:
             else "there is no such file"
         )
         raise AblateError(f"corpus {location!r:.200}: {missing}")
-    return TextFiles(regular)
+    return regular
 
 
 def _matching(pattern: str) -> list[Path]:
     """Return the files that match; `**` follows no links to folders, which may be circular."""
-    parts = Path(pattern).parts
-    first = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
-    folder, rest = Path(*parts[:first]), (*parts[first:], *(["*"] if parts[-1] == "**" else []))
+    folder, rest = _fixed(pattern)
     if not rest:
         return []
     try:
@@ -209,52 +211,111 @@ def _matching(pattern: str) -> list[Path]:
         raise AblateError(f"corpus {pattern!r:.200}: {str(error).lower()}") from None
 
 
+def _fixed(pattern: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the folder below which a pattern searches, and the rest of it."""
+    parts = Path(pattern).parts
+    first = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts))
+    return Path(*parts[:first]), (*parts[first:], *(["*"] if parts[-1] == "**" else []))
+
+
 def _is_hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-@contextmanager
-def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """Map the bytes of a file; a compressed one is first unpacked into an unnamed cache file."""
-    if not path.stat().st_size:
-        yield b""
-        return
-    with path.open("rb") as file:
-        if path.suffix not in (".gz", ".xz"):
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-                yield buffer
-            return
-        with cache.usable():
-            cache.folder().mkdir(parents=True, exist_ok=True)
-            into = tempfile.TemporaryFile(dir=cache.folder())  # noqa: SIM115 (what its user raises is not the cache's)
-        with into as unpacked:
-            if not _unpack(path, file, unpacked):
-                yield b""
-                return
-            with mmap.mmap(unpacked.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-                yield buffer
-
-
-def _unpack(path: Path, file: BinaryIO, into: BinaryIO) -> int:
-    """Unpack a file and return the number of bytes."""
-    size = 0
-    try:
-        with gzip.open(file) if path.suffix == ".gz" else lzma.open(file) as packed:
-            while chunk := packed.read(_CHUNK):
-                with cache.usable():
-                    size += into.write(chunk)
-    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise AblateError(f"{path} cannot be unpacked: {str(error).lower()}") from None
-    into.flush()
-    return size
-
-
-def _tokens(path: Path) -> np.ndarray:
-    if not path.exists():
-        raise AblateError(
-            f"corpus {str(path.parent)!r}: {path.name} is missing, but the other file is there"
+def _of_one_format(
+    files: tuple[Path, ...], location: Path, reading: Reading
+) -> tuple[tuple[Path, ...], Format, tuple[str, ...]]:
+    """Return the files of the one format that a folder holds, and the names of all others."""
+    if len(files) == 1 or reading.format not in ("auto", "tokens"):
+        return files, readers.of(files[0], reading), ()
+    by_format: dict[str, list[Path]] = {}
+    for path in files:
+        by_format.setdefault(readers.of(path, reading).name, []).append(path)
+    if by_format.keys() != {"text"}:
+        about = {path for path in files if _ABOUT.fullmatch(path.name)}
+        by_format = {
+            name: kept
+            for name, paths in by_format.items()
+            if (kept := [path for path in paths if path not in about])
+        } or by_format
+    tokens = by_format.get("tokens", [])
+    if len(by_format) > 1 and any(_word(path, location) for path in tokens):
+        by_format = {"tokens": tokens}  # what nanoGPT keeps beside the text that it was made from
+    if len(by_format) > 1:
+        examples = ", ".join(
+            f"{readers.FORMATS[name].title} ({paths[0].name})" for name, paths in by_format.items()
         )
-    size = path.stat().st_size
-    if not size or size % 2:
-        raise AblateError(f"{path} has {size} bytes: expected one or more 16-bit tokens")
-    return np.memmap(path, dtype="<u2", mode="r")
+        suffix = next(iter(by_format.values()))[0].suffix
+        raise AblateError(
+            f"corpus {str(location)!r:.200} holds files of several formats: {examples}; choose by a"
+            f" glob such as '*{suffix}', or by [data] format"
+        )
+    ((name, paths),) = by_format.items()
+    unread = tuple(path.name for path in files if path not in set(paths))
+    return tuple(paths), readers.FORMATS[name], unread
+
+
+def _word(path: Path, location: Path) -> str:
+    """Return the word in a file's name below a location that says which part it is, else ""."""
+    found = _WORD.search(_below(path, location))
+    return found[1].lower() if found else ""
+
+
+def _below(path: Path, location: Path) -> str:
+    folder = _fixed(str(location))[0] if is_glob(str(location)) else location
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+
+
+def _with_split(
+    location: Path, files: Sequence[Path], format: Format, reading: Reading, unread: tuple[str, ...]
+) -> Source:
+    """Return the source with the parts that the names of its files say, where they say all."""
+    by_word: dict[str, list[Path]] = {}
+    for path in files:
+        by_word.setdefault(_word(path, location), []).append(path)
+    by_role: dict[str, list[Path]] = {}
+    for word, paths in by_word.items():
+        by_role.setdefault(_ROLE.get(word, ""), []).extend(paths)
+    held_out = next((role for role in ("held_out", "validation", "test") if role in by_role), "")
+    tokens = format.name == "tokens"
+    if "train" not in by_role or not held_out:
+        if tokens and (held_out or "train" in by_role):
+            there = "train" if "train" in by_role else held_out
+            names = {path.name for path in files}
+            missing = ("train.bin", "val.bin")["train" in by_role]
+            expected = missing if names <= {"train.bin", "val.bin"} else "the other part"
+            raise AblateError(
+                f"corpus {str(location)!r:.200}: {expected} is missing, but a file of the part"
+                f" {there!r} is there"
+            )
+        return Source((Part(tuple(files), format),), reading, unread=unread)
+    outside = [path for path in by_role.get("", []) if not _ABOUT.fullmatch(path.name)]
+    if 2 * len(outside) >= len(files):  # a collection of which some files have such names
+        return Source((Part(tuple(files), format),), reading, unread=unread)
+    if outside:
+        raise AblateError(
+            f"corpus {str(location)!r:.200}: names of its files say which part they are, but"
+            f" {outside[0].name} is of none; name the parts: corpus = {{ train = …, held_out = … }}"
+        )
+    prefixes = {
+        _below(path, location)[: match.start()]
+        for path in by_role["train"]
+        if (match := _WORD.search(_below(path, location)))
+    }
+    if len(prefixes) > 1:
+        raise AblateError(
+            f"corpus {str(location)!r:.200} holds several data sets:"
+            f" {', '.join(sorted(prefixes)):.200}; name one of them"
+        )
+    words = {role: next(w for w in by_word if _ROLE.get(w) == role) for role in by_role if role}
+    left = [f"its part {words[role]}" for role in words if role not in ("train", held_out)]
+    left += [path.name for path in by_role.get("", [])]
+    return Source(
+        (
+            Part(tuple(sorted(by_role["train"])), format, False),
+            Part(tuple(sorted(by_role[held_out])), format, True),
+        ),
+        reading,
+        f"the text's own part {words[held_out]}",
+        (*unread, *left),
+    )

@@ -124,6 +124,25 @@ def open(location: str, hash: str, training: Iterator[bytes], n_bytes: int) -> T
     return Library(path)
 
 
+def check_separator(tokenizer: TokenizerInfo) -> None:
+    """Check that one token ends a document, which is how a window shows where documents are.
+
+    Raises:
+        AblateError: none does, several do, or it is unknown which.
+    """
+    if tokenizer.location == "byte" or tokenizer.location.startswith("bpe:"):
+        return
+    what = "the tokens of tokenizer = 'tokens' do not say where documents end"
+    if tokenizer.location != "tokens":
+        n = len(Library(Path(tokenizer.location)).separator)
+        if n == 1:
+            return
+        what = f"tokenizer {tokenizer.name!r} ends a document with {n} tokens"
+    raise AblateError(
+        f"document_mask = 'attention': {what}; use a tokenizer.json with one of {', '.join(_ENDS)}"
+    )
+
+
 class Bytes:
     """Every byte is a token, so any file can be read; U+000C follows each document."""
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from ablate.config import RunConfig
 from ablate.errors import AblateError
-from ablate.text import cache, corpora, sources, tokenizers
+from ablate.text import cache, corpora, sources, token_files, tokenizers
 from ablate.text.corpora import Corpus
-from ablate.text.documents import parts
+from ablate.text.documents import Document, Split
+from ablate.text.options import Request
+from ablate.text.sources import Source
 from ablate.text.tokenizers import Tokenizer, TokenizerInfo
 
-_FORMAT = 1  # increased when tokens are made or stored differently
+_FORMAT = 2  # increased when tokens are made or stored differently
 _BATCH = 256  # pieces encoded at a time
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") | frozenset(
     range(128, 256)
@@ -44,6 +46,7 @@ class Tokens:
     train_documents: np.ndarray
     held_out_bounds: np.ndarray
     held_out_documents: np.ndarray
+    separator: tuple[int, ...] = ()  # tokens after each document; () if unknown
 
     @property
     def n_train(self) -> int:
@@ -98,17 +101,28 @@ def load(config: RunConfig, sources: Mapping[str, str]) -> Tokens:
     return tokens
 
 
+def of(corpus: Corpus, tokenizer: TokenizerInfo) -> Tokens:
+    """Return the tokens of a corpus, from the cache if it has them; may train the tokenizer."""
+    return _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+
+
+def encoder(config: RunConfig, sources: Mapping[str, str]) -> Tokenizer:
+    """Return the tokenizer of a run, for other text than its corpus; arguments as for `load`."""
+    corpus = sources[config.corpus_hash]
+    location = sources.get(config.tokenizer_hash, config.tokenizer)
+    return _encoder(corpus, corpora.read(corpus), location, config.tokenizer_hash)
+
+
 def n_train(corpus: Corpus, tokenizer: TokenizerInfo) -> int:
     """Return the training tokens of a corpus, which make an epoch; may train the tokenizer."""
     if tokenizer.location == "byte":
         return corpus.n_train_bytes
-    return len(_tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash).train)
+    return len(of(corpus, tokenizer).train)
 
 
 def byte_coverage(corpus: Corpus, tokenizer: TokenizerInfo) -> float:
     """Return the bytes that tokens encode per byte of held-out text; 1 if none is lost."""
-    tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
-    return tokens.held_out_bytes / corpus.n_held_out_bytes
+    return of(corpus, tokenizer).held_out_bytes / corpus.n_held_out_bytes
 
 
 def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0) -> None:
@@ -125,9 +139,9 @@ def check(corpus: Corpus, tokenizer: TokenizerInfo, n_ctx: int, longest: int = 0
     """
     lengths = (corpus.n_train_bytes, corpus.n_held_out_bytes)
     if min(lengths) < 64 * (max(n_ctx, longest) + 1) and tokenizer.location != "byte":
-        tokens = _tokens(corpus.location, corpus.hash, tokenizer.location, tokenizer.hash)
+        tokens = of(corpus, tokenizer)
         lengths = (len(tokens.train), len(tokens.held_out))
-    location = "" if corpus.location.startswith("package:") else f" ({corpus.location})"
+    location = f" ({corpus.where})" if corpus.where else ""
     _long_enough(corpus.name, *lengths, n_ctx, location)
     if lengths[1] < longest + 1:
         raise AblateError(
@@ -148,10 +162,10 @@ def _long_enough(name: str, train: int, held_out: int, n_ctx: int, location: str
 
 def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> Tokens:
     """Return the tokens of a corpus with a tokenizer, by their locations and hashes."""
-    with sources.readable(f"corpus {corpus}"):
+    with sources.readable(f"corpus {Request.of(corpus).train}"):
         source = sources.at(corpus)
-        if isinstance(source, sources.TokenFiles):
-            return _from_token_files(source, tokenizer, tokenizer_hash)
+        if source.holds_tokens:
+            return _from_token_files(corpus, source, corpus_hash, tokenizer, tokenizer_hash)
         key = hashlib.sha256(f"{_FORMAT}:{corpus_hash}:{tokenizer_hash}".encode()).hexdigest()
         return _mapped(
             cache.built(
@@ -162,57 +176,118 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
         )
 
 
-def _from_token_files(source: sources.TokenFiles, tokenizer: str, tokenizer_hash: str) -> Tokens:
-    train, held_out = source.arrays()
-    spelling = (
-        None
-        if tokenizer == "tokens"
-        else tuple(tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0).spelling)
+def _from_token_files(
+    corpus: str, source: Source, corpus_hash: str, tokenizer: str, tokenizer_hash: str
+) -> Tokens:
+    facts = _unchanged(corpus, corpus_hash)[0]
+    parts = corpora.tokens_of(source)
+    spelling: tuple[bytes, ...] | None = None
+    separator: tuple[int, ...] = ()
+    if tokenizer != "tokens":
+        opened = tokenizers.open(tokenizer, tokenizer_hash, iter(()), 0)
+        spelling, separator = tuple(opened.spelling), tuple(opened.separator)
+    n_vocab = len(spelling) if spelling else facts.n_token_ids
+    (train, train_bounds), (held_out, held_out_bounds) = (
+        _stream(part, f"{corpus_hash}:{name}", n_vocab)
+        for part, name in ((parts.train, "train"), (parts.held_out, "held_out"))
     )
-    n_vocab = len(spelling) if spelling else corpora.read(str(source.folder)).n_token_ids
-    one = np.zeros(1, np.int64)
+    n_train = len(train_bounds) - 1
     return Tokens(
         train,
         held_out,
         n_vocab,
         spelling,
-        np.array([0, len(train)]),
-        one,
-        np.array([0, len(held_out)]),
-        one,
+        train_bounds,
+        np.arange(n_train),
+        held_out_bounds,
+        n_train + np.arange(len(held_out_bounds) - 1),
+        separator,
     )
+
+
+def _stream(parts: list[token_files.Part], key: str, n_vocab: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of a part as one mapped array, and the bounds of its documents.
+
+    A single file of at most 32 bits is mapped as it is; others are joined in the cache.
+    """
+    ends = np.concatenate(
+        [
+            (np.array([len(one.tokens)]) if one.ends is None else one.ends) + start
+            for one, start in zip(
+                parts, np.cumsum([0, *(len(one.tokens) for one in parts)]), strict=False
+            )
+        ]
+        or [np.zeros(0, np.int64)]
+    )
+    bounds = np.concatenate([[0], ends]).astype(np.int64)
+    if not parts:
+        return np.zeros(0, np.uint16), bounds
+    if len(parts) == 1 and parts[0].tokens.itemsize <= 4:
+        return parts[0].tokens, bounds
+    dtype = np.min_scalar_type(n_vocab - 1).newbyteorder("<")
+
+    def join(folder: Path) -> None:
+        with (folder / "tokens.bin").open("wb") as file:
+            for chunk in corpora.pieces(parts):
+                file.write(chunk.astype(dtype).tobytes())
+
+    name = hashlib.sha256(f"{key}:{dtype.str}".encode()).hexdigest()
+    folder = cache.built("joined", name, join)
+    return np.memmap(folder / "tokens.bin", dtype, "r"), bounds
+
+
+def _unchanged(corpus: str, corpus_hash: str) -> tuple[corpora.Facts, Split]:
+    """Return the facts and the split of a corpus.
+
+    Raises:
+        AblateError: its content is not the one that was planned.
+    """
+    facts, split = corpora.read_with_split(corpus)
+    if facts.hash != corpus_hash:
+        raise AblateError(
+            f"corpus {Request.of(corpus).train} has changed since the study was planned: run the"
+            " study again"
+        )
+    return facts, split
 
 
 def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
     """Write the tokens of a corpus into a folder of the cache."""
-    facts = corpora.read(corpus)
-    if facts.hash != corpus_hash:
-        raise AblateError(
-            f"corpus {corpus} has changed since the study was planned: run the study again"
-        )
-    source = sources.at(corpus)
-    assert not isinstance(source, sources.TokenFiles)
-
-    def training() -> Iterator[bytes]:
-        for number, document in enumerate(source.documents()):
-            for part, held_out in parts(document, number, facts.n_documents):
-                if not held_out:
-                    yield from part.pieces()
-
-    encoder = tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+    facts, split = _unchanged(corpus, corpus_hash)
+    encoder = _encoder(corpus, facts, tokenizer, tokenizer_hash)
     streams = {
         held_out: _Stream(folder / name, encoder)
         for name, held_out in (("train", False), ("held_out", True))
     }
-    for number, document in enumerate(source.documents()):
-        for part, held_out in parts(document, number, facts.n_documents):
-            streams[held_out].append(number, part.pieces())
+    for number, part, held_out in _parts(corpus, split):
+        streams[held_out].append(number, part.pieces())
     for stream in streams.values():
         stream.close()
     spelling = [token.hex() for token in encoder.spelling]
-    (folder / "tokens.json").write_text(
-        json.dumps({"dtype": streams[False].dtype, "spelling": spelling})
-    )
+    made = {
+        "dtype": streams[False].dtype,
+        "spelling": spelling,
+        "separator": list(encoder.separator),
+    }
+    (folder / "tokens.json").write_text(json.dumps(made))
+
+
+def _encoder(corpus: str, facts: corpora.Facts, tokenizer: str, tokenizer_hash: str) -> Tokenizer:
+    """Return the tokenizer of a corpus, trained on its training part unless the cache has it."""
+
+    def training() -> Iterator[bytes]:
+        for _, part, held_out in _parts(corpus, corpora.read_with_split(corpus)[1]):
+            if not held_out:
+                yield from part.pieces()
+
+    return tokenizers.open(tokenizer, tokenizer_hash, training(), facts.n_train_bytes)
+
+
+def _parts(corpus: str, split: Split) -> Iterator[tuple[int, Document, bool]]:
+    """Yield the number of each document, its parts, and whether each part is held out."""
+    for number, document in enumerate(sources.at(corpus).documents()):
+        for part, held_out in split.parts(document, number):
+            yield number, part, held_out
 
 
 class _Stream:
@@ -270,4 +345,5 @@ def _mapped(folder: Path) -> Tokens:
         train_documents,
         held_out_bounds,
         held_out_documents,
+        tuple(facts["separator"]),
     )

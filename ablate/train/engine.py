@@ -56,7 +56,7 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
-        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens)
+        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources)
         with context.device_lock:
             Training(compiled, configs, evaluator, job, context).run()
 

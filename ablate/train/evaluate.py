@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ablate.config import RunConfig
 from ablate.data.batches import block_tokens, gather, held_out_starts, length_windows
-from ablate.data.frequencies import repeated, unigram_nats
+from ablate.data.frequencies import repeated
 from ablate.data.objectives import Example, Masked
-from ablate.data.passages import passages
-from ablate.evaluation import COPY_SHARE, Evaluation, copied, n_scored
+from ablate.data.passages import Passages, labelled, passages
+from ablate.evaluation import CHANCE, COPY_SHARE, LABELLED, Evaluation, copied, n_scored
 from ablate.text import Tokens
+from ablate.text.frequencies import unigram_nats
 from ablate.train.loss import cross_entropy
 from ablate.train.step import Step
 from ablate.windows import WindowLosses
@@ -103,7 +104,12 @@ class Evaluator:
     """
 
     def __init__(
-        self, step: Step, configs: Sequence[RunConfig], evaluation: Evaluation, tokens: Tokens
+        self,
+        step: Step,
+        configs: Sequence[RunConfig],
+        evaluation: Evaluation,
+        tokens: Tokens,
+        sources: Mapping[str, str] | None = None,
     ):
         self.step, self.evaluation = step, evaluation
         self.config = configs[0]
@@ -128,7 +134,8 @@ class Evaluator:
         self.copy = self._copy_example(tokens)
         self.lengths = self._length_examples(tokens)
         self.passages = {
-            metric: passages(metric, self.config, tokens) for metric in evaluation.downstream
+            metric: self._passages(metric, tokens, sources or {})
+            for metric in evaluation.downstream
         }
         self.latest: Score | None = None
         self.latest_copy: dict[str, Values] = {}
@@ -205,14 +212,13 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
-        inputs = self.example.inputs[:, : self.config.batch_size]
-        parts = inputs.split(self.step.micro_batch, 1)
+        read = self.example.rows(0, self.config.batch_size)
+        n, at_once = read.inputs.shape[1], self.step.micro_batch
+        parts = [read.rows(row, at_once) for row in range(0, n, at_once)]
         with self._quiet():
-            measured = [self.step.model.stream(part) for part in parts]
+            measured = [self.step.model.stream(part.inputs, part.starts) for part in parts]
         rms, similarity = (torch.stack(one) for one in zip(*measured, strict=True))
-        share = torch.tensor([part.shape[1] / inputs.shape[1] for part in parts]).to(rms)[
-            :, None, None
-        ]
+        share = torch.tensor([part.inputs.shape[1] / n for part in parts]).to(rms)[:, None, None]
         rms, similarity = (share * rms.square()).sum(0).sqrt(), (share * similarity).sum(0)
         rows = zip(rms.T.tolist(), similarity.T.tolist(), strict=True)
         return [
@@ -256,15 +262,37 @@ class Evaluator:
         """Accuracies of linear probes on features averaged over a passage's tokens."""
         finals: list[Final] = []
         for metric, asked in self.passages.items():
-            features = []
+            features: Tensor | None = None
             with self._quiet(), self.step.autocast():
-                for inputs in asked.inputs.split(self.step.micro_batch):
-                    everyone = inputs.to(self.step.device).expand(self.pack, *inputs.shape)
-                    features.append(self.step.model.features(everyone).float().mean(2).cpu())
-            finals.append(
-                (metric, 0, [asked.accuracy(member) for member in torch.cat(features, 1)])
-            )
+                for rows in asked.rows(self.step.micro_batch):
+                    averages = self._average(*asked.padded(rows)).cpu()
+                    if features is None:
+                        shape = len(averages), len(asked.classes), averages.shape[2]
+                        features = averages.new_empty(shape)
+                    features[:, rows] = averages
+            assert features is not None
+            finals.append((metric, 0, [asked.accuracy(member) for member in features]))
+            if metric == LABELLED:
+                finals.append((CHANCE, 0, [asked.chance] * self.pack))
         return finals
+
+    def _average(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        """Return features [K, n, C] averaged over the first `lengths` [n] tokens of each input."""
+        inputs, lengths = (
+            part.to(self.step.device).expand(self.pack, *part.shape) for part in (inputs, lengths)
+        )
+        index = torch.arange(inputs.shape[-1], device=inputs.device)
+        inside = index < lengths[..., None]
+        if inside.all():
+            return self.step.model.features(inputs).float().mean(2)
+        # what fills a row up is a document of its own, which the text does not attend to
+        features = self.step.model.features(inputs, torch.where(inside, 0, lengths[..., None]))
+        return (features.float() * inside[..., None]).sum(2) / lengths[..., None]
+
+    def _passages(self, metric: str, tokens: Tokens, sources: Mapping[str, str]) -> Passages:
+        if metric == LABELLED:
+            return labelled(self.evaluation, self.config, sources)
+        return passages(metric, self.config, tokens)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -291,7 +319,7 @@ class Evaluator:
         """Split an example [K or 1, W, T] into parts that are scored together."""
         at_once = self._at_once(example.inputs.shape[2])
         for first in range(0, example.inputs.shape[1], at_once):
-            yield Example(*(tensor[:, first : first + at_once] for tensor in example))
+            yield example.rows(first, at_once)
 
     def _score(self, parts: Iterable[Example]) -> Score:
         """Score every window of the parts of an example [K or 1, W, T]."""
@@ -301,18 +329,19 @@ class Evaluator:
         by_window: list[Tensor] = []
         with self._quiet():
             for part in parts:
-                sums = self._sums(*(tensor.expand(self.pack, -1, -1) for tensor in part))
+                sums = self._sums(part.each(lambda tensor: tensor.expand(self.pack, -1, -1)))
                 by_position = by_position + sums[0].to(wide)
                 by_window.append(sums[1])
         assert isinstance(by_position, Tensor)
         return Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
 
-    def _sums(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, part: Example) -> tuple[Tensor, Tensor]:
         """Nats, hits, tokens, bytes and unigram nats, summed over windows: [5, K, T]; and nats and
         tokens, summed over positions: [2, K, W].
         """
+        inputs, targets, weights, starts = part
         with self.step.autocast():
-            logits = self.step.model.head(self.step.model.features(inputs))
+            logits = self.step.model.head(self.step.model.features(inputs, starts))
         loss, _ = cross_entropy(logits, targets)
         hits = (logits.argmax(-1) == targets).to(loss.dtype)
         of_target = (self.byte_lengths[targets], self.unigram[targets])

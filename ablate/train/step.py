@@ -157,7 +157,7 @@ class Step:
         scored = example.weights.sum((1, 2))
         model, loss = self.model.eval(), torch.zeros_like(scored)
         for row in range(0, self.config.batch_size, self.micro_batch):
-            part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
+            part = example.rows(row, self.micro_batch)
             loss = loss + self.losses(part, scored)[1]
         model.train()
         rise = loss - self.metrics[slot, SERIES.index("train_loss")]
@@ -194,7 +194,7 @@ class Step:
         gradients: list[Tensor] = []
         for row in range(0, self.config.batch_size, self.micro_batch):
             self.model.rng.row.fill_(row)
-            part = Example(*(tensor[:, row : row + self.micro_batch] for tensor in example))
+            part = example.rows(row, self.micro_batch)
             objective, plain = calls.losses(part, scored)
             pieces = torch.autograd.grad(objective.sum(), self.optimiser.parameters)
             if gradients:
@@ -224,7 +224,7 @@ class Step:
     def features(self, part: Example, pieces: Pieces | None = None) -> Tensor:
         """Return the model's features of a micro-batch, [K, B, T, C]; see `Transformer`."""
         with self.autocast():
-            return self.model.features(part.inputs, pieces)
+            return self.model.features(part.inputs, part.starts, pieces)
 
     def score(self, features: Tensor, part: Example, scored: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses of `features`, as `losses` does."""

@@ -1,0 +1,88 @@
+"""`ablate data`: what a corpus holds, how it is split, and what speaks against the split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ablate.cli import complete
+from ablate.cli.render import show_all, table
+from ablate.units import count
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ablate.text.corpora import Corpus
+    from ablate.text.tokenizers import TokenizerInfo
+
+
+def data(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY|CORPUS",
+            help="A study, or a corpus: austen, sotu, a file, a folder or a glob.",
+            autocompletion=complete.studies,
+        ),
+    ],
+) -> None:
+    """Show the texts of a study, or a corpus: its parts, its split, duplicates, samples."""
+    from ablate.text import corpora, tokenizers
+
+    if _is_study(what):
+        from ablate.cli.planning import open_study
+
+        plan = open_study(what, None)
+        for text in plan.texts:
+            show_all(_about(text.corpus, text.tokenizer, plan.study.evaluation.tokens))
+        return
+    corpus = corpora.find(what, Path())
+    spec = "tokens" if corpus.holds_tokens else "byte"
+    show_all(_about(corpus, tokenizers.describe(spec, corpus, Path()), 0))
+
+
+def _is_study(what: str) -> bool:
+    from ablate.text.corpora import NAMED
+
+    if what in NAMED:
+        return False
+    return what.endswith(".toml") or (Path("studies") / f"{what}.toml").is_file()
+
+
+def _about(corpus: Corpus, tokenizer: TokenizerInfo, scored: int) -> Iterator[RenderableType]:
+    """Yield what is known about a corpus with a tokenizer.
+
+    Args:
+        corpus: The corpus.
+        tokenizer: The tokenizer; a BPE is trained if it has not been.
+        scored: Held-out tokens that an evaluation reads.
+    """
+    from ablate import text
+    from ablate.text import describe
+    from ablate.text.frequencies import unigram_loss
+
+    found = describe.describe(corpus)
+    tokens = text.of(corpus, tokenizer)
+    rows = [
+        ("training", corpus.n_train_documents, corpus.n_train_bytes, len(tokens.train)),
+        ("held out", corpus.n_held_out_documents, corpus.n_held_out_bytes, len(tokens.held_out)),
+    ]
+    headings = ["part", "documents", "bytes", "tokens"]
+    yield table(
+        headings, [(name, *(f"{n:,}" for n in row)) for name, *row in rows], right=headings[1:]
+    )
+    yield from describe.lines(corpus, found)
+    yield (
+        f"Tokens: {tokenizer.name}, {tokenizer.n_vocab:,} in the vocabulary; the frequencies of the"
+        f" training text alone give the held-out text {unigram_loss(tokens):.3f} nats per token"
+    )
+    if found.longest[0]:
+        for name, (size, file) in (("Longest", found.longest), ("Shortest", found.shortest)):
+            yield f"{name} document: {count(size)} bytes" + (f", in {file}" if file else "")
+    for name, sample in zip(("training", "held out"), found.samples, strict=True):
+        yield f"Sample, {name}: {sample}"
+    for warning in describe.warnings(corpus, found, len(tokens.held_out), scored):
+        yield f"Warning: {warning}"

@@ -1,0 +1,40 @@
+"""Frequencies of tokens, and the loss of a model that has learnt nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ablate.text.tokens import Tokens
+
+SAMPLE = 1 << 26  # most tokens of a text that are counted: 0.2 s, and each share to four digits
+_PIECE = 1 << 16
+
+
+def counts(stream: np.ndarray, n_vocab: int) -> np.ndarray:
+    """Return how often each token stands in a stream, [V] int64.
+
+    Of a stream of more than `SAMPLE` tokens, that many are counted, in pieces spread evenly over
+    it.
+    """
+    pieces = -(-len(stream) // _PIECE)
+    n = min(pieces, SAMPLE // _PIECE)
+    found = np.zeros(n_vocab, np.int64)
+    for piece in np.linspace(0, pieces - 1, n).astype(np.int64):
+        part = stream[piece * _PIECE : (piece + 1) * _PIECE]
+        found += np.bincount(part, minlength=n_vocab)
+    return found
+
+
+def unigram_nats(tokens: Tokens) -> np.ndarray:
+    """Return −log p of each token under the frequencies of the training text, [V] float64.
+
+    One is added to each count, so that a token that training never shows has a finite loss.
+    """
+    found = counts(tokens.train, tokens.n_vocab) + 1
+    return np.log(found.sum()) - np.log(found)
+
+
+def unigram_loss(tokens: Tokens) -> float:
+    """Return the loss of these frequencies on the held-out text, in nats per token."""
+    found = counts(tokens.held_out, tokens.n_vocab)
+    return float(found @ unigram_nats(tokens) / max(1, found.sum()))

@@ -1,0 +1,340 @@
+"""Formats of text: one row each, with what a document is in it and how it is read."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import AblateError
+from ablate.text import files
+from ablate.text.documents import SEPARATOR, Document, documents
+from ablate.text.files import Mended
+from ablate.text.options import BYTES, Reading
+
+Rows = Iterator[str]
+
+_TEXT_NAMES = ("text", "content")  # keys and columns that hold the text, if a study names none
+# rows, and characters, from which it is found whether rows are lines
+_LOOKED_AT, _CHARACTERS = 10_000, 1 << 21
+_BLANK = 0.01  # share of blank rows from which rows without line ends are lines
+# a heading of the first level in WikiText: " = Title = "
+_HEADING = re.compile(r"\s?= [^=].*[^=\s] =\s*")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Attributes:
+        name: As `[data] format` has it.
+        title: For readers.
+        suffixes: Ends of names, without that of a packer.
+        document: What a document is.
+        rows: Reads the texts of a file's rows; None for plain text and tokens.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    document: str
+    rows: Callable[[Path, Reading, Mended], Rows] | None = None
+
+
+def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
+    with files.text(path, replace_encoding(reading), mended) as buffer:
+        pick = _Pick(path, reading.field)
+        if buffer[:4096].lstrip()[:1] == b"[":
+            try:
+                array = json.loads(buffer[:])
+            except ValueError as error:
+                raise AblateError(f"{path} is not a JSON array: {error}") from None
+            yield from (pick.of(row, number) for number, row in enumerate(array, 1))
+            return
+        for number, line in enumerate(files.lines(buffer), 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise AblateError(
+                        f"{path}, line {number}: not a line of JSON: {str(error)[:100]}; for text"
+                        " as it stands give [data] format = 'text'"
+                    ) from None
+                yield pick.of(row, number)
+
+
+def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
+    with files.text(path, replace_encoding(reading), mended) as buffer:
+        csv.field_size_limit(1 << 30)
+        text = (line.decode() for line in files.lines(buffer))
+        table = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            names = next(table, [])
+            pick = _Pick(path, reading.field)
+            for row in table:
+                if row and len(row) != len(names):
+                    raise AblateError(
+                        f"{path}, line {table.line_num}: {len(row)} fields, but the first line"
+                        f" names {len(names)} columns"
+                    )
+                if row:
+                    yield pick.of(dict(zip(names, row, strict=True)), table.line_num)
+        except csv.Error as error:
+            raise AblateError(f"{path}, line {table.line_num}: {error}") from None
+
+
+def _tsv(path: Path, reading: Reading, mended: Mended) -> Rows:
+    return _csv(path, reading, mended, "\t")
+
+
+def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
+    from pyarrow import parquet
+
+    with files.opened(path) as file, _by_library(path, "Parquet"):
+        table = parquet.ParquetFile(file)
+        column = _text_column(path, table.schema_arrow, reading.field)
+        for batch in table.iter_batches(columns=[column], batch_size=1000):
+            yield from (text or "" for text in batch.column(0).to_pylist())
+
+
+def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
+    from pyarrow import ipc
+
+    with files.opened(path) as file, _by_library(path, "Arrow"):
+        is_file = file.read(6) == b"ARROW1"
+        file.seek(0)
+        if is_file:
+            table = ipc.open_file(file)
+            batches = (table.get_batch(number) for number in range(table.num_record_batches))
+        else:
+            table = batches = ipc.open_stream(file)
+        column = _text_column(path, table.schema, reading.field)
+        for batch in batches:
+            for start in range(0, batch.num_rows, 1000):
+                part = batch.column(column).slice(start, 1000)
+                yield from (text or "" for text in part.to_pylist())
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        Format(
+            "text", "text", (), "what stands between form feeds (U+000C); the whole file without"
+        ),
+        Format(
+            "jsonl",
+            "JSON lines",
+            (".jsonl", ".ndjson", ".json"),
+            "a line, or an array's entry",
+            _jsonl,
+        ),
+        Format("csv", "CSV", (".csv",), "a row below the line of names", _csv),
+        Format("tsv", "TSV", (".tsv",), "a row below the line of names", _tsv),
+        Format("parquet", "Parquet", (".parquet", ".pq"), "a row", _parquet),
+        Format("arrow", "Arrow, Hugging Face's `save_to_disk`", (".arrow",), "a row", _arrow),
+        Format(
+            "tokens",
+            "token files of nanoGPT, llm.c and Megatron; numpy arrays",
+            (".bin", ".npy"),
+            "the whole part; with Megatron's index each of its documents",
+        ),
+    )
+}
+TABLES = {name for name, one in FORMATS.items() if one.rows}
+_BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
+
+
+def of(path: Path, reading: Reading) -> Format:
+    """Return the format of a file, by the end of its name unless the study says it."""
+    if reading.format != "auto":
+        return FORMATS[reading.format]
+    return _BY_SUFFIX.get(files.suffix(path), FORMATS["text"])
+
+
+def read(
+    paths: Iterable[Path], format: Format, reading: Reading, mended: Mended, like: bool | None
+) -> Iterator[Document]:
+    """Yield the documents of files of one format.
+
+    Args:
+        paths: The files.
+        format: Their format.
+        reading: How.
+        mended: Counts what was changed.
+        like: Whether rows are lines; None to find it.
+    """
+    if format.rows is None:
+        for path in paths:
+            with files.text(path, reading, mended) as buffer:
+                yield from documents(buffer, str(path))
+        return
+    rows = _named_rows(paths, format, reading, mended)
+    if like is None:
+        like, rows = _are_lines(rows, reading)
+    if not like:
+        for origin, text in rows:
+            content = _clean(text, reading, mended)
+            yield from documents(content, origin)
+        return
+    with files.spooled(_joined(rows, reading, mended)) as buffer:
+        yield from documents(buffer)
+
+
+def lines_in(paths: Iterable[Path], format: Format, reading: Reading) -> bool:
+    """Return whether the rows of files are lines of running text, by the first of them."""
+    if format.rows is None:
+        return False
+    return _are_lines(_named_rows(paths, format, reading, Mended()), reading)[0]
+
+
+def single_lines(paths: Iterable[Path], format: Format, reading: Reading) -> bool:
+    """Return whether no row of the first ones has more than one line."""
+    rows = _beginning(_named_rows(paths, format, reading, Mended()))
+    return not any("\n" in text.strip() for _, text in rows)
+
+
+def replace_encoding(reading: Reading) -> Reading:
+    """Return a reading for files that are parsed, which cannot be read as bytes."""
+    if reading.encoding == BYTES:
+        return reading.model_copy(update={"encoding": "utf-8"})
+    return reading
+
+
+def _named_rows(
+    paths: Iterable[Path], format: Format, reading: Reading, mended: Mended
+) -> Iterator[tuple[str, str]]:
+    assert format.rows
+    for path in paths:
+        for text in format.rows(path, reading, mended):
+            yield str(path), text
+
+
+def _are_lines(
+    rows: Iterator[tuple[str, str]], reading: Reading
+) -> tuple[bool, Iterator[tuple[str, str]]]:
+    """Return whether rows are lines of running text, and the rows.
+
+    They are if none has a line end inside, and most end with one, or some are blank: text of one's
+    own is not cut into rows that are empty.
+    """
+    if reading.rows != "auto":
+        return reading.rows == "lines", rows
+    first = list(_beginning(rows))
+    texts = [text for _, text in first]
+    filled = [text for text in texts if text.strip()]
+    ended = sum(text.endswith("\n") for text in filled)
+    blank = len(texts) - len(filled)
+    lines = not any("\n" in text.rstrip("\n") for text in filled) and (
+        2 * ended > max(1, len(filled)) or blank > max(2, _BLANK * len(texts))
+    )
+    return lines, itertools.chain(first, rows)
+
+
+def _beginning(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the first rows: enough to find what they are, and few enough to keep."""
+    characters = 0
+    for origin, text in itertools.islice(rows, _LOOKED_AT):
+        yield origin, text
+        characters += len(text)
+        if characters > _CHARACTERS:
+            break
+
+
+def _joined(rows: Iterator[tuple[str, str]], reading: Reading, mended: Mended) -> Iterator[bytes]:
+    """Yield the text whose lines the rows are; a heading of WikiText begins a document."""
+    for _, text in rows:
+        line = _clean(text, reading, mended)
+        if _HEADING.fullmatch(text.rstrip("\n")) and not text.lstrip().startswith("= ="):
+            yield SEPARATOR
+        yield line if line.endswith(b"\n") else line + b"\n"
+
+
+def _clean(text: str, reading: Reading, mended: Mended) -> bytes:
+    """Return the bytes of a row's text, mended as a file's are."""
+    if text[:1] == "\ufeff":
+        text = text[1:]
+        mended["byte order mark"] += 1
+    if reading.line_ends == "lf" and "\r\n" in text:
+        text = text.replace("\r\n", "\n")
+        mended["line ends of Windows"] += 1
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may have
+        mended["half characters"] += 1
+        return text.encode(errors="replace")
+
+
+class _Pick:
+    """Takes the text out of rows; finds its key in the first of them."""
+
+    def __init__(self, path: Path, field: str):
+        self._path, self._field = path, field
+
+    def of(self, row: Any, number: int) -> str:
+        if isinstance(row, str) and not self._field:
+            return row
+        if not isinstance(row, Mapping):
+            raise AblateError(f"{self._path}, line {number}: a row is an object with keys")
+        if not self._field:
+            texts = [
+                key
+                for key, value in row.items()
+                if isinstance(value, str) or (value is None and key in _TEXT_NAMES)
+            ]
+            self._field = _only_text(self._path, texts, list(row))
+        if self._field not in row:
+            raise AblateError(
+                f"{self._path}, line {number}: there is no {self._field!r}; its keys:"
+                f" {', '.join(map(str, row)):.200}"
+            )
+        text = row[self._field]
+        if text is not None and not isinstance(text, str):
+            raise AblateError(
+                f"{self._path}, line {number}: {self._field!r} holds no text but {text!r:.60}"
+            )
+        return text or ""
+
+
+def _only_text(path: Path, texts: list[str], names: list[str]) -> str:
+    found = next((name for name in _TEXT_NAMES if name in texts), "")
+    if not found and len(texts) == 1:
+        found = texts[0]
+    if not found:
+        raise AblateError(
+            f"{path} has no column 'text' and not exactly one text column; columns:"
+            f" {', '.join(map(str, names)):.200}; name one by [data] field"
+        )
+    return found
+
+
+def _text_column(path: Path, schema: Any, field: str) -> str:
+    texts = [
+        one.name for one in schema if str(one.type) in ("string", "large_string", "string_view")
+    ]
+    if not field:
+        return _only_text(path, texts, schema.names)
+    if field not in texts:
+        holds = "holds no text" if field in schema.names else "is not there"
+        raise AblateError(
+            f"{path}: column {field!r} {holds}; columns of text: {', '.join(texts) or 'none'}"
+        )
+    return field
+
+
+@contextmanager
+def _by_library(path: Path, title: str) -> Iterator[None]:
+    """Turn an error of pyarrow into an `AblateError`."""
+    import pyarrow
+
+    try:
+        yield
+    except pyarrow.ArrowException as error:
+        raise AblateError(
+            f"{path} cannot be read as {title}: {str(error).splitlines()[0]:.160}"
+        ) from None
