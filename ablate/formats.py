@@ -19,6 +19,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ablate.errors import unknown
@@ -84,6 +85,20 @@ _ACTING = re.compile(
 def harmless(text: str) -> str:
     """Return `text` with JSON's escapes for what acts on a terminal; its lines stay."""
     return _ACTING.sub(lambda match: _escaped(match[0]), text)
+
+
+_HOME = re.compile(r"(?:/home|/Users)/[^/\s\"']+|/root(?![\w.-])")
+_FOLDERS = re.compile(r"(?<![\w.:/])~?/(?:[^\s/\"':,()]+/)+")
+
+
+def without_home(text: str) -> str:
+    """Return `text` with ~ in place of the home folders of users, here or elsewhere."""
+    return _HOME.sub("~", text.replace(f"{Path.home()}/", "~/"))
+
+
+def without_folders(text: str) -> str:
+    """Return `text` with … in place of the folders of absolute paths, which name users."""
+    return _FOLDERS.sub("…/", without_home(text))
 
 
 def _escaped(char: str) -> str:

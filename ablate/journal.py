@@ -1,6 +1,7 @@
 """The journal of an attempt: whole JSON lines that only its worker appends, and anyone reads.
 
-Every line is an object with an `event`:
+Every line is an object with an `event`, and at its end `crc`: the CRC-32, in hexadecimal, of the
+line without it. Journals of earlier versions have none.
 
 | event | further keys |
 | --- | --- |
@@ -25,7 +26,9 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
+import zlib
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,7 +49,7 @@ class Journal:
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def append(self, event: str, **values: Any) -> None:
@@ -57,7 +60,8 @@ class Journal:
         """
         text = json.dumps({"event": event, **values}, separators=(",", ":"), ensure_ascii=False)
         # Half a surrogate, as in an odd file's name, is no text to a database.
-        line = text.encode(errors="replace") + b"\n"
+        body = text.encode(errors="replace")
+        line = body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
         size = os.fstat(self._fd).st_size
         try:
             while line:
@@ -85,7 +89,7 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
 
     Raises:
         OSError: It cannot be read, or is not a regular file.
-        ValueError: A line is not JSON.
+        ValueError: A line is not JSON, or not what its checksum says.
     """
     try:
         with os.fdopen(_open(path), "rb") as file:
@@ -94,7 +98,22 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    return [from_json(line) for line in whole.splitlines()], offset + len(whole)
+    lines = whole.splitlines()
+    if _CRC.search(whole):  # else an earlier version wrote it
+        lines = list(map(_verified, lines))
+    return list(map(from_json, lines)), offset + len(whole)
+
+
+_CRC = re.compile(rb',"crc":"([0-9a-f]{8})"}$', re.MULTILINE)
+
+
+def _verified(line: bytes) -> bytes:
+    """Return a line without its checksum."""
+    found = _CRC.search(line)
+    body = line[: found.start()] + b"}" if found else line
+    if found is None or zlib.crc32(body) != int(found[1], 16):
+        raise ValueError(f"a line of {len(line)} bytes does not have its checksum")
+    return body
 
 
 def alive(path: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ablate import metrics, store, windows
+from ablate import formats, metrics, store, windows
 from ablate.errors import unknown
 from ablate.store import decisions as stored
 from ablate.store import names as known
@@ -102,6 +102,14 @@ def load(study: str, db: Source = None, *, role: str | None = "compare") -> pd.D
             runs["cell"].map(part.set_index("cell")["level"]), categories=order, ordered=True
         )
     return _with_arms(runs, study, opened)
+
+
+def without_folders(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs whose texts are named without the folders of their user, to be published."""
+    named = [name for name in ("corpus", "tokenizer") if name in runs]
+    return runs.assign(
+        **{name: runs[name].map(formats.without_folders, na_action="ignore") for name in named}
+    )
 
 
 def levels(study: str, db: Source = None) -> dict[str, dict[str, str]]:

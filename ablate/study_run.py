@@ -19,6 +19,7 @@ def run_study(
     executor: Executor,
     *,
     fail_fast: bool = False,
+    replace: bool = False,
     console: Console | None = None,
 ) -> Outcome:
     """Train the unfinished runs of a study, stage after stage, and show progress.
@@ -30,13 +31,15 @@ def run_study(
         db: The database.
         executor: What trains; it is closed at the end.
         fail_fast: Stop at the first run that fails.
+        replace: Whether the study may drop the results of another one of its name.
         console: Where progress is shown; standard output by default.
 
     Raises:
-        AblateError: No worker starts, a disk is full, or a journal cannot be read.
+        AblateError: Another study of this name has results that would be dropped, no worker starts,
+            a disk is full, or a journal cannot be read.
     """
     study, console = plan.study, console or Console()
-    stages = tune.stages(plan, db)
+    stages = tune.stages(plan, db, replace=replace)
     # The first stage is asked for before anything starts: it registers the plan, which may fail.
     stage = next(stages, None)
     with WorkerPool(executor, db, study.name, study.metric, console, fail_fast=fail_fast) as pool:

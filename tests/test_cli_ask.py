@@ -4,21 +4,24 @@ programs, pages in a browser.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import gzip
 import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import ROOT, Run, completed, refused
 from report_study import NAN, Levels, Outcome, study
 
-from ablate.cli import compare
+from ablate.cli import compare, guard
 from ablate.store.questions import QUESTIONS
 
 FACTORS = {"topology": {name: {"topology": name} for name in ("serial", "parallel")}}
@@ -264,7 +267,11 @@ def test_browse_hands_the_database_and_the_queries_to_datasette(
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path / 'stub'}"}
     command = [sys.executable, "-m", "ablate", "browse", "--port", "8123"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    arguments, metadata = json.loads(done.stdout)
+    address, answer = done.stdout.splitlines()
+    assert re.fullmatch(r"Open http://127\.0\.0\.1:8123/\?token=[\w-]{30,}", address)
+    arguments, metadata = json.loads(answer)
+    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
+    assert address.partition("token=")[2] not in " ".join(arguments)  # which other users see
     assert (
         arguments[:2] == ["serve", trained] and arguments[arguments.index("--port") + 1] == "8123"
     )
@@ -281,6 +288,62 @@ def test_browse_says_what_it_needs(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, err = ablate("browse")
     assert code == 2 and "pip install 'ablate-studies[browse]'" in err and err.count("\n") == 1
+
+
+def ask(path: str, *headers: tuple[str, str]) -> tuple[int, dict[str, str], str]:
+    """What a guarded application answers: status, headers, body."""
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"data"})
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    path, _, query = path.partition("?")
+    scope = {"type": "http", "path": path, "query_string": query.encode()}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers]
+    asyncio.run(guard.guarded(app, "secret")(scope, None, send))
+    start, body = sent
+    answered = {name.decode(): value.decode() for name, value in start["headers"]}
+    return start["status"], answered, body["body"].decode()
+
+
+OURS = ("host", "127.0.0.1:8001")
+COOKIE = ("cookie", "x=1; ablate_8001=secret")
+
+
+def test_browse_answers_the_printed_address_alone() -> None:
+    status, headers, _ = ask("/ablate/runs?a=1&token=secret&b=%2F", OURS)
+    assert (status, headers["location"]) == (303, "/ablate/runs?a=1&b=%2F")
+    cookie = headers["set-cookie"]
+    assert cookie.startswith("ablate_8001=secret;") and "SameSite=Strict" in cookie
+    assert ask("/ablate/runs", OURS, COOKIE)[::2] == (200, "data")
+    assert ask("/", ("Host", "LOCALHOST:8001"), COOKIE)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/", [OURS]),
+        ("/?token=", [OURS]),
+        ("/?token=other", [OURS]),
+        ("/", [OURS, ("cookie", "ablate_8001=")]),
+        ("/", [OURS, ("cookie", "ablate_8002=secret")]),
+        ("/", [COOKIE]),
+        ("/?token=secret", [("host", "evil.example:8001"), COOKIE]),
+        ("/", [("host", "127.0.0.1.evil.example:8001"), COOKIE]),
+        ("/", [("host", "evil.example"), OURS, COOKIE]),
+        ("/", [("host", "[::1]:8001"), COOKIE]),
+        ("/", [OURS, ("cookie", '"; ablate_8001')]),
+    ],
+)
+def test_browse_refuses_other_names_and_requests_without_its_token(
+    path: str, headers: list[tuple[str, str]]
+) -> None:
+    status, answered, body = ask(path, *headers)
+    assert status == 403 and "data" not in body and "set-cookie" not in answered
 
 
 # -- completion ---------------------------------------------------------------------------

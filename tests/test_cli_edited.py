@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cli_helpers import measure
 from typer.testing import CliRunner
 
 from ablate import store, study
 from ablate.cli import app
-from ablate.plan import plan
-from ablate.store.register import register
+from ablate.errors import AblateError
+from ablate.plan import Plan, plan
+from ablate.store import status
+from ablate.store.merge import merge
+from ablate.store.names import studies
+from ablate.store.register import register, would_drop
 from ablate.study.revision import changes
 
 FILE = """
@@ -52,3 +57,142 @@ def test_commands_name_an_edited_file_and_the_runs_that_left(
     said = " ".join(done.output.split())
     assert "seeds: 2, now 4" in said
     assert "2 runs of earlier revisions left the study wiring: topology=concat" in said
+
+
+OTHER = FILE.replace('topology = ["serial", "parallel", "concat"]', 'norm = ["pre", "post"]')
+ONE = FILE.replace(', "parallel", "concat"]', ', "parallel"]')
+
+
+def planned(folder: Path, text: str) -> Plan:
+    file = folder / "wiring.toml"
+    file.write_text(text)
+    return plan(study.load(str(file)))
+
+
+def trained(folder: Path, name: str, text: str) -> str:
+    """A database with a study whose runs all have a result."""
+    with store.open(str(folder / name), create=True) as db:
+        made = planned(folder, text)
+        register(db, made)
+        measure(db, made.runs, lambda run: 1.0 + run.run.seed)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OTHER, ["4 runs of topology=parallel and topology=concat", "norm"]),
+        (FILE.replace("10_000", "20_000"), ["base.tokens: 10000, now 20000"]),
+        (FILE.replace(', "concat"', ""), ["2 runs of topology=concat"]),
+    ],
+)
+def test_a_file_that_would_drop_results_needs_consent(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = trained(tmp_path, "x.db", FILE)
+    other = planned(tmp_path, text)
+    with store.open(path, create=True) as db:
+        with pytest.raises(AblateError) as refused:
+            register(db, other)
+        said = str(refused.value)
+        assert "\n" not in said and all(word in said for word in (*words, "--replace")), said
+        assert register(db, planned(tmp_path, FILE)) == 1  # nothing was changed
+        assert said.count(would_drop(db, other)) == 1
+        register(db, other, replace=True)
+        assert not would_drop(db, other)
+        if text == OTHER:
+            assert sum(status.left(db, "wiring").values()) == 6  # with those of the baseline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FILE + "\n# a comment\n",
+        FILE.replace("Which?", "Which wiring?"),
+        FILE.replace("seeds = 2", "seeds = 4"),
+        FILE.replace("seeds = 2", "seeds = 1"),
+        FILE.replace('"concat"', '"concat", "no-skip"'),
+        FILE + 'norm = ["pre", "post"]\n',
+    ],
+)
+def test_a_study_grows_without_consent(tmp_path: Path, text: str) -> None:
+    path = trained(tmp_path, "x.db", FILE)
+    with store.open(path, create=True) as db:
+        register(db, planned(tmp_path, text))
+
+
+def test_a_file_whose_runs_have_no_result_may_change(tmp_path: Path) -> None:
+    with store.open(str(tmp_path / "x.db"), create=True) as db:
+        register(db, planned(tmp_path, FILE))
+        register(db, planned(tmp_path, OTHER))
+
+
+def test_run_refuses_another_study_of_the_same_name_and_plan_says_so(tmp_path: Path) -> None:
+    path = trained(tmp_path, "x.db", FILE)
+    planned(tmp_path, OTHER)
+    file = str(tmp_path / "wiring.toml")
+    said = CliRunner().invoke(app, ["plan", file, "--db", path]).output
+    assert "--replace" in said and "4 runs" in " ".join(said.split())
+    done = CliRunner().invoke(app, ["run", file, "--db", path, "--device", "cpu"])
+    assert isinstance(done.exception, AblateError) and "--replace" in str(done.exception)
+    with store.open(path) as db:
+        assert status.counts_by_cell(db, "wiring").keys() == {
+            f"topology={level}" for level in ("serial", "parallel", "concat")
+        }
+
+
+def test_merge_refuses_or_keeps_apart_studies_of_one_name(tmp_path: Path) -> None:
+    a, b = trained(tmp_path, "a.db", FILE), trained(tmp_path, "b.db", OTHER)
+    for ours, theirs in ((a, b), (b, a)):
+        with store.open(ours, create=True) as db, store.open(theirs) as other:
+            with pytest.raises(AblateError, match="--rename") as refused:
+                merge(db, other)
+            assert theirs in str(refused.value)
+            assert list(studies(db)) == ["wiring"]
+    with store.open(a, create=True) as db, store.open(b) as other:
+        for _ in range(2):
+            merge(db, other, {"wiring": "norms"})
+            assert list(studies(db)) == ["wiring", "norms"]
+            counts = [status.counts_by_cell(db, name) for name in studies(db)]
+            assert [sum(c["complete"] for c in cells.values()) for cells in counts] == [6, 4]
+        for names in ({"wirin": "x"}, {"wiring": "../x"}):
+            with pytest.raises(AblateError):
+                merge(db, other, names)
+
+
+def test_merge_joins_a_study_that_grew_on_one_side_both_ways_round(tmp_path: Path) -> None:
+    small, grown = trained(tmp_path, "a.db", ONE), trained(tmp_path, "b.db", ONE)
+    trained(tmp_path, "b.db", FILE)  # one level more
+    counts = []
+    for ours, theirs in ((small, grown), (grown, small)):
+        copy = tmp_path / f"{Path(ours).stem}-and.db"
+        copy.write_bytes(Path(ours).read_bytes())
+        with store.open(str(copy), create=True) as db, store.open(theirs) as other:
+            merge(db, other)
+            counts.append(status.counts_by_cell(db, "wiring"))
+    assert counts[0] == counts[1] and len(counts[0]) == 3
+
+
+def test_merge_follows_a_level_that_was_left_out_on_purpose(tmp_path: Path) -> None:
+    before, after = trained(tmp_path, "a.db", FILE), trained(tmp_path, "b.db", FILE)
+    with store.open(after, create=True) as db:
+        register(db, planned(tmp_path, ONE), replace=True)
+        with store.open(before) as other:
+            merge(db, other)
+        assert len(status.counts_by_cell(db, "wiring")) == 2
+    with store.open(before, create=True) as db, store.open(after) as other:
+        merge(db, other)
+        assert len(status.counts_by_cell(db, "wiring")) == 2
+
+
+def test_the_command_merges_under_another_name(tmp_path: Path) -> None:
+    a, b = trained(tmp_path, "a.db", FILE), trained(tmp_path, "b.db", OTHER)
+    command = ["db", "merge", b, "--db", a]
+    refused = CliRunner().invoke(app, command).exception
+    assert isinstance(refused, AblateError) and "--rename wiring=NEW" in str(refused)
+    malformed = CliRunner().invoke(app, [*command, "--rename", "norms"]).exception
+    assert isinstance(malformed, AblateError) and "OLD=NEW" in str(malformed)
+    done = CliRunner().invoke(app, [*command, "--rename", "wiring=norms"])
+    assert done.exit_code == 0, done.output
+    with store.open(a) as db:
+        assert list(studies(db)) == ["wiring", "norms"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launch_helpers import Launcher, launch, rows, small_plan, wait_for, workers
+from launch_helpers import Launcher, launch, rows, small_plan, use_worker, wait_for, workers
 
 from ablate import store
 from ablate.journal import read
@@ -77,6 +77,8 @@ def test_a_launcher_elsewhere_that_hangs_loses_its_runs_after_its_lease(
     os.kill(worker, signal.SIGCONT)
     far.kill(signal.SIGCONT)  # and wakes up: the run is another's
     assert far.wait() == 0
+    said = far.output.read_text()
+    assert "another launcher took it over and finished it" in said and "dead" not in said, said
     assert not Path(f"/proc/{worker}").exists()
     tries = rows(path, "SELECT status, owner LIKE 'elsewhere:%', error FROM attempt ORDER BY n")
     assert tries == [
@@ -135,4 +137,62 @@ def test_a_worker_whose_run_was_taken_over_is_stopped(
         "it was killed amid its run"
     )
     assert rows(path, "SELECT status FROM attempt ORDER BY n") == [("dead",), ("complete",)]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 200,)]
+
+
+def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
+    plan, path = small_plan(tmp_path, [1e-3], steps=100), tmp_path / "a.db"
+    launcher = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    (worker,) = workers(launcher.pid)
+    os.kill(worker, signal.SIGSTOP)
+    assert launcher.wait() == 0
+    assert not Path(f"/proc/{worker}").exists()
+    assert rows(path, "SELECT status, error FROM attempt ORDER BY n") == [
+        ("dead", f"its worker sent no heartbeat for {LEASE:g} s and was killed"),
+        ("complete", None),
+    ]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 100,)]
+
+
+def test_a_worker_that_never_writes_is_replaced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = tmp_path / "hung"
+    late = (
+        f"if not os.path.exists({str(once)!r}):\n    open({str(once)!r}, 'w')\n    time.sleep(99)\n"
+    )
+    use_worker(monkeypatch, "late_worker", tmp_path, "pass\n", late)
+    monkeypatch.setattr(pool, "START", 4.0)
+    path = tmp_path / "a.db"
+    assert launch(small_plan(tmp_path, [1e-3]), path)[0].counts == {"complete": 1}
+    assert rows(path, "SELECT status FROM attempt ORDER BY n")[-1] == ("complete",)
+    assert "no heartbeat for 4 s" in rows(path, "SELECT error FROM attempt ORDER BY n")[0][0]
+
+
+def test_a_host_that_slept_kills_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "STEP", LEASE / 6)
+    plan, path = small_plan(tmp_path, [1e-3], steps=100), tmp_path / "a.db"
+    launcher = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM metric"))
+    both = [launcher.pid, *workers(launcher.pid)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in both:
+            os.kill(pid, number)
+        time.sleep(3 * LEASE)
+    assert launcher.wait() == 0
+    assert rows(path, "SELECT status FROM attempt") == [("complete",)]
+
+
+def test_a_worker_that_is_told_to_stop_costs_its_run_no_try(tmp_path: Path) -> None:
+    plan, path = small_plan(tmp_path, [1e-3], steps=200), tmp_path / "a.db"
+    launcher = Launcher(plan, path)
+    for n in range(1, 6):
+        wait_for(lambda n=n: rows(path, "SELECT 1 FROM attempt WHERE n = ? AND device <> ''", n))
+        (worker,) = workers(launcher.pid)
+        os.kill(worker, signal.SIGTERM)
+        wait_for(lambda worker=worker: worker not in workers(launcher.pid))
+    assert launcher.wait() == 0, launcher.output.read_text()
+    tries = [status for (status,) in rows(path, "SELECT status FROM attempt ORDER BY n")]
+    assert tries == ["stopped"] * 5 + ["complete"]
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 200,)]

@@ -71,7 +71,7 @@ def test_checkpoints_are_those_that_are_there_the_newest_first(tmp_path):
         study_id = register(db, plan)
         first, second = claim_next(db, study_id, owner, 2)
         db.checkpoints.mkdir()
-        files = [db.checkpoints / name for name in ("old.pt", "new.pt", "gone.pt")]
+        files = [db.checkpoints / f"0123456789ab-{n}.pt" for n in (1, 2, 3)]  # old, new, gone
         for claimed in (first, second):
             with Journal(claimed.journal) as journal:
                 journal.append("start", step=0)

@@ -21,7 +21,7 @@ from ablate.evaluation import Evaluation
 from ablate.kinds import Job
 from ablate.kinds.transformer import run_of
 from ablate.launch.messages import encode
-from ablate.launch.worker import NO_ROOM
+from ablate.launch.worker import ASKED, NO_ROOM
 
 ARGUMENTS = ["--device=cpu", "--threads=1", "--memory=1"]
 
@@ -126,7 +126,7 @@ def test_a_trainer_that_forgets_to_end_a_run_is_a_failure(worker, tmp_path):
 def test_idle_it_ends_when_the_pipe_closes(worker):
     process = worker()
     process.stdin.close()
-    assert process.wait(10) == 0
+    assert process.wait(10) == ASKED
 
 
 @pytest.mark.parametrize("how", ["pipe closes", "SIGTERM"])
@@ -137,7 +137,7 @@ def test_training_it_checkpoints_and_ends(worker, tmp_path, how):
     wait_for(lambda: len(events(path, "metrics")) > 2)
     assert journal.alive(path)
     process.stdin.close() if how == "pipe closes" else process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(10) == ASKED
     assert not journal.alive(path)
     (end,) = events(path, "end")
     assert end["status"] == "stopped" and end["step"] == json.loads(
@@ -190,7 +190,7 @@ def test_a_worker_that_is_not_wanted_any_more_does_not_finish_its_imports(worker
     send(process, 1, tmp_path, RunConfig())
     wait_for(begun.exists)
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(60) == ASKED
 
 
 def test_heartbeats_come_while_a_run_trains_and_end_with_it(worker, tmp_path):

@@ -10,9 +10,11 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import matplotlib as mpl
 
@@ -804,6 +806,56 @@ def test_an_index_over_studies_links_to_each(tmp_path: Path) -> None:
     )
 
 
+NAMES = (
+    *("v1.0", "v1-0", "v1 0", "v1_0", "Quickstart", "quickstart", "QUICKSTART", "a" * 60 + "b"),
+    *(
+        "a" * 60 + "c",
+        "深い",
+        "浅い",
+        "café",
+        "cafe\u0301",
+        "straße",
+        "strasse",
+        "..",
+        "-",
+        "",
+        "🙂",
+    ),
+    *("ПОРЯДОК", "порядок", "x", "index.html", "../x", "/x", "a\x00", "a\x1b[31m", "q\udc80"),
+)
+
+
+def test_each_study_has_a_folder_of_its_own_on_every_file_system() -> None:
+    folders = [document.file_name(name) for name in (*NAMES, document.file_name("Quickstart"))]
+    # what APFS and NTFS make equal: case, and accents written in one or two characters
+    folded = {unicodedata.normalize("NFD", folder.casefold()) for folder in folders}
+    assert len(folded) == len(NAMES) + 1
+    for folder in folders:
+        assert re.fullmatch(r"[\w-]+", folder) and len(folder.encode()) < 250, folder
+    kept = ("topology", "quickstart-tiny", "n_layer", "深い", "порядок")
+    assert tuple(map(document.file_name, kept)) == kept
+    assert document.file_name("v1.0").startswith("v1-0-")
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_an_index_links_studies_of_like_names_to_their_own_pages(tmp_path: Path) -> None:
+    names = ("v1.0", "v1-0", "V1.0", "深い", "Straße")
+    for name in names:
+        question = f"Is this {name}?"
+        db = study(
+            *(tmp_path, TOPOLOGY, lambda levels, seed: Outcome(1.0 + seed)),
+            seeds=2,
+            name=name,
+            question=question,
+        )
+    found = page(report.index(db, names, tmp_path / "reports"))
+    links = [value for tag, name, value in found.attributes if (tag, name) == ("a", "href")]
+    assert all(link.isascii() for link in links)
+    pages = [(tmp_path / "reports" / unquote(link)).read_text("utf-8") for link in links]
+    for name, text in zip(names, pages, strict=True):
+        assert f"Is this {name}?" in text
+
+
 @pytest.mark.usefixtures("svg_only")
 def test_what_nothing_tells_apart_is_not_ranked_and_has_no_brackets(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -909,3 +961,25 @@ def test_the_mismatch_is_of_what_was_matched(tmp_path: Path) -> None:
             f"the largest difference from a baseline is {labels.percent(off)} of {said}"
             in report.answer(report.gather(db, "topology"))
         )
+
+
+@pytest.mark.usefixtures("svg_only")
+def test_no_file_of_a_report_names_a_host_or_a_folder_of_a_user(tmp_path: Path) -> None:
+    def outcome(levels: Mapping[str, str], seed: int) -> Outcome:
+        failed = levels["topology"] == "concat" and seed == 1
+        error = 'File "/scratch/alice/x.py"\nOSError: /home/alice/texts/t.txt is not there'
+        return Outcome(status="failed", error=error) if failed else Outcome(1.0 + seed)
+
+    base = {"corpus": "/home/alice/texts/t.txt", "corpus_hash": "ab" * 32}
+    db = study(tmp_path, TOPOLOGY, outcome, seeds=3, base=base)
+    with db.begin() as connection:
+        connection.exec_driver_sql("UPDATE attempt SET host = 'laptop-of-alice'")
+    report.write(report.gather(db, "topology"), tmp_path / "out")
+    texts = [
+        path.read_text("utf-8")
+        for path in (tmp_path / "out").rglob("*")
+        if path.suffix in (".html", ".md", ".csv", ".tex", ".svg")
+    ]
+    assert len(texts) > 10 and any("t.txt is not there" in text for text in texts)
+    for text in texts:
+        assert "alice" not in text and str(tmp_path) not in text

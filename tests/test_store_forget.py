@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ def db(tmp_path: Path) -> Database:
             findings.write(db, study_id, [findings.FindingRow("effect")])
     for study in (1, 2):
         cell = "(SELECT min(id) FROM cell WHERE study_id = ?)"
-        execute(
-            db.path, f"INSERT INTO decision VALUES (?, {cell}, 'lr', '0.001', '{{}}')", study, study
-        )
+        keys = ("group", "cells", "metric", "seeds", "ladder", "rates", "values", "at_edge")
+        sql = f"INSERT INTO decision VALUES (?, {cell}, 'lr', '0.001', ?)"
+        execute(db.path, sql, study, study, json.dumps(dict.fromkeys(keys)))
     db.checkpoints.mkdir()
     for run_id, key in rows(db.path, "SELECT id, fields ->> 'topology' FROM run"):
         for name in (key, "pack" if key == "parallel" else "mixed"):

@@ -278,3 +278,28 @@ def test_a_reader_finds_what_was_there_before_a_commit_that_was_killed(path: Pat
     assert path.with_name(path.name + "-journal").stat().st_size > 0
     with store.open(str(path)) as db, db.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM series").scalar_one() == 0
+
+
+@pytest.mark.parametrize("how", ["deleted or moved", "replaced"])
+def test_a_file_that_goes_away_while_it_is_in_use_is_one_line(path: Path, how: str) -> None:
+    with store.open(str(path), create=True) as db:
+        with db.read() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM run")
+        for file in path.parent.glob("ablate.db*"):
+            file.rename(path.parent / f"old-{file.name}")
+        if how == "replaced":
+            path.write_bytes((path.parent / "old-ablate.db").read_bytes())
+        for use in (db.begin, db.read):
+            with pytest.raises(AblateError, match=how), use():
+                pass
+    assert path.exists() == (how == "replaced")
+
+
+def test_a_reader_meets_a_file_that_was_replaced(path: Path) -> None:
+    store.open(str(path), create=True).close()
+    with store.open(str(path)) as db:
+        copy = path.with_name("copy")
+        copy.write_bytes(path.read_bytes())
+        copy.rename(path)
+        with db.read() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM run").scalar() == 0

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from cli_helpers import QUICKSTART, measured_quickstart
 from other_user import OWNER, STRANGER, Answer, as_user, give, need_other_users, open_folder
-from store_plans import execute, killed_writer, names, rows
+from store_plans import claim_next, execute, killed_writer, names, plan_of, rows, train
 
 from ablate import store
+from ablate.store import migrate, owners, register
 
 COUNT = "query 'SELECT count(*) AS runs, sum(loss) AS loss FROM runs' --format csv"
 COUNTED = "runs,loss\n25,100.0\n"
@@ -264,3 +265,23 @@ def test_a_lock_of_somebody_else_in_a_shared_folder_stays(
     assert lock.exists()
     ((code, out, _),) = as_user(other_user, place, "db check --db a/ablate.db")
     assert code == 1 and lock.name in out
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_files_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = tmp_path / "new" / "ablate.db"
+        with store.open(str(path), create=True) as db, owners.Owner.here(db) as owner:
+            (claim, *_) = claim_next(db, register.register(db, plan_of()), owner, 1)
+            train(claim)
+            found = {
+                str(file): file.stat().st_mode & 0o777
+                for file in (tmp_path / "new").rglob("*")
+                if file.is_file()
+            }
+            assert len(found) >= 3 and set(found.values()) == {mode}, found
+        assert path.stat().st_mode & 0o777 == mode
+        assert migrate.backup(path, "0003").stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+from launch_helpers import processes
 from store_plans import do_all, fresh, names, plan_of, rows
 
 from ablate.errors import AblateError
@@ -89,31 +91,55 @@ def test_query_is_stopped_in_time(db: Database, sql: str) -> None:
     assert time.monotonic() - start < 2
 
 
-def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes while Python looks at the clock: SQLite, which called for that, makes an interrupt
-    of its own of it.
-    """
-    looks = itertools.count()
+LONG = "printf('%.*c', 5000000, 'a')"
+WITHIN_A_FUNCTION = f"SELECT instr({LONG}, printf('%.*c', 2500000, 'a') || 'b')"
 
-    def clock() -> float:
-        if next(looks) == 1:
-            signal.raise_signal(signal.SIGINT)
-        return 0.0
 
+def children() -> list[int]:
+    """Pids of this process's children."""
+    return [pid for pid, parent, _ in processes() if parent == os.getpid()]
+
+
+@pytest.mark.parametrize("sql", [WITHIN_A_FUNCTION, "SELECT printf('%.*c', 2000000000, 'x')"])
+def test_a_query_is_stopped_within_a_function(db: Database, sql: str) -> None:
+    """SQLite looks at the clock only when the function has returned, in a minute."""
+    before, start = children(), time.monotonic()
+    with pytest.raises(AblateError, match=r"stopped after 0\.2 s"):
+        query.run(db, sql, limit_seconds=0.2)
+    assert time.monotonic() - start < 5
+    assert children() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT zeroblob(100000000)",
+        "SELECT hex(zeroblob(60000000))",
+        "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n LIMIT 40)"
+        " SELECT zeroblob(60000000) FROM n",
+    ],
+)
+def test_answers_have_a_largest_size(db: Database, sql: str) -> None:
+    with pytest.raises(AblateError, match=r"larger than 256 MiB|too big"):
+        query.run(db, sql)
+
+
+def test_an_answer_of_many_rows_is_whole(db: Database) -> None:
+    sql = "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n LIMIT :n) SELECT k FROM n"
+    assert query.run(db, sql, {"n": 123_456})[1] == [(k,) for k in range(1, 123_457)]
+
+
+def test_ctrl_c_amid_a_query_is_no_query_that_took_too_long(db: Database) -> None:
     # ignored where tests run in the background
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
     try:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(query.time, "monotonic", clock)
-            query.run(
-                db,
-                "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT max(k)"
-                " FROM n",
-            )
+        with pytest.raises(KeyboardInterrupt):
+            query.run(db, WITHIN_A_FUNCTION)
     finally:
         signal.signal(signal.SIGINT, before)
+        timer.join()
 
 
 def test_errors_say_what_was_meant(db: Database) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import math
 import shutil
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,36 @@ def test_a_run_that_is_measured_anew_is_left_alone(db: Database) -> None:
     before = rows(db.path, count)
     waiting = thin(db, 20).waiting
     assert rows(db.path, count) == before and waiting == 2  # beside the one under way
+
+
+def test_names_of_hosts_and_folders_are_taken_out(db: Database, tmp_path: Path) -> None:
+    host, folder = socket.gethostname(), "/home/alice/secret"
+    error = f'File "{folder}/x.py", line 3\nOSError: {folder}/t.txt on {host}: {host}s'
+    with contextlib.closing(sqlite3.connect(db.path)) as connection, connection:
+        connection.execute("UPDATE attempt SET host = ?, error = ?", (host, error))
+        connection.execute("UPDATE study SET toml = ?", (f'[base]\ncorpus = "{folder}/t.txt"\n',))
+        for table, column in (("run", "fields"), ("run_field", "corpus")):
+            connection.execute(
+                f"UPDATE {table} SET {column} = replace({column}, 'austen', ?)",
+                (f"{folder}/t.txt",),
+            )
+        connection.execute(
+            "INSERT INTO artifact VALUES (1, 'checkpoint', ?)", (f"{folder}/0123456789ab-1.pt",)
+        )
+    keys = rows(db.path, "SELECT key FROM run ORDER BY id")
+    done = thin(db, 20)
+    assert done.private == 3 + 1 + 4 + 4 + 1
+    ended = "FROM attempt WHERE status <> 'running'"
+    (left,) = set(rows(db.path, f"SELECT host, owner, error {ended}"))
+    assert left == (None, "", f'File "…/x.py", line 3\nOSError: …/t.txt on a host: {host}s')
+    assert rows(db.path, "SELECT DISTINCT fields ->> 'corpus' FROM run") == [("…/t.txt",)]
+    assert rows(db.path, "SELECT DISTINCT corpus FROM runs") == [("…/t.txt",)]
+    assert rows(db.path, "SELECT toml FROM study")[0][0].count('"~/secret/t.txt"') == 1
+    assert rows(db.path, "SELECT path FROM artifact WHERE run_id = 1") == [("0123456789ab-1.pt",)]
+    assert rows(db.path, "SELECT key FROM run ORDER BY id") == keys
+    with contextlib.closing(sqlite3.connect(db.path)) as connection, connection:
+        connection.execute("DELETE FROM attempt WHERE status = 'running'")  # which keeps its host
+    thin(db, 20)
+    assert thin(db, 20).private == 0
+    data = db.path.read_bytes()
+    assert b"alice" not in data and f"{host}:".encode() not in data

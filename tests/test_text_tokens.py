@@ -332,15 +332,17 @@ def test_a_corpus_shorter_than_a_window_is_refused(
         ("my/tokenizer.json", "there is no file .*my/tokenizer.json"),
         ("story.txt", "story.txt is not a tokenizer.json of the tokenizers library"),
         ("panic.json", "is not a tokenizer.json of the tokenizers library"),
+        ("sparse.json", "of 2 tokens has one with number 16,777,000"),
         ("tokens", "corpus 'story' holds text, not tokens"),
     ],
 )
 def test_a_wrong_tokenizer_is_one_line(folder: Path, spec: str, complaint: str) -> None:
     corpus = _corpus(folder, [_story(1, 20)])
     panic = {"type": "BPE", "vocab": {"a": 0}, "merges": ["a a"]}  # of the library
-    (folder / "panic.json").write_text(
-        json.dumps({"version": "1.0", "added_tokens": [], **dict.fromkeys(PARTS), "model": panic})
-    )
+    sparse = {"type": "WordLevel", "vocab": {"a": 0, "b": 16_777_000}, "unk_token": "a"}
+    for name, model in (("panic.json", panic), ("sparse.json", sparse)):
+        whole = {"version": "1.0", "added_tokens": [], **dict.fromkeys(PARTS), "model": model}
+        (folder / name).write_text(json.dumps(whole))
     with pytest.raises(AblateError, match=complaint) as caught:
         tokenizers.describe(spec, corpus, folder)
     assert "\n" not in str(caught.value)

@@ -43,7 +43,7 @@ def report(
     from ablate import report as reports
     from ablate import store
     from ablate.cli.stored import name_of, notes
-    from ablate.report.plots import slug
+    from ablate.report.document import file_name
     from ablate.store.names import studies
 
     show = console()
@@ -62,7 +62,7 @@ def report(
             for note in notes(study, database, file):
                 show.print(note, markup=False, soft_wrap=True)
             with writing(out):
-                page = reports.write(data, out / slug(study))
+                page = reports.write(data, out / file_name(study))
         show.print(f"\nReport: {page}", markup=False, soft_wrap=True)
 
 

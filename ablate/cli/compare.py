@@ -47,12 +47,14 @@ def compare(
         raise unknown("extension of --plot", plot.suffix or plot.name, DRAWN)
     with store.open(db) as database:
         runs = details.find(database, first, second, curves=True)
-    if runs[0].id == runs[1].id:
-        raise AblateError(f"{first} and {second} are the same run; `ablate show {first}` shows it")
-    show_all(_parts(runs))
-    if plot:
-        with writing(plot):
-            _plot(runs, plot)
+        if runs[0].id == runs[1].id:
+            raise AblateError(
+                f"{first} and {second} are the same run; `ablate show {first}` shows it"
+            )
+        show_all(_parts(runs))
+        if plot:
+            with writing(plot):
+                _plot(runs, plot)
 
 
 def _parts(runs: Sequence[RunDetails]) -> Iterator[RenderableType]:

@@ -110,16 +110,29 @@ def merge(
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The database whose results are added.")
     ],
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename", metavar="OLD=NEW", help="Give a study of OTHER another name in this one."
+        ),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Merge another database into this one; duplicates are kept once, effects recomputed."""
     from ablate import store
     from ablate.analysis import analyse
+    from ablate.errors import AblateError
     from ablate.store.merge import merge as join
     from ablate.store.names import studies
 
+    names = {}
+    for text in rename or ():
+        old, equals, new = text.partition("=")
+        if not equals:
+            raise AblateError(f"--rename {text}: give OLD=NEW, two names of a study")
+        names[old] = new
     with store.open(other) as theirs, to_write(db, create=True) as ours:
-        brought = join(ours, theirs)
+        brought = join(ours, theirs, names)
         for study in studies(ours):
             analyse(ours, study)
         echo(
@@ -138,7 +151,9 @@ def thin(
     ] = 50,
     db: Db = None,
 ) -> None:
-    """Shrink the file: drop points of training curves and losses of windows of tuning runs."""
+    """Make the file fit to publish: fewer points of training curves, no losses of windows of tuning
+    runs, no names of hosts or folders.
+    """
     from ablate import store
     from ablate.store import sqlite
     from ablate.store.thin import thin as reduce
@@ -150,7 +165,8 @@ def thin(
         done = reduce(database, keep)
     echo(
         f"{file}: {done.deleted:,} training points of {done.runs:,} runs deleted, {done.kept:,}"
-        f" kept; losses of windows of {done.tuned:,} tuning runs deleted"
+        f" kept; losses of windows of {done.tuned:,} tuning runs deleted; names of hosts and"
+        f" folders taken out of {done.private:,} texts"
     )
     if sqlite.at_rest(file):
         echo(f"{memory(before)} before, {memory(file.stat().st_size)} now, in one file")

@@ -119,7 +119,7 @@ def _frame(database: Database, study: str, what: str, role: str | None) -> pd.Da
         "pairs": results.pairs,
         "effects": analysis.effects,
     }
-    return frames[what](study, db=database)
+    return results.without_folders(frames[what](study, db=database))
 
 
 def _write(frame: pd.DataFrame, out: Path, kind: str) -> None:

@@ -175,8 +175,6 @@ def _of_study(
     name: str, group: list[str], hold_out: str, count: str, db: str | None
 ) -> tuple[Losses, str, list[str]]:
     """Return the study's losses, what to hold out and where to predict, as in its [fit]."""
-    import tomllib
-
     from ablate import results, store
     from ablate.errors import AblateError
     from ablate.scaling.study import of_study
@@ -186,18 +184,18 @@ def _of_study(
     with store.open(db) as database:
         row = results.study(name, database)
         runs, levels = results.load(name, database), results.levels(name, database)
-    if row.goal != "min":
-        raise AblateError(
-            f"scaling curves need a loss, but higher is better for {row.metric}, the metric of"
-            f" {name}"
+        if row.goal != "min":
+            raise AblateError(
+                f"scaling curves need a loss, but higher is better for {row.metric}, the metric of"
+                f" {name}"
+            )
+        settings = row.settings.get("fit", {})
+        chosen = group[0] if group else str(settings.get("group", ""))
+        return (
+            of_study(runs, levels, group=chosen, count=count),
+            hold_out or str(settings.get("hold_out", "")),
+            list(settings.get("predict", [])),
         )
-    settings = tomllib.loads(row.toml).get("fit", {})
-    chosen = group[0] if group else str(settings.get("group", ""))
-    return (
-        of_study(runs, levels, group=chosen, count=count),
-        hold_out or str(settings.get("hold_out", "")),
-        list(settings.get("predict", [])),
-    )
 
 
 def _plot(losses: Losses, table_fit: TableFit, label: str, folder: Path) -> None:

@@ -122,8 +122,16 @@ def _edited(plan: Plan, file: str, db: str | None) -> Iterator[str]:
     from ablate.cli.stored import notes
 
     if (database := existing(db)) is not None:
+        from ablate.store.register import would_drop
+
         with database:
             yield from notes(plan.study.name, database, file)
+            if lost := would_drop(database, plan):
+                yield (
+                    f"`ablate run` will refuse this file, because the study {plan.study.name} has"
+                    f" results that it would drop: {lost}; give this study another name, or add"
+                    " --replace"
+                )
 
 
 def _with_decisions(plan: Plan, db: str | None) -> tuple[Plan, frozenset[str]]:

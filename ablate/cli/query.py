@@ -185,12 +185,17 @@ def browse(
     ] = 8001,
     db: Db = None,
 ) -> None:
-    """Browse the database and the named queries in Datasette, read-only. Ctrl-C ends it."""
+    """Browse the database and the named queries in Datasette, read-only. Ctrl-C ends it.
+
+    It answers on this machine alone, to a browser that opened the printed address.
+    """
     import json
     import os
+    import secrets
     from importlib.util import find_spec
 
     from ablate import store
+    from ablate.cli.guard import TOKEN
     from ablate.errors import AblateError
 
     with store.open(db) as database:
@@ -208,9 +213,16 @@ def browse(
         str(path),
         "--metadata",
         "-",
+        "--host",
+        "127.0.0.1",
         "--port",
         str(port),
+        "--plugins-dir",
+        str(Path(__file__).parent / "datasette_plugins"),
     ]
+    token = secrets.token_urlsafe()
+    print(f"Open http://127.0.0.1:{port}/?token={token}", flush=True)
+    os.environ[TOKEN] = token
     read, write = os.pipe()
     os.write(write, json.dumps(_metadata(path)).encode())  # a pipe holds 64 KiB
     os.close(write)

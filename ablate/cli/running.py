@@ -47,6 +47,12 @@ def run(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")
     ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Take the place of a study of the same name that has other results."
+        ),
+    ] = False,
     db: Db = None,
 ) -> None:
     """Train the unfinished runs of a study and compute its effects. Ctrl-C stops it; run it
@@ -56,6 +62,7 @@ def run(
     from ablate.launch import devices
     from ablate.launch.local import LocalExecutor
     from ablate.launch.packs import worker_slots
+    from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
@@ -68,7 +75,11 @@ def run(
             out.print(note, markup=False)
         executor = LocalExecutor(worker_slots(plan, found))
         threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
-        outcome = run_study(plan, database, executor, fail_fast=fail_fast, console=out)
+        if replace and (lost := would_drop(database, plan)):
+            out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)
+        outcome = run_study(
+            plan, database, executor, fail_fast=fail_fast, replace=replace, console=out
+        )
         from ablate.analysis import analyse
 
         analyse(database, plan.study.name)

@@ -23,7 +23,7 @@ def show(run: RunName, db: Db = None) -> None:
 
     with store.open(db) as database:
         (run_details,) = details.find(database, run)
-    show_all(_parts(run_details))
+        show_all(_parts(run_details))
 
 
 def digits(value: float) -> str:

@@ -24,7 +24,7 @@ from ablate.kinds import Job
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
 from ablate.launch.messages import encode
-from ablate.launch.worker import NO_ROOM
+from ablate.launch.worker import ASKED, NO_ROOM
 
 FAILED_STARTS = 3  # ends in a row before a worker is ready, after which its slot is no longer used
 WORKER = "ablate.launch.worker"  # module; tests name another one in $ABLATE_WORKER
@@ -222,9 +222,10 @@ class LocalExecutor:
         reason = process.exit_reason()
         last_line = reason.splitlines()[-1]
         ready, full = process.ready, process.exit_code == NO_ROOM
+        asked = slot.cancelled or process.exit_code == ASKED
         process.release(0.0)
         slot.process = slot.job = None
-        slot.failed_starts = 0 if ready or slot.cancelled else slot.failed_starts + 1
+        slot.failed_starts = 0 if ready or asked else slot.failed_starts + 1
         notice = fatal = ""
         if full:
             fatal = f"a worker cannot write its journal, its checkpoint or the cache: {last_line}"
@@ -244,5 +245,5 @@ class LocalExecutor:
                 notice, fatal = "", f"no worker can start on {slot.device.name}: {last_line}"
         if handle is None:
             return []
-        blame = ready and not full and not slot.cancelled
+        blame = ready and not full and not asked
         return [Ended(handle, "lost" if blame else "stopped", reason, notice, fatal)]

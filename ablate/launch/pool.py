@@ -22,8 +22,8 @@ from ablate.plan import Plan
 from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
-from ablate.store.records import Candidate, Claim
-from ablate.store.runs import candidates, claim, finish
+from ablate.store.records import ACCEPTED, Candidate, Claim
+from ablate.store.runs import candidates, claim, finish, status_of
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
@@ -33,6 +33,12 @@ INGEST = 1.0  # seconds between two readings of the journals
 WAIT = 0.2  # seconds between two looks at signals and the display
 POLL = 1.0  # seconds between two looks for runs while others train the remaining ones
 CHECK = 5.0  # seconds between two looks whether attempts were taken over
+# Seconds in which a job must write its first heartbeat; after that it has the owner's lease. A
+# worker that starts from a cold network disk takes long.
+START = 300.0
+# Most seconds of silence that one reading of the journals counts: while this process was stopped,
+# or its host asleep, workers may have been so too.
+STEP = 5.0
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,21 @@ class Outcome:
 
 @dataclass
 class Active:
-    """A job that the executor runs, and the attempts of it that have not ended."""
+    """A job that the executor runs.
+
+    Attributes:
+        pack: What it trains.
+        attempts: Those that have not ended.
+        heard: Whether it has written an event.
+        silent: Seconds since its last event, or since it was submitted.
+        hung: Why it was killed, if it was silent for too long.
+    """
 
     pack: Pack
     attempts: dict[int, tuple[Claim, Candidate]] = field(default_factory=dict)
+    heard: bool = False
+    silent: float = 0.0
+    hung: str = ""
 
 
 class WorkerPool:
@@ -92,6 +109,7 @@ class WorkerPool:
         self._deadline: float | None = None  # of all jobs, once they are to stop
         self._signals_seen = 0
         self._first_signal = 0.0
+        self._ingested = time.monotonic()  # when journals were last read
         self._next: dict[str, float] = {}  # what is done every few seconds → when it is due
 
     def __enter__(self) -> Self:
@@ -150,7 +168,8 @@ class WorkerPool:
         if self._due("ingest", INGEST):
             begun = time.monotonic()
             self._ingest([attempt for job in self._jobs.values() for attempt in job.attempts])
-            took = time.monotonic() - begun
+            self._kill_hung(min(STEP, begun - self._ingested))
+            self._ingested, took = begun, time.monotonic() - begun
             self._next["ingest"] = time.monotonic() + max(INGEST, 4 * took)
         if self._due("check", CHECK):
             self._kill_taken_over()
@@ -229,11 +248,15 @@ class WorkerPool:
         how, reason = "dead", ended.reason or "its worker ended the job but not its journal"
         if ended.how == "stopped":
             how = "stopped"
+        if job.hung:
+            how, reason = "dead", job.hung
         if ended.how != "done" and self._deadline is not None:
             how, reason = "stopped", "it was stopped before it could write a checkpoint"
-        for attempt in list(job.attempts):
-            finish(self._db, attempt, how, reason)
-            self._attempt_ended(job, attempt, how, reason)
+        for attempt, (claimed, _) in list(job.attempts.items()):
+            if finish(self._db, attempt, how, reason):
+                self._attempt_ended(job, attempt, how, reason)
+            else:
+                self._attempt_ended(job, attempt, *_elsewhere(status_of(self._db, claimed.run_id)))
         del self._jobs[ended.handle]
         self._next.pop("submit", None)
         if ended.fatal:
@@ -252,12 +275,15 @@ class WorkerPool:
     def _show(self, new: dict[int, list[Event]]) -> None:
         jobs = {attempt: job for job in self._jobs.values() for attempt in job.attempts}
         for attempt, events in new.items():
-            key = jobs[attempt].attempts[attempt][0].run.key
+            job = jobs[attempt]
+            key = job.attempts[attempt][0].run.key
+            if events:
+                job.heard, job.silent = True, 0.0
             for event in events:
                 self._tally.observe(key, event)
                 if event["event"] == "end":
                     why = event.get("error") or ""
-                    self._attempt_ended(jobs[attempt], attempt, event["status"], why)
+                    self._attempt_ended(job, attempt, event["status"], why)
 
     def _attempt_ended(self, job: Active, attempt: int, how: str, error: str) -> None:
         claimed, run = job.attempts.pop(attempt)
@@ -265,6 +291,19 @@ class WorkerPool:
         self._display.ended(self._tally.end(claimed.run.key, done=last), how, error)
         if self._scheduler.stopped and self._deadline is None:
             self._stop()
+
+    def _kill_hung(self, seconds: float) -> None:
+        """Kill jobs whose worker has sent no heartbeat for too long.
+
+        Args:
+            seconds: What the silence of a job without a new event has grown by.
+        """
+        for handle, job in self._jobs.items():
+            job.silent += seconds
+            limit = self._owner.lease if job.heard else START
+            if job.silent > limit and not job.hung:
+                job.hung = f"its worker sent no heartbeat for {limit:g} s and was killed"
+                self._executor.cancel(handle, kill=True)
 
     def _kill_taken_over(self) -> None:
         """Kill jobs with an attempt that another launcher has taken over."""
@@ -294,3 +333,15 @@ class WorkerPool:
     def _cancel(self, *, kill: bool = False) -> None:
         for handle in self._jobs:
             self._executor.cancel(handle, kill=kill)
+
+
+def _elsewhere(status: str) -> tuple[str, str]:
+    """Return how an attempt ended, and why, that another launcher took over.
+
+    Args:
+        status: The status of its run now.
+    """
+    if status in ACCEPTED:
+        return status, "another launcher took it over and finished it"
+    doing = "trains it" if status == "running" else "left it"
+    return "stopped", f"another launcher took it over and {doing}"

@@ -44,6 +44,8 @@ GRACE = 8.0
 # Exit code: the disk is full, over its quota or read-only. The run did not cause this, and other
 # runs would fail too.
 NO_ROOM = 74
+# Exit code: a SIGTERM asked the worker to end, which no run caused.
+ASKED = 75
 
 
 class Trainer(Protocol):
@@ -96,7 +98,7 @@ class Inbox:
     def close(self) -> None:
         """Take no more jobs and stop the present one. Ends a process that is not set up yet."""
         if not self.ready:
-            os._exit(0)
+            os._exit(ASKED)
         self._stop.set()
         self._lines.put(None)
 
@@ -344,7 +346,7 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
     sys.stdout.flush()
     # Journals and checkpoints are closed. Python would take a second to free CUDA's graphs one by
     # one.
-    os._exit(0)
+    os._exit(ASKED if inbox.closed() else 0)
 
 
 if __name__ == "__main__":

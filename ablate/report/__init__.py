@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import jinja2
 
@@ -29,7 +30,16 @@ from ablate.report import (
     tuned,
 )
 from ablate.report.data import ReportData, gather
-from ablate.report.document import Section, Table, exported, markdown, shown, to_csv, to_latex
+from ablate.report.document import (
+    Section,
+    Table,
+    exported,
+    file_name,
+    markdown,
+    shown,
+    to_csv,
+    to_latex,
+)
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.report.method import paragraphs
@@ -52,7 +62,7 @@ class Written:
     state: str
     lead: list[str]
     verdict: list[str]
-    page: Path
+    page: str  # address, relative to the index
 
 
 def lead(data: ReportData) -> list[str]:
@@ -120,9 +130,11 @@ def index(db: Database, studies: Sequence[str], out: Path) -> Path:
     written = []
     for name in studies:
         data = gather(db, name)
-        page = write(data, out / plots.slug(name))
+        page = write(data, out / file_name(name))
         texts = fairness.state(data), lead(data), answers.verdict(data)
-        written.append(Written(name, data.study.question, *texts, page.relative_to(out)))
+        written.append(
+            Written(name, data.study.question, *texts, quote(page.relative_to(out).as_posix()))
+        )
     _save(
         out / "index.html", _templates(True).get_template("index.html.j2").render(studies=written)
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import stats
+from ablate import formats, stats
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, percent, plural
 from ablate.report.tables import measured, plain
+from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
 from ablate.units import duration, listed
@@ -47,18 +48,17 @@ def setting(data: ReportData) -> Table:
     frame = frame.assign(
         device=frame["device_name"].where(frame["device_name"].notna(), frame["device"])
     )
-    keys = ["host", "device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
+    keys = ["device", "threads", "pack_size", "compile_mode", "versions", "commit", "dirty"]
     rows = []
     for values, part in frame.astype(dict.fromkeys(keys, object)).groupby(
         keys, dropna=False, sort=False
     ):
         known: list[Any] = [None if value is None or value != value else value for value in values]
-        host, device, threads, pack, compiled, versions, commit, dirty = known
+        device, threads, pack, compiled, versions, commit, dirty = known
         rows.append(
             (
                 Value(f"{part['run'].nunique():,}", part["run"].nunique()),
                 _text(device),
-                _text(host),
                 _text(threads),
                 _text(pack),
                 _text(compiled),
@@ -69,21 +69,12 @@ def setting(data: ReportData) -> Table:
     return Table(
         "setting",
         "How the accepted runs were run.",
-        (
-            "runs",
-            "device",
-            "host",
-            "threads",
-            "runs packed together",
-            "compiled",
-            "versions",
-            "commit",
-        ),
+        ("runs", "device", "threads", "runs packed together", "compiled", "versions", "commit"),
         tuple(rows),
-        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device, host,"
+        "SELECT count(DISTINCT run) AS runs, coalesce(device_name, device) AS device,"
         ' threads, pack_size, compile_mode,\n       versions, "commit", dirty\nFROM all_runs JOIN'
         f" attempt ON attempt.run_id = all_runs.run\nWHERE study = {quoted(data.study.name)} AND"
-        " attempt.status IN ('complete', 'diverged')\nGROUP BY 2, 3, 4, 5, 6, 7, 8, 9;",
+        " attempt.status IN ('complete', 'diverged')\nGROUP BY 2, 3, 4, 5, 6, 7, 8;",
     )
 
 
@@ -175,7 +166,7 @@ def _last_line(error: Any) -> str:
     lines = (
         [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
     )
-    return lines[-1][:200] if lines else "–"
+    return formats.without_folders(lines[-1])[:200] if lines else "–"
 
 
 def runs(data: ReportData) -> Table:
@@ -213,7 +204,7 @@ def runs(data: ReportData) -> Table:
         "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)};",
         folded=True,
-        data=data.runs,
+        data=without_folders(data.runs),
     )
 
 

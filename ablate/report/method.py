@@ -7,6 +7,7 @@ import math
 from ablate.analysis import paired
 from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
 from ablate.evaluation import Evaluation
+from ablate.formats import without_folders
 from ablate.report.data import ReportData
 from ablate.report.labels import plural
 from ablate.study.design import PARTWISE
@@ -34,7 +35,7 @@ def paragraphs(data: ReportData) -> list[str]:
 def _training(data: ReportData) -> str:
     runs = data.compared
     texts = {
-        name: listed(sorted(set(runs[name])), "or")
+        name: listed(sorted({without_folders(text) for text in map(str, runs[name])}), "or")
         for name in ("corpus", "tokenizer", "objective", "schedule", "precision", "n_ctx")
     }
     tokens = sorted(set(runs["tokens"]))

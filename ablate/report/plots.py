@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from ablate.analysis.records import SeedGroups, Tuning
 from ablate.analysis.tuning import group_names
 from ablate.figures.cost import front
 from ablate.report.data import ReportData
-from ablate.report.document import Figure
+from ablate.report.document import Figure, file_name
 from ablate.report.figure_set import FigureSet
 from ablate.report.labels import sentence
 from ablate.units import listed
@@ -167,7 +166,9 @@ def ordered(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         title = f"{sentence(labels.phrase)} over {factor}"
         look: dict[str, Any] = {"x": factor, "hue": hue, "label": labels.axis}
         plots.append(
-            figure_set.add(f"over-{slug(factor)}", title, MARKS, figures.ordered, frame, **look)
+            figure_set.add(
+                f"over-{file_name(factor)}", title, MARKS, figures.ordered, frame, **look
+            )
         )
     return plots
 
@@ -253,7 +254,13 @@ def blocks(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             title = sentence(label) + at
             plots.append(
                 figure_set.add(
-                    slug(name), title, caption, figures.blocks, part, **look, stratum=number
+                    name.replace("_", "-"),
+                    title,
+                    caption,
+                    figures.blocks,
+                    part,
+                    **look,
+                    stratum=number,
                 )
             )
     return plots
@@ -276,7 +283,13 @@ def grids(figure_set: FigureSet, data: ReportData) -> list[Figure]:
             text = caption + lacking(part, x) + MARKS
             plots.append(
                 figure_set.add(
-                    slug(name), title, text, figures.ordered, part, **look, stratum=number
+                    name.replace("_", "-"),
+                    title,
+                    text,
+                    figures.ordered,
+                    part,
+                    **look,
+                    stratum=number,
                 )
             )
     return plots
@@ -375,11 +388,6 @@ def letters(data: ReportData) -> list[str]:
         " show boxes for them in PNG and PDF. Install a font that has them, such as Noto Sans CJK"
         " for Chinese, Japanese and Korean, and write the report again."
     ]
-
-
-def slug(text: str) -> str:
-    """Return a name that is valid in every file system and as an id."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "x"
 
 
 def _level(frame: pd.DataFrame, data: ReportData, factor: str) -> pd.Series:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 
@@ -12,10 +13,12 @@ from sqlalchemy import Connection
 
 from ablate import journal
 from ablate.errors import AblateError
-from ablate.store import owners
+from ablate.store import owners, sound
 from ablate.store.database import JOURNAL, Database, folder
 from ablate.store.ingest import ingest
 from ablate.store.sqlite import Damaged
+
+MOST = 20  # values that ablate does not write which are listed
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Finding:
 
 
 def check(db: Database, *, repair: bool = False) -> list[Finding]:
-    """Look for rows that refer to nothing, doubled attempts, contradicting states, dead runs and
-    stray journals.
+    """Look for values that ablate does not write, rows that refer to nothing, doubled attempts,
+    contradicting states, dead runs and stray journals.
 
     Args:
         db: The database.
@@ -45,7 +48,7 @@ def check(db: Database, *, repair: bool = False) -> list[Finding]:
         ]
     if damage:  # nothing below can be trusted
         raise Damaged(db.path, "; ".join(damage))
-    findings = []
+    findings = [Finding(text) for text in islice(sound.unsound(db.path), MOST)]
     if repair:
         with db.begin() as connection:
             findings += [finding for part in _PARTS for finding in part(connection, True)]

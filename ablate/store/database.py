@@ -12,7 +12,7 @@ from typing import Self
 from sqlalchemy import Connection
 
 from ablate.errors import AblateError
-from ablate.store import migrate, sqlite
+from ablate.store import migrate, sound, sqlite
 from ablate.store.location import DEFAULT, closed, exists, locate
 
 # The names of these files; the first group of both is the start of the run's key.
@@ -38,6 +38,7 @@ class Database:
         self.checkpoints = folder(path, "checkpoints")
         self.series_ids: dict[str, int] = {}
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
+        self._identity = sqlite.identity(path)
         self._writer = sqlite.writer(path)
         self._reader = sqlite.reader(path, keep=owned)
 
@@ -64,18 +65,31 @@ class Database:
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
         """Give a connection inside BEGIN IMMEDIATE; commit at the end, roll back on an error."""
+        self._require_file()
         with sqlite.translate_errors(self.path), self._writer.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Give a connection that cannot write and sees one state of the database."""
+        self._require_file()
         with (
             sqlite.consistent_read(self.path),
             sqlite.translate_errors(self.path),
             self._reader.begin() as connection,
         ):
             yield connection
+
+    def _require_file(self) -> None:
+        """Raise `AblateError` if the file is gone: a writer would go on in one without a name."""
+        now = sqlite.identity(self.path)
+        if now is None or (self._owned and now != self._identity):
+            what = "deleted or moved" if now is None else "replaced by another"
+            raise AblateError(
+                f"database {self.path} was {what} while it was in use; results that are in"
+                f" {self.journals} alone can be read in again: `ablate run`, then `ablate db check"
+                " --repair`"
+            )
 
     def vacuum(self) -> None:
         """Rewrite the file without the space of deleted rows."""
@@ -97,8 +111,10 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
+        if error is not None and (clear := sound.explain(self.path, error)):
+            raise clear from error
 
 
 def folder(path: Path, kind: str) -> Path:
@@ -210,5 +226,7 @@ def _create_or_upgrade(path: Path) -> list[str]:
             f"database {path} upgraded from schema {found} to {migrate.HEAD}; the old one is kept"
             f" as {copy}"
         )
+    # By itself SQLite lets nobody but the owner write it; its side files follow it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     migrate.upgrade(path)
     return notes

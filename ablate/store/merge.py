@@ -9,20 +9,24 @@ studies see `ablate.store.studies.combine`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Connection
 
-from ablate.errors import AblateError
+from ablate.errors import AblateError, unknown
 from ablate.evaluation import Evaluation
-from ablate.store import owners, schema, studies, views
+from ablate.store import owners, replaced, schema, studies, views
 from ablate.store.database import Database
 from ablate.store.evaluated import revalidate
 from ablate.store.records import ACCEPTED
 from ablate.store.register import refuse_other_measures
-from ablate.store.studies import rank
+from ablate.store.studies import StudyContent, rank
+from ablate.study.parse import NAME, NAMED
 
 _RUN_RANK = ("planned", "failed", "oom", "stopped", "running", "diverged", "complete")
 _ATTEMPT_RANK = (
@@ -96,27 +100,47 @@ class _Side:
         )
 
 
-def merge(db: Database, other: Database) -> Merged:
+def merge(db: Database, other: Database, names: Mapping[str, str] | None = None) -> Merged:
     """Add everything of `other` to `db`; `other` is not changed.
 
     Runs whose finals were measured by another evaluation than their study's are to be done again.
 
+    Args:
+        db: The database that grows.
+        other: What is added.
+        names: Name of a study of `other` → the name that it gets in `db`.
+
     Raises:
-        AblateError: A study runs in either database on this host, or studies that share runs
-            measure them otherwise. Nothing was changed.
+        AblateError: A study runs in either database on this host, studies that share runs measure
+            them otherwise, or one name means different studies, of which one would lose results.
+            Nothing was changed.
     """
+    names = names or {}
     for each in (db, other):
         if busy := owners.running_here(each):
             raise AblateError(
                 f"database {each.path} is being written by {busy} runs; merge when they have ended"
             )
     with other.read() as theirs, db.begin() as ours:
+        added = _named(studies.read(theirs), names, other)
+        results = {name: replaced.results(theirs, their) for name, (their, _) in added.items()}
         series = _series(ours, theirs)
+        known = studies.read(ours)
+        before = {name: replaced.results(ours, name) for name in known}
         ids, new, renewed = _runs(ours, theirs, series)
         changed = 0
-        known = studies.read(ours)
-        for name, content in studies.read(theirs).items():
-            combined = studies.combine(known[name], content) if name in known else content
+        for name, (their_name, content) in added.items():
+            combined = content
+            if name in known:
+                combined = studies.combine(known[name], content)
+                both = (known[name], before[name]), (content, results[name])
+                if lost := _dropped(combined, *both):
+                    raise AblateError(
+                        f"study {name!r} is another one in {other.path}: merging would drop the"
+                        f" results of {lost}; keep both: ablate db merge --rename"
+                        f" {quote(f'{their_name}=NEW')}, with a new name for the one in"
+                        f" {other.path}"
+                    )
             if combined != known.get(name):
                 studies.write(ours, name, combined, ids)
                 changed += 1
@@ -126,6 +150,37 @@ def merge(db: Database, other: Database) -> Merged:
             refuse_other_measures(ours, study_id, Evaluation.model_validate_json(evaluation))
             revalidate(ours, study_id, Evaluation.model_validate_json(evaluation))
         return Merged(changed, new, renewed)
+
+
+def _named(
+    theirs: Mapping[str, StudyContent], names: Mapping[str, str], other: Database
+) -> dict[str, tuple[str, StudyContent]]:
+    """Return the name of each study of `other` in this database → its name there, and itself."""
+    for old, new in names.items():
+        if old not in theirs:
+            raise unknown(f"study in {other.path}", old, theirs)
+        if not re.fullmatch(NAME, new):
+            raise AblateError(f"{new!r} cannot be the name of a study; a name has {NAMED}")
+    named = {names.get(name, name): (name, content) for name, content in theirs.items()}
+    if len(named) < len(theirs):
+        raise AblateError(f"two studies of {other.path} would get one name; give another")
+    return named
+
+
+def _dropped(combined: StudyContent, *sides: tuple[StudyContent, replaced.Results]) -> str:
+    """Return, in words, the results that the earlier of two studies loses by their combination.
+
+    Cells that the later one has left out on purpose, which it keeps as inactive, are not lost.
+    """
+    (early, before), (late, _) = sorted(sides, key=lambda side: rank(side[0].header))
+    after = {
+        key
+        for label, cell in combined.cells.items()
+        if cell.active or label in late.cells
+        for key, _ in cell.members
+    }
+    toml = studies.TOML
+    return replaced.dropped(early.header[toml], late.header[toml], before, after)
 
 
 def _series(ours: Connection, theirs: Connection) -> dict[int, int]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from pathlib import Path
 
+from ablate.errors import AblateError
 from ablate.kinds import kind
 from ablate.store import sqlite, views
 from ablate.store.schema import HEAD, VERSION_TABLE
 
+FIRST = "0001"
 SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def version(path: Path) -> str | None:
-    """Return the schema's version; None for no tables, "" for tables of another program."""
+    """Return the schema's version; None for no tables, "" for tables of another program.
+
+    Raises:
+        AblateError: The version is none that any ablate writes.
+    """
     with sqlite.consistent_read(path), contextlib.closing(sqlite.connect(path, "ro")) as connection:
         tables = {
             name
@@ -22,8 +29,15 @@ def version(path: Path) -> str | None:
         }
         if VERSION_TABLE not in tables:
             return "" if tables else None
+        connection.text_factory = bytes
         row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
-        return row[0] if row else None
+        found = row[0].decode(errors="replace") if row and isinstance(row[0], bytes) else None
+        if found is None or not re.fullmatch(r"\d{4}", found) or found < FIRST:
+            raise AblateError(
+                f"database {path} holds {found!r:.40} as the version of its schema, which no ablate"
+                " writes; restore a backup"
+            )
+        return found
 
 
 def upgrade(path: Path) -> None:
@@ -72,6 +86,8 @@ def backup(path: Path, old: str) -> Path:
     part = path.with_name(f"{path.name}.backup")
     part.unlink(missing_ok=True)
     try:
+        part.touch()
+        part.chmod(path.stat().st_mode & 0o777)
         with (
             contextlib.closing(sqlite.connect(path, "ro")) as source,
             contextlib.closing(sqlite3.connect(part)) as target,

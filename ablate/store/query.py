@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
 import re
+import select
+import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ablate.errors import AblateError, nearest, unknown
 from ablate.store import sqlite
 from ablate.store.database import Database
 from ablate.store.schema import VERSION_TABLE
+from ablate.units import memory
 
 _READS = {
     sqlite3.SQLITE_SELECT,
@@ -21,12 +29,18 @@ _READS = {
     sqlite3.SQLITE_RECURSIVE,
 }
 _STEPS = 1000  # of SQLite's virtual machine between looks at the clock
+_PATIENCE = 1.0  # seconds in which a statement that was stopped must end
+LONGEST = 1 << 26  # bytes of one text or blob
+LARGEST = 1 << 28  # bytes of an answer
 
 
 def run(
     db: Database, sql: str, values: Mapping[str, Any] = {}, *, limit_seconds: float = 10
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the columns and rows of one SELECT.
+
+    On Linux it runs in a process of its own: SQLite looks at the clock between the steps of a
+    statement, but not within a function such as `instr` of two long texts.
 
     Args:
         db: The database.
@@ -35,52 +49,132 @@ def run(
         limit_seconds: The statement is stopped after this time.
 
     Raises:
-        AblateError: The statement is wrong, takes too long, or does anything but read.
+        AblateError: The statement is wrong, takes too long, gives more than `LARGEST` bytes, or
+            does anything but read.
     """
-    end = time.monotonic() + limit_seconds
-    refused: list[str] = []
+    with sqlite.consistent_read(db.path), sqlite.translate_errors(db.path, limit_seconds):
+        asked = db.path, sql, values, limit_seconds
+        answer = _elsewhere(*asked) if sys.platform == "linux" else _select(*asked)
+    if (error := answer.error) is not None:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise AblateError(
+                f"the query was stopped after {limit_seconds:g} s; narrow it with WHERE or LIMIT"
+            )
+        if answer.refused or code == sqlite3.SQLITE_AUTH:
+            raise AblateError(
+                "a query must be one SELECT on tables and views, which only reads"
+                f" ({answer.refused or error})"
+            )
+        raise sqlite.explain(error, db.path, limit_seconds) or _explained(db, sql, error)
+    if answer.columns is None:
+        raise AblateError(
+            "a query is one SELECT, such as: SELECT cell, avg(loss) FROM runs GROUP BY cell"
+        )
+    if answer.too_large:
+        raise AblateError(
+            f"the answer is larger than {memory(LARGEST)}; narrow it with WHERE or LIMIT, or select"
+            " fewer columns"
+        )
+    return answer.columns, answer.rows
+
+
+@dataclass
+class _Answer:
+    """What SQLite answered.
+
+    Attributes:
+        columns: None of a statement that is not a SELECT.
+        rows: All of them, unless they are too large.
+        too_large: Whether they are larger than `LARGEST`.
+        error: Why there is no answer.
+        refused: The first thing that the statement may not do.
+    """
+
+    columns: list[str] | None = None
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    too_large: bool = False
+    error: BaseException | None = None
+    refused: str = ""
+
+
+def _select(path: Path, sql: str, values: Mapping[str, Any], seconds: float) -> _Answer:
+    """Ask SQLite, in this process."""
+    end = time.monotonic() + seconds
+    answer = _Answer()
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action in _READS:
             return sqlite3.SQLITE_OK
-        refused.append(" ".join(name for name in (first, second) if name))
+        answer.refused = answer.refused or " ".join(name for name in (first, second) if name)
         return sqlite3.SQLITE_DENY
 
-    with (
-        sqlite.consistent_read(db.path),
-        sqlite.translate_errors(db.path, limit_seconds),
-        contextlib.closing(sqlite.connect(db.path, "ro", timeout=limit_seconds)) as connection,
-    ):
+    with contextlib.closing(sqlite.connect(path, "ro", timeout=seconds)) as connection:
         connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         connection.set_authorizer(authorize)
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
             cursor = connection.execute(sql, values)
-            rows = cursor.fetchall()
+            size = 0
+            for row in cursor:
+                size += sum(map(_size, row))
+                if size > LARGEST:
+                    answer.rows, answer.too_large = [], True
+                    break
+                answer.rows.append(row)
         except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
-            code = getattr(error, "sqlite_errorcode", 0)
-            if code == sqlite3.SQLITE_INTERRUPT:
-                if (
-                    time.monotonic() <= end
-                ):  # a Ctrl-C came while Python looked at the clock, and SQLite was told to stop
-                    raise KeyboardInterrupt from None
-                raise AblateError(
-                    f"the query was stopped after {limit_seconds:g} s; narrow it with WHERE or"
-                    " LIMIT"
-                ) from None
-            if refused or code == sqlite3.SQLITE_AUTH:
-                raise AblateError(
-                    "a query must be one SELECT on tables and views, which only reads"
-                    f" ({refused[0] if refused else error})"
-                ) from None
-            raise sqlite.explain(error, db.path, limit_seconds) or _explained(
-                db, sql, error
-            ) from None
-    if cursor.description is None:
-        raise AblateError(
-            "a query is one SELECT, such as: SELECT cell, avg(loss) FROM runs GROUP BY cell"
-        )
-    return [column[0] for column in cursor.description], rows
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT and (
+                time.monotonic() <= end
+            ):  # a Ctrl-C came while Python looked at the clock, and SQLite was told to stop
+                raise KeyboardInterrupt from None
+            return _Answer(error=error, refused=answer.refused)
+    if cursor.description is not None:
+        answer.columns = [column[0] for column in cursor.description]
+    return answer
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
+def _elsewhere(path: Path, sql: str, values: Mapping[str, Any], seconds: float) -> _Answer:
+    """Ask SQLite in a fork, and kill that if it exceeds its time."""
+    end = time.monotonic() + seconds + _PATIENCE
+    source, target = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent kills it
+            try:
+                answer = _select(path, sql, values, seconds)
+            except Exception as error:  # such as of a file that cannot be opened
+                answer = _Answer(error=error)
+            with os.fdopen(target, "wb") as file:
+                pickle.dump(answer, file, pickle.HIGHEST_PROTOCOL)
+        os._exit(0)
+    os.close(target)
+    try:
+        data = bytearray()
+        while select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not (part := os.read(source, 1 << 20)):
+                break
+            data += part
+            end = max(end, time.monotonic() + _PATIENCE)  # what comes now is the answer
+        else:
+            late = sqlite3.OperationalError("interrupted")
+            late.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+            return _Answer(error=late)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(source)
+    try:
+        answer = pickle.loads(data)  # which this program wrote
+    except (EOFError, pickle.UnpicklingError):
+        answer = _Answer(error=MemoryError("it ended before it had an answer; is memory short?"))
+    assert isinstance(answer, _Answer)
+    return answer
 
 
 def tables(db: Database) -> list[tuple[str, str, list[str]]]:

@@ -22,18 +22,24 @@ from ablate.plan.held_out import measured
 from ablate.store import schema, views
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, revalidate
+from ablate.store.replaced import dropped, results
 
 
-def register(db: Database, plan: Plan) -> int:
+def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
     """Put a plan into the database and return the study's id.
 
     The same plan again changes nothing. A changed one raises the study's revision: its cells,
     members and contrasts follow the plan, cells no longer in it become inactive, and no run and no
     number is deleted. Runs measured by another evaluation than the plan's are to be done again.
 
+    Args:
+        db: The database.
+        plan: The plan.
+        replace: Whether an edited file may drop every result of a cell; see `store.replaced`.
+
     Raises:
         AblateError: Another study shares a run but measures it by other means: a run has each final
-            once.
+            once. Or the study of this name has results that the plan would drop.
     """
     runs = [planned.run for planned in plan.runs]
     plan_hash = _hash(plan, runs)
@@ -45,6 +51,11 @@ def register(db: Database, plan: Plan) -> int:
         _correct_sizes(connection, runs)
         if existing and existing.plan_hash == plan_hash and existing.toml == plan.study.toml:
             return existing.id
+        if existing and not replace and (lost := _dropped(connection, plan, existing.toml)):
+            raise AblateError(
+                f"study {plan.study.name!r} in {db.path} has results that this file would drop:"
+                f" {lost}; give this study another name, or replace that one with --replace"
+            )
         study_id = _study(connection, plan, plan_hash, existing)
         if not existing or existing.plan_hash != plan_hash:
             connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
@@ -54,6 +65,30 @@ def register(db: Database, plan: Plan) -> int:
             refuse_other_measures(connection, study_id, plan.study.evaluation)
             revalidate(connection, study_id, plan.study.evaluation)
         return study_id
+
+
+def would_drop(db: Database, plan: Plan) -> str:
+    """Return, in words, the results for whose loss `register` would refuse a plan; "" if none."""
+    with db.read() as connection:
+        toml = connection.exec_driver_sql(
+            "SELECT toml FROM study WHERE name = ?", (plan.study.name,)
+        ).scalar()
+        return "" if toml is None else _dropped(connection, plan, toml)
+
+
+def _dropped(connection: Connection, plan: Plan, toml: str) -> str:
+    planned = {run.run.key for run in plan.runs}
+    before = results(connection, plan.study.name)
+    # Runs at a rate that is still to be chosen are not planned yet.
+    waiting = {label for group in plan.undecided for label in group.cells}
+    for cell in plan.cells:
+        if cell.label in waiting and (keys := before.get(cell.label)):
+            fields = connection.exec_driver_sql(
+                "SELECT fields FROM run WHERE key = ?", (min(keys),)
+            ).scalar_one()
+            if json.loads(fields) | {"lr": 0.0} == dict(cell.run.fields) | {"lr": 0.0}:
+                del before[cell.label]
+    return dropped(toml, plan.study.toml, before, planned)
 
 
 def as_measured(db: Database, plan: Plan) -> Plan:

@@ -184,7 +184,7 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
     """Close an attempt whose worker died: ingest its journal, then give it `status`.
 
     Returns:
-        False if the attempt had ended already.
+        False if the attempt had ended already, or another launcher has closed it.
     """
     ingest(db, attempt_id)
     with db.begin() as connection:
@@ -199,3 +199,10 @@ def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:
                 of_run = fallback(connection, run_id, attempt_id, of_run)
             connection.exec_driver_sql("UPDATE run SET status = ? WHERE id = ?", (of_run, run_id))
         return run_id is not None
+
+
+def status_of(db: Database, run_id: int) -> str:
+    """Return the status of a run."""
+    with db.read() as connection:
+        rows = connection.exec_driver_sql("SELECT status FROM run WHERE id = ?", (run_id,))
+        return str(rows.scalar_one())

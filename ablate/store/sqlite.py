@@ -140,7 +140,7 @@ def consistent_read(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if path.stat().st_mtime_ns != before:
+        if identity(path) is None or path.stat().st_mtime_ns != before:
             raise AblateError(f"database {path} was written while it was read; try again")
 
 
@@ -187,6 +187,15 @@ def set_journal_mode(path: Path, mode: str) -> None:
         connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another of its name; None if there is none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def at_rest(path: Path) -> bool:
     """Return whether the database is not in WAL mode: one file, without side files.
 
@@ -228,7 +237,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file next to the database, and remove it afterwards."""
     name = path.with_name(path.name + ".lock")
     while True:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):

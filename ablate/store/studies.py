@@ -18,6 +18,7 @@ _HEADER = (
     "goal",
     "evaluation",
 )  # the first decide which is later
+TOML = _HEADER.index("toml")
 _FINDING = tuple(column.name for column in schema.finding.columns if column.name != "study_id")
 _EFFECT = tuple(
     column.name

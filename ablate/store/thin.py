@@ -1,11 +1,17 @@
-"""Make a database small enough to commit: drop points of training curves and losses of windows of
-tuning runs; keep evaluations.
+"""Make a database fit to be published: drop points of training curves and losses of windows of
+tuning runs, names of hosts and folders of users; keep evaluations.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from ablate.formats import without_folders, without_home
 from ablate.store.database import Database
 
 THINNED = (
@@ -25,6 +31,7 @@ class Thinned:
         deleted: Points deleted.
         kept: Points of the training series that are left.
         tuned: Tuning runs that lost their losses of single windows.
+        private: Texts that named a host or a user's folder.
         waiting: Runs without a result, whose points were not touched.
     """
 
@@ -32,12 +39,14 @@ class Thinned:
     deleted: int
     kept: int
     tuned: int
+    private: int
     waiting: int
 
 
 def thin(db: Database, keep: int) -> Thinned:
     """Thin the training series of every run that has a result, and drop the losses of single
-    windows of runs that serve for tuning alone, which no analysis reads.
+    windows of runs that serve for tuning alone, which no analysis reads. Take names of hosts and
+    folders of users out of what is not running.
 
     Each run is thinned in a separate transaction, so that a launcher can continue. A second call
     deletes nothing more.
@@ -66,9 +75,10 @@ def thin(db: Database, keep: int) -> Thinned:
             " run.id AND attempt.status = 'running')"
         ).scalar_one()
     lost = [_thin_run(db, run_id, series, keep) for run_id in ids]
-    tuned = _drop_windows(db)
+    tuned, private = _drop_windows(db), _take_out_names(db)
     db.vacuum()
-    return Thinned(sum(map(bool, lost)), sum(lost), _points(db, series), tuned, waiting)
+    points = _points(db, series)
+    return Thinned(sum(map(bool, lost)), sum(lost), points, tuned, private, waiting)
 
 
 def _thin_run(db: Database, run_id: int, series: list[int], keep: int) -> int:
@@ -111,3 +121,68 @@ def _points(db: Database, series: list[int]) -> int:
         return connection.exec_driver_sql(
             f"SELECT count(*) FROM metric WHERE series_id IN ({marks})", tuple(series)
         ).scalar_one()
+
+
+def _take_out_names(db: Database) -> int:
+    """Take names of hosts and folders out; return how many texts had one."""
+    with db.begin() as connection:
+        attempts = connection.exec_driver_sql(
+            "SELECT id, host, owner, error FROM attempt WHERE status <> 'running'"
+        ).all()
+        hosts = {row.host for row in attempts} | {row.owner.rsplit(":", 2)[0] for row in attempts}
+        names = "|".join(re.escape(host) for host in hosts if host)
+        of_host = re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])") if names else None
+        changed = [
+            (error, row.id)
+            for row in attempts
+            if (error := _anonymous(row.error, of_host)) != row.error or row.host or row.owner
+        ]
+        if changed:
+            connection.exec_driver_sql(
+                "UPDATE attempt SET host = NULL, owner = '', error = ? WHERE id = ?", changed
+            )
+        number = len(changed)
+        for table, key, column, of_text in _NAMING:
+            rows = connection.exec_driver_sql(f"SELECT {key}, {column} FROM {table}").all()
+            changed = [(new, row[0]) for row in rows if (new := of_text(row[1])) != row[1]]
+            if changed:
+                connection.exec_driver_sql(
+                    f"UPDATE {table} SET {column} = ? WHERE {key} = ?", changed
+                )
+            number += len(changed)
+        rows = connection.exec_driver_sql("SELECT run_id, kind, path FROM artifact").all()
+        paths = [(Path(row.path).name, *row) for row in rows if "/" in row.path]
+        if paths:
+            connection.exec_driver_sql(
+                "UPDATE OR REPLACE artifact SET path = ? WHERE run_id = ? AND kind = ? AND path ="
+                " ?",
+                paths,
+            )
+        return number + len(paths)
+
+
+def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
+    if error is None:
+        return None
+    return without_folders(host.sub("a host", error) if host else error)
+
+
+def _without_folders(fields: str) -> str:
+    """The fields of a run, whose texts are named without folders."""
+    read = json.loads(fields)
+    named = {
+        name: without_folders(read[name]) for name in _TEXTS if isinstance(read.get(name), str)
+    }
+    return fields if named.items() <= read.items() else json.dumps(read | named)
+
+
+_TEXTS = ("corpus", "tokenizer")  # fields that may name a file
+# table, key, column, and what takes its folders out
+_NAMING: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
+    ("study", "id", "toml", without_home),  # in which ~ means what it meant
+    ("run", "id", "fields", _without_folders),
+    *(
+        ("run_field", "run_id", f'"{name}"', lambda text: text and without_folders(text))
+        for name in _TEXTS
+    ),
+)

@@ -23,17 +23,16 @@ from ablate.study.source import Source, located
 from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, label, number, positive
 
+NAME = r"\w[\w .+-]*"  # of a study
+NAMED = "letters, digits, blanks and . + - _"
+
 
 class StudyFile(BaseModel):
     """The keys of a study file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str = Field(
-        pattern=r"^\w[\w .+-]*$",
-        max_length=80,
-        description="letters, digits, blanks and . + - _; names results",
-    )
+    name: str = Field(pattern=f"^{NAME}$", description=f"{NAMED}; names results")
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
     design: str = Field("grid", description="which combinations of levels are trained")

@@ -18,6 +18,7 @@ from ablate.text.documents import SEPARATOR
 _SPECS = ("byte", "bpe:8192", "tokens", "tokenizer.json")
 _BPE_SIZES = (257, 1 << 18)
 _BPE_TEXT = 1 << 28  # bytes of training text that BPE reads; of a larger text, evenly spaced pieces
+_GAPS, _SPARE = 2, 1024  # more unused numbers than these allow are a fault of the file
 _FORMAT = 1  # increased when BPE is trained or read differently
 # tokens that may end a document, else U+000C
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -257,7 +258,13 @@ def _spelling(tokenizer: Any) -> list[bytes]:
         return token.replace("\u2581", " ").encode()
 
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    spelled = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    largest = max(vocabulary.values(), default=-1)
+    if largest > _GAPS * (len(vocabulary) + _SPARE):
+        raise AblateError(
+            f"a tokenizer of {len(vocabulary):,} tokens has one with number {largest:,}: the model"
+            " would have an embedding for each number; give its tokens the numbers 0, 1, …"
+        )
+    spelled = [b""] * (largest + 1)
     for token, number in vocabulary.items():
         if number not in added:
             spelled[number] = spell(token)

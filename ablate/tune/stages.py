@@ -45,7 +45,7 @@ class Learnt:
     void: tuple[Decision, ...]
 
 
-def stages(plan: Plan, db: Database) -> Iterator[Stage]:
+def stages(plan: Plan, db: Database, *, replace: bool = False) -> Iterator[Stage]:
     """Yield the stages of a study. Ask for the next one when the last one is trained.
 
     The last stage adds no run to the one before it; it comes only if it has decided something.
@@ -53,8 +53,12 @@ def stages(plan: Plan, db: Database) -> Iterator[Stage]:
     Args:
         plan: The study's plan, without decisions.
         db: The database that holds its results; plans and decisions are written to it.
+        replace: Whether it may drop the results of another study of its name.
+
+    Raises:
+        AblateError: See `ablate.store.register.register`.
     """
-    results = _Results(plan, db)
+    results = _Results(plan, db, replace)
     trained = None
     while True:
         stage = results.next_stage()
@@ -77,8 +81,8 @@ def learn(plan: Plan, db: Database) -> Learnt:
 class _Results:
     """The results of one study. Derives a plan once for each set of decisions."""
 
-    def __init__(self, base: Plan, db: Database):
-        self._base, self._db = as_measured(db, base), db
+    def __init__(self, base: Plan, db: Database, replace: bool = False):
+        self._base, self._db, self._replace = as_measured(db, base), db, replace
         self._known: list[Decision] = []
         self._tried: Tried = {}
         self._plan = self._base
@@ -92,7 +96,7 @@ class _Results:
             if learnt.plan is not self._registered:
                 # Registering invalidates results that were measured in another way than the study
                 # says now, so decisions must come after it.
-                self._study_id = register(self._db, learnt.plan)
+                self._study_id = register(self._db, learnt.plan, replace=self._replace)
                 self._registered = learnt.plan
             elif learnt.new or learnt.void:
                 decisions.write(self._db, self._study_id, learnt.new, learnt.void)
