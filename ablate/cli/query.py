@@ -221,7 +221,8 @@ def browse(
         str(Path(__file__).parent / "datasette_plugins"),
     ]
     token = secrets.token_urlsafe()
-    print(f"Open http://127.0.0.1:{port}/?token={token}", flush=True)
+    echo(f"Open http://127.0.0.1:{port}/?token={token}")
+    sys.stdout.flush()
     os.environ[TOKEN] = token
     read, write = os.pipe()
     os.write(write, json.dumps(_metadata(path)).encode())  # a pipe holds 64 KiB
