@@ -436,6 +436,25 @@ def test_tokens_without_a_held_out_part_lose_their_last_tenth(tmp_path: Path) ->
     assert len(found.held_out_bounds) == 3 and corpus.split == corpora.TAIL_OF_TOKENS
 
 
+def test_the_last_tenth_of_several_files_begins_with_a_document(tmp_path: Path) -> None:
+    documents = [ids(70, 200, seed) for seed in range(20)]
+    documents.append(ids(7, 200))  # so that 90% of the tokens end within the 19th document
+    for name, of in (("a", documents[:18]), ("b", documents[18:19]), ("c", documents[19:])):
+        megatron(tmp_path, name, of, 8, "<u2")
+    found = tokens(corpora.find(str(tmp_path), Path()), "tokens")
+    assert np.array_equal(found.train, np.concatenate(documents[:19]))
+    assert np.array_equal(found.held_out, np.concatenate(documents[19:]))
+    assert list(found.held_out_bounds) == [0, 70, 77]
+
+
+def test_a_last_document_of_more_than_a_tenth_is_cut(tmp_path: Path) -> None:
+    documents = [ids(100, 200), ids(900, 200, 1)]
+    megatron(tmp_path, "x", documents, 8, "<u2")
+    found = tokens(corpora.find("x.bin", tmp_path), "tokens")
+    assert (list(found.train_bounds), list(found.held_out_bounds)) == ([0, 100, 900], [0, 100])
+    assert np.array_equal(np.concatenate([found.train, found.held_out]), np.concatenate(documents))
+
+
 def test_a_header_that_is_not_true_and_tokens_that_changed_are_refused(tmp_path: Path) -> None:
     whole = llm_c(20240520, ids(500, 100), "<u2")
     (tmp_path / "a_train.bin").write_bytes(whole[:-4])
