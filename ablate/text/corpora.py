@@ -52,7 +52,7 @@ class Facts:
         split: How the held-out text was chosen, a phrase.
         n_equal: Documents that are equal to an earlier one.
         n_similar: Others that are similar to an earlier one.
-        searched: Whether similar documents were searched.
+        searched: Whether similar documents were searched among all.
         mended: What was changed as files were read → in how many.
         unread: What is beside the files that are read.
         formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
