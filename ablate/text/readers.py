@@ -71,22 +71,11 @@ def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
 
 def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
     with files.text(path, replace_encoding(reading), mended) as buffer:
-        csv.field_size_limit(1 << 30)
-        text = (line.decode() for line in files.lines(buffer))
-        table = csv.reader(text, delimiter=delimiter, strict=True)
-        try:
-            names = next(table, [])
-            pick = _Pick(path, reading.field)
-            for row in table:
-                if row and len(row) != len(names):
-                    raise AblateError(
-                        f"{path}, line {table.line_num}: {len(row)} fields, but the first line"
-                        f" names {len(names)} columns"
-                    )
-                if row:
-                    yield pick.of(dict(zip(names, row, strict=True)), table.line_num)
-        except csv.Error as error:
-            raise AblateError(f"{path}, line {table.line_num}: {error}") from None
+        rows = csv_rows(path, (line.decode() for line in files.lines(buffer)), delimiter)
+        _, names = next(rows, (0, []))
+        pick = _Pick(path, reading.field)
+        for number, row in rows:
+            yield pick.of(dict(zip(names, row, strict=True)), number)
 
 
 def _tsv(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -148,6 +137,33 @@ FORMATS = {
 }
 TABLES = {name for name, one in FORMATS.items() if one.rows}
 _BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
+
+
+def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file but empty ones, the names first, with the number of their line.
+
+    Args:
+        path: The file, for errors.
+        lines: Its lines, with their ends.
+        delimiter: Between fields.
+
+    Raises:
+        AblateError: It is not CSV, or a row has more or fewer fields than the first.
+    """
+    csv.field_size_limit(1 << 30)
+    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    names: list[str] = []
+    try:
+        for row in filter(None, table):
+            names = names or row
+            if len(row) != len(names):
+                raise AblateError(
+                    f"{path}, line {table.line_num}: {len(row)} fields, but the first line names"
+                    f" {len(names)} columns"
+                )
+            yield table.line_num, row
+    except csv.Error as error:
+        raise AblateError(f"{path}, line {table.line_num}: {error}") from None
 
 
 def of(path: Path, reading: Reading) -> Format:
