@@ -290,6 +290,16 @@ def test_equal_and_similar_documents_are_on_one_side_and_counted(tmp_path: Path)
     assert tested and not trained & tested
 
 
+def test_groups_of_similar_documents_are_held_out_as_often_as_single_ones(tmp_path: Path) -> None:
+    documents = [f"{story(seed, 40)} {n}" for seed in range(150) for n in range(4)]
+    (tmp_path / "a.txt").write_text("\f".join(documents))
+    corpus = corpora.find("a.txt", tmp_path)
+    assert corpus.n_similar == 450
+    held_out = corpus.n_held_out_documents / 4
+    assert held_out.is_integer()
+    assert 3 < held_out < 32  # all but 0.02% of binomial counts of 150 with probability 0.1
+
+
 def test_of_documents_that_are_all_alike_the_tails_are_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\f".join([story(1, 20)] * 60))
     corpus = corpora.find("a.txt", tmp_path)
