@@ -230,6 +230,7 @@ def new_errors(
     columns: dict[str, Floats],
     rng: np.random.Generator,
 ) -> Floats:
+    """Draw errors as `errors` does, for a curve with so many constants and residuals [P]."""
     runs = len(residuals)
     inflated = residuals * np.sqrt(runs / max(runs - constants, 1))
     own = rng.choice(inflated, size=(len(sds), len(columns[form.columns[0]])))
