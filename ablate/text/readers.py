@@ -114,24 +114,27 @@ FORMATS = {
     one.name: one
     for one in (
         Format(
-            "text", "text", (), "what stands between form feeds (U+000C); the whole file without"
+            "text",
+            "text",
+            (),
+            "the text between two form feeds (U+000C), or the whole file if it has none",
         ),
         Format(
             "jsonl",
             "JSON lines",
             (".jsonl", ".ndjson", ".json"),
-            "a line, or an array's entry",
+            "a line, or an entry of an array",
             _jsonl,
         ),
-        Format("csv", "CSV", (".csv",), "a row below the line of names", _csv),
-        Format("tsv", "TSV", (".tsv",), "a row below the line of names", _tsv),
+        Format("csv", "CSV", (".csv",), "a row; the first line names the columns", _csv),
+        Format("tsv", "TSV", (".tsv",), "a row; the first line names the columns", _tsv),
         Format("parquet", "Parquet", (".parquet", ".pq"), "a row", _parquet),
         Format("arrow", "Arrow, Hugging Face's `save_to_disk`", (".arrow",), "a row", _arrow),
         Format(
             "tokens",
             "token files of nanoGPT, llm.c and Megatron; numpy arrays",
             (".bin", ".npy"),
-            "the whole part; with Megatron's index each of its documents",
+            "the whole part; with an index of Megatron, each document of the index",
         ),
     )
 }
