@@ -124,7 +124,7 @@ def warnings(
     if share < _FEW:
         said.append(
             f"the held-out part of {corpus.name} is {_percent(share)} of it"
-            f" ({_amount(corpus, corpus.n_held_out_bytes)}): its loss decides with little text"
+            f" ({_amount(corpus, corpus.n_held_out_bytes)}): a loss on so little text is imprecise"
         )
     if held_out_tokens < scored:
         said.append(

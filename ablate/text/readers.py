@@ -48,7 +48,7 @@ class Format:
 
 
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
-    with files.text(path, replace_encoding(reading), mended) as buffer:
+    with files.text(path, _parsable(reading), mended) as buffer:
         pick = _Pick(path, reading.field)
         if buffer[:4096].lstrip()[:1] == b"[":
             try:
@@ -70,7 +70,7 @@ def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
 
 
 def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
-    with files.text(path, replace_encoding(reading), mended) as buffer:
+    with files.text(path, _parsable(reading), mended) as buffer:
         rows = csv_rows(path, (line.decode() for line in files.lines(buffer)), delimiter)
         _, names = next(rows, (0, []))
         pick = _Pick(path, reading.field)
@@ -218,7 +218,7 @@ def single_lines(paths: Iterable[Path], format: Format, reading: Reading) -> boo
     return not any("\n" in text.strip() for _, text in rows)
 
 
-def replace_encoding(reading: Reading) -> Reading:
+def _parsable(reading: Reading) -> Reading:
     """Return a reading for files that are parsed, which cannot be read as bytes."""
     if reading.encoding == BYTES:
         return reading.model_copy(update={"encoding": "utf-8"})
