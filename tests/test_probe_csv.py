@@ -175,9 +175,9 @@ REFUSED: list[tuple[str | None, str]] = [
         "label 'b' has 9 different texts; a probe needs 10 or more",
     ),
     ("text,label\n" + "same,a\n" * 20 + "other,b\n" * 20, "label 'a' has 1 different texts"),
-    ("text,label\nx,a\n,b\n", "line 3 has no text"),
-    ("text,label\nx,a\ny, \n", "line 3 has no label"),
-    ("text,label\nx,a\ny\n", "line 3 has 1 fields, but the first line names 2"),
+    ("text,label\nx,a\n,b\n", "line 3: there is no text"),
+    ("text,label\nx,a\ny, \n", "line 3: there is no label"),
+    ("text,label\nx,a\ny\n", "line 3: 1 fields, but the first line names 2"),
     ('text,label\nx,a\n"y,b\n', "line 3: unexpected end of data"),
     ("text,label\nx\xff,a\n", "is not UTF-8"),
 ]

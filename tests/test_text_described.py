@@ -103,6 +103,14 @@ def test_of_many_strings_a_part_is_looked_for(monkeypatch: pytest.MonkeyPatch) -
     assert duplicates.shared([train], [held_out], 48) == pytest.approx(whole, abs=0.012)
 
 
+def test_short_documents_are_described_too(tmp_path: Path) -> None:
+    names = [f"name{n:03d}" for n in range(200)]
+    (tmp_path / "names.txt").write_text("\f".join(names), encoding="utf-8")
+    found = describe.describe(corpora.find("names.txt", tmp_path))
+    assert found.mean_bytes == (7, 7) and found.longest == (7, "names.txt")
+    assert set(found.samples) <= set(names)
+
+
 def test_plan_says_what_stands_in_both_parts(tmp_path: Path, ablate: Run) -> None:
     documents = [prose(seed, 300) for seed in range(60)]
     common = prose(1000, 300)

@@ -290,6 +290,16 @@ def test_equal_and_similar_documents_are_on_one_side_and_counted(tmp_path: Path)
     assert tested and not trained & tested
 
 
+def test_groups_of_similar_documents_are_held_out_as_often_as_single_ones(tmp_path: Path) -> None:
+    documents = [f"{story(seed, 40)} {n}" for seed in range(150) for n in range(4)]
+    (tmp_path / "a.txt").write_text("\f".join(documents))
+    corpus = corpora.find("a.txt", tmp_path)
+    assert corpus.n_similar == 450
+    held_out = corpus.n_held_out_documents / 4
+    assert held_out.is_integer()
+    assert 3 < held_out < 32  # all but 0.02% of binomial counts of 150 with probability 0.1
+
+
 def test_of_documents_that_are_all_alike_the_tails_are_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\f".join([story(1, 20)] * 60))
     corpus = corpora.find("a.txt", tmp_path)
@@ -434,6 +444,25 @@ def test_tokens_without_a_held_out_part_lose_their_last_tenth(tmp_path: Path) ->
     found = tokens(corpus, "tokens")
     assert (len(found.train), len(found.held_out)) == (1800, 200)
     assert len(found.held_out_bounds) == 3 and corpus.split == corpora.TAIL_OF_TOKENS
+
+
+def test_the_last_tenth_of_several_files_begins_with_a_document(tmp_path: Path) -> None:
+    documents = [ids(70, 200, seed) for seed in range(20)]
+    documents.append(ids(7, 200))  # so that 90% of the tokens end within the 19th document
+    for name, of in (("a", documents[:18]), ("b", documents[18:19]), ("c", documents[19:])):
+        megatron(tmp_path, name, of, 8, "<u2")
+    found = tokens(corpora.find(str(tmp_path), Path()), "tokens")
+    assert np.array_equal(found.train, np.concatenate(documents[:19]))
+    assert np.array_equal(found.held_out, np.concatenate(documents[19:]))
+    assert list(found.held_out_bounds) == [0, 70, 77]
+
+
+def test_a_last_document_of_more_than_a_tenth_is_cut(tmp_path: Path) -> None:
+    documents = [ids(100, 200), ids(900, 200, 1)]
+    megatron(tmp_path, "x", documents, 8, "<u2")
+    found = tokens(corpora.find("x.bin", tmp_path), "tokens")
+    assert (list(found.train_bounds), list(found.held_out_bounds)) == ([0, 100, 900], [0, 100])
+    assert np.array_equal(np.concatenate([found.train, found.held_out]), np.concatenate(documents))
 
 
 def test_a_header_that_is_not_true_and_tokens_that_changed_are_refused(tmp_path: Path) -> None:

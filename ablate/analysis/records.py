@@ -722,7 +722,7 @@ class ScalingFit(Finding):
         constants: Name → value, lower and upper end of its 95% interval.
         n_exponent: a of best N ∝ C^a with its interval; None for a form of one resource.
         noise: Standard deviation of log loss about the curve.
-        describes: Whether distances from the curve agree with the noise from run to run.
+        describes: Whether the curve describes its runs well enough to be used.
         held_out: What was held out, such as "largest size (N = 6e+06)"; "" without a check.
         held_out_runs: Runs held out.
         predicted: Geometric mean of their predicted losses; NaN without a check.

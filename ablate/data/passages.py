@@ -38,7 +38,7 @@ class Passages:
         classes: [P] int.
         fitted: Whether a probe is fitted on a passage, else tested; [P] bool.
         lengths: Tokens of each passage, [P] int; None where all have T.
-        chance: Accuracy of the commonest class.
+        chance: Accuracy of always choosing the class that most fitted passages have; NaN: unknown.
     """
 
     inputs: Tensor

@@ -19,7 +19,7 @@ from ablate.scaling.bootstrap import Interval, estimate, limits
 from ablate.scaling.design import demand
 from ablate.scaling.fit import Fit
 from ablate.scaling.forms import STEEPEST, Form, Problem, best_split, levels
-from ablate.scaling.shared import CLIPPED, Shared
+from ablate.scaling.shared import CLIPPED, new_errors
 from ablate.scaling.solve import Design, Floats, descend
 from ablate.units import listed
 
@@ -159,14 +159,17 @@ class Outlook:
         """Return one line on what predicting beyond the runs has cost."""
         mean = float(np.sqrt(self.drift @ DRIFTS**2))
         tested = "; ".join(
-            f"without {one.what} off by {one.miss:.2%} where {one.expected:.2%} was expected"
-            for one in self.tests
+            f"{one.what} by {one.miss:.2%} ({one.expected:.2%} was expected)" for one in self.tests
         )
-        tested = f"Fitted {tested}." if tested else "The runs are too few for a test."
+        tested = (
+            f"Fitted without its largest runs, the curve misses them: {tested}."
+            if tested
+            else "The runs are too few to test such predictions."
+        )
         others = [f"{one.name} ({one.weight / (1 + one.weight):.0%})" for one in self.rivals]
         text = (
-            f"{tested} A predicted fall in loss is taken to be off by about"
-            f" {mean * math.log(2):.0%} of it for every doubling of the distance."
+            f"{tested} A predicted change of loss is taken to be off by about"
+            f" {mean * math.log(2):.0%} of it for every doubling beyond the runs."
         )
         return text + (f" Other forms, with their weight: {listed(others)}." if others else "")
 
@@ -219,21 +222,6 @@ def point(fit: Fit, given: Mapping[str, float]) -> dict[str, float]:
 def errors(fit: Fit, columns: dict[str, Floats], rng: np.random.Generator) -> Floats:
     """Draw what further runs [P] differ from the curve by: shared errors and their own [B, P]."""
     return new_errors(fit.form, fit.shared, fit.sds, fit.residuals(), len(fit.values), columns, rng)
-
-
-def new_errors(
-    form: Form,
-    shared: Shared | None,
-    sds: Floats,
-    residuals: Floats,
-    constants: int,
-    columns: dict[str, Floats],
-    rng: np.random.Generator,
-) -> Floats:
-    runs = len(residuals)
-    inflated = residuals * np.sqrt(runs / max(runs - constants, 1))
-    own = rng.choice(inflated, size=(len(sds), len(columns[form.columns[0]])))
-    return own if shared is None else own + shared.fresh(form, columns, sds, rng)
 
 
 def reach(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ablate.scaling.forms import FLOPS_PER_PARAM_TOKEN, level_of
-from ablate.scaling.noise import repeated_noise
+from ablate.scaling.noise import noise_of_repeats
 from ablate.scaling.solve import Floats
 
 # scaling curves have no model with fewer parameters or training tokens
@@ -108,11 +108,11 @@ def _sweep(
     ]
     if all(values.max() == 0 for values in points[:-1]):
         return  # one point: a column that sets the runs apart is missing
-    spread = repeated_noise(np.stack(points), np.log(loss))
-    if spread > SWEPT:
+    spread = noise_of_repeats(np.stack(points), np.log(loss))
+    if spread is not None and spread.sd > SWEPT:
         of = f" of {', '.join(swept)}" if swept else ""
         yield (
-            f"Runs of one point differ by {spread:.1%}, more than seeds do. If they are a"
+            f"Runs of one point differ by {spread.sd:.1%}, more than seeds do. If they are a"
             f" sweep{of}, --lowest takes the best of each point; if they are different settings,"
             " --where or --group separates them."
         )

@@ -20,7 +20,7 @@ from ablate.scaling.bootstrap import (
     widened,
 )
 from ablate.scaling.design import NAMES, demand
-from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of, levels
+from ablate.scaling.forms import FORMS, STEEPEST, Cost, Form, best_split, level_of
 from ablate.scaling.held_out import HeldOut, check, chosen_check
 from ablate.scaling.noise import Noise, far_off, misfit, noise_of_repeats, residual_sd
 from ablate.scaling.shared import Shared
@@ -317,19 +317,19 @@ def moved(
     before = float(np.log(form.loss(found.value, there))[0])
     notes = []
     for name, x in resources.items():
-        least = levels(x)[1:2]
-        rest = {key: column[x >= least] for key, column in columns.items()} if len(least) else {}
+        kept = level_of(x) > 0
+        rest = {key: column[kept] for key, column in columns.items()}
         try:
-            demand(form, rest or {key: column[:0] for key, column in columns.items()})
+            demand(form, rest)
         except AblateError:
             continue
-        other = estimate(form, rest, log_loss[x >= least], rng, FEW_REPLICATES, near=found.value)
+        other = estimate(form, rest, log_loss[kept], rng, FEW_REPLICATES, near=found.value)
         after = float(np.log(form.loss(other.value, there))[0])
         lo, hi = np.quantile(np.log(form.loss(other.replicates, there)) - after, [0.16, 0.84])
-        if abs(after - before) > max(MOVED, 2 * (hi - lo) / 2):
+        if abs(after - before) > max(MOVED, hi - lo):  # these quantiles are two sds apart
             notes.append(
-                f"Without the smallest {NAMES[name]}s ({name.upper()} below {least[0]:.3g},"
-                f" {int((x < least).sum())} runs) the loss predicted at {FURTHER:g} times the"
+                f"Without the smallest {NAMES[name]}s ({name.upper()} below {x[kept].min():.3g},"
+                f" {int((~kept).sum())} runs) the loss predicted at {FURTHER:g} times the"
                 f" largest {NAMES[form.columns[0] if len(form.columns) == 1 else 'c']} changes by"
                 f" {np.expm1(after - before):+.1%}: they follow another curve."
             )

@@ -10,6 +10,7 @@ from ablate.errors import AblateError, unknown
 from ablate.scaling.bootstrap import estimate, limits
 from ablate.scaling.design import demand
 from ablate.scaling.forms import Form, levels
+from ablate.scaling.shared import new_errors
 from ablate.scaling.solve import Floats
 
 SHOWN = 5e-5  # half of the last digit shown of an error
@@ -82,12 +83,8 @@ def check(
     predicted = np.log(form.loss(value, points)).mean()
     copies = np.log(form.loss(replicates, points)).mean(axis=1)
     residuals = log_loss[~out] - np.log(form.loss(value, rest))
-    inflated = residuals * np.sqrt(len(residuals) / (len(residuals) - len(value)))
-    noise = rng.choice(inflated, size=(len(copies), int(out.sum())))
-    if found.shared is not None:
-        noise = noise + found.shared.fresh(form, points, found.sds, rng)
-    noise = noise.mean(axis=1)
-    lo, hi = limits(copies + noise - predicted, len(residuals) - len(value))
+    noise = new_errors(form, found.shared, found.sds, residuals, len(value), points, rng)
+    lo, hi = limits(copies + noise.mean(axis=1) - predicted, len(residuals) - len(value))
     actual = log_loss[out].mean()
     return HeldOut(
         what=f"{what} ({HELD_OUT[what].upper()} = {top:.3g})",

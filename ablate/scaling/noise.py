@@ -91,12 +91,6 @@ def misfit(residual: float, dof: int, log_loss: Floats, noise: Noise | None) -> 
     return Misfit(residual, size, size / spread, noise)
 
 
-def repeated_noise(cells: npt.NDArray[np.intp], log_loss: Floats) -> float:
-    """Return the sd of log loss among runs of one cell, cells [V, P]; NaN below 5 dof."""
-    noise = noise_of_repeats(cells, log_loss)
-    return math.nan if noise is None else noise.sd
-
-
 def noise_of_repeats(cells: npt.NDArray[np.intp], log_loss: Floats) -> Noise | None:
     """Return the noise among runs of one cell, cells [V, P]; None below 5 degrees of freedom."""
     _, member, runs = np.unique(cells, axis=1, return_inverse=True, return_counts=True)

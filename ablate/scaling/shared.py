@@ -83,6 +83,32 @@ class Shared:
         return dict(zip(self.factors, map(float, np.sqrt(means)), strict=True))
 
 
+def new_errors(
+    form: Form,
+    shared: Shared | None,
+    sds: Floats,
+    residuals: Floats,
+    constants: int,
+    columns: dict[str, Floats],
+    rng: np.random.Generator,
+) -> Floats:
+    """Draw what further runs differ from a curve by: shared errors and their own [B, P].
+
+    Args:
+        form: Of the curve.
+        shared: What is known of shared errors.
+        sds: Of these, in every replicate [B, F].
+        residuals: Log losses of the fitted runs minus the curve's.
+        constants: Their number.
+        columns: Of the further runs [P] each.
+        rng: For the draws.
+    """
+    runs = len(residuals)
+    inflated = residuals * np.sqrt(runs / max(runs - constants, 1))
+    own = rng.choice(inflated, size=(len(sds), len(columns[form.columns[0]])))
+    return own if shared is None else own + shared.fresh(form, columns, sds, rng)
+
+
 def factors(form: Form, columns: dict[str, Floats]) -> dict[str, npt.NDArray[np.intp]]:
     """Return what runs share, as the level of every run [P]: only what the runs repeat."""
     runs, kept = len(columns[form.columns[0]]), dict[str, npt.NDArray[np.intp]]()

@@ -26,7 +26,7 @@ from ablate.text.sources import Source
 NAMED = ("austen", "sotu", "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
-_FORMAT = 3  # raised when a corpus is read or split differently
+_FORMAT = 5  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 _BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
 _CHUNK = 1 << 20
@@ -52,7 +52,7 @@ class Facts:
         split: How the held-out text was chosen, a phrase.
         n_equal: Documents that are equal to an earlier one.
         n_similar: Others that are similar to an earlier one.
-        searched: Whether similar documents were searched.
+        searched: Whether similar documents were searched among all.
         mended: What was changed as files were read → in how many.
         unread: What is beside the files that are read.
         formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
@@ -339,8 +339,8 @@ class TokenParts:
 def tokens_of(source: Source) -> TokenParts:
     """Return the tokens of token files, mapped from disk, in their parts.
 
-    Without a held-out part the last tenth is held out, from the end of a document on where they are
-    known.
+    Without a held-out part the last tenth is held out, from the end of a document on where ends are
+    known and the last document is shorter than that.
     """
     found = token_files.read(source.files, source.reading)
     n_train = len(source.parts[0].files)
@@ -351,15 +351,19 @@ def tokens_of(source: Source) -> TokenParts:
     train, held_out = list[token_files.Part](), list[token_files.Part]()
     for part in found:
         cut = min(left, len(part.tokens))
-        if part.ends is not None and 0 < cut < len(part.tokens):
-            cut = int(part.ends[min(int(np.searchsorted(part.ends, cut)), len(part.ends) - 1)])
-        left -= cut
+        ends = part.ends
+        if ends is not None and 0 < cut < len(part.tokens):
+            end = int(ends[np.searchsorted(ends, cut)])
+            # the last document of all is cut, or nothing would be held out
+            if end < len(part.tokens) or part is not found[-1]:
+                cut = end
+        left = max(0, left - cut)
         if cut:
-            ends = None if part.ends is None else part.ends[part.ends <= cut]
-            train.append(token_files.Part(part.tokens[:cut], ends))
+            before = None if ends is None else np.append(ends[ends < cut], cut)
+            train.append(token_files.Part(part.tokens[:cut], before))
         if cut < len(part.tokens):
-            ends = None if part.ends is None else part.ends[part.ends > cut] - cut
-            held_out.append(token_files.Part(part.tokens[cut:], ends))
+            after = None if ends is None else ends[ends > cut] - cut
+            held_out.append(token_files.Part(part.tokens[cut:], after))
     return TokenParts(train, held_out, TAIL_OF_TOKENS)
 
 

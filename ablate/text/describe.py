@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from ablate.text.corpora import Corpus
 from ablate.text.documents import Document
 from ablate.units import count, listed
 
-_FORMAT = 2  # raised when something is measured differently
+_FORMAT = 3  # raised when something is measured differently
 _PIECE = 1 << 16
 _SAMPLE = 160  # bytes of a sample
 _FEW = 0.01  # share of a text below which its held-out part is small
@@ -123,7 +124,7 @@ def warnings(
     if share < _FEW:
         said.append(
             f"the held-out part of {corpus.name} is {_percent(share)} of it"
-            f" ({_amount(corpus, corpus.n_held_out_bytes)}): its loss decides with little text"
+            f" ({_amount(corpus, corpus.n_held_out_bytes)}): a loss on so little text is imprecise"
         )
     if held_out_tokens < scored:
         said.append(
@@ -159,11 +160,9 @@ def _mended(corpus: Corpus) -> Iterator[str]:
 def _duplicates(corpus: Corpus) -> str:
     if corpus.holds_tokens or corpus.location.startswith(corpora.AT):
         return ""
-    similar = (
-        f"similar to one: {corpus.n_similar:,}"
-        if corpus.searched
-        else "similar ones were not searched, as there are too many"
-    )
+    similar = f"similar to one: {corpus.n_similar:,}"
+    if not corpus.searched:
+        similar += " (only the first documents were compared, as there are too many)"
     return f"; documents equal to an earlier one: {corpus.n_equal:,}, {similar}"
 
 
@@ -200,7 +199,7 @@ def _of_text(corpus: Corpus) -> Description:
     def arrays(wanted: bool) -> Iterator[np.ndarray]:
         nonlocal longest, shortest
         for number, document in enumerate(source.documents()):
-            if not wanted:  # counted once, as the training part is read first
+            if not wanted:  # in one of the two passes
                 longest = max(longest, _length(document))
                 shortest = min(shortest, _length(document))
             for part, held_out in split.parts(document, number):
@@ -216,7 +215,9 @@ def _of_text(corpus: Corpus) -> Description:
                     bytes_of[int(wanted)] += np.bincount(values, minlength=256)
                     yield values
 
-    shared = duplicates.shared(arrays(False), arrays(True), _string_length(corpus))
+    train = arrays(False)
+    shared = duplicates.shared(train, arrays(True), _string_length(corpus))
+    deque(train, 0)  # not read yet if all held-out documents are shorter than the strings
     distance = 0.0
     if min(sizes) >= _ENOUGH:
         shares = bytes_of / bytes_of.sum(1, keepdims=True)

@@ -74,20 +74,22 @@ class Groups:
 
         None if all documents are similar, so that no split parts like from like.
 
-        A group is held out if its smallest hash, as a number in [0, 1), is below `share`. So a
-        document that is added moves none but those that are similar to it.
+        The hash of one document decides for its group: the group is held out if this hash, as a
+        number in [0, 1), is below `share`. The second halves of the hashes choose the document, so
+        that large groups are held out as often as small ones. A document that is added moves none
+        but those that are similar to it.
         """
-        smallest: dict[int, bytes] = {}
+        deciding: dict[int, bytes] = {}
         roots = [self._root(number) for number in range(len(self.hashes))]
         for root, digest in zip(roots, self.hashes, strict=True):
-            smallest[root] = min(smallest.get(root, digest), digest)
-        limit = int(share * 2**64).to_bytes(8, "big")
-        chosen = {root for root, digest in smallest.items() if digest[:8] < limit}
-        if len(smallest) < 2:
+            deciding[root] = min(deciding.get(root, digest), digest, key=lambda one: one[8:])
+        if len(deciding) < 2:
             return None
-        by_hash = sorted(smallest, key=lambda root: smallest[root])
+        limit = int(share * 2**64).to_bytes(8, "big")
+        chosen = {root for root, digest in deciding.items() if digest[:8] < limit}
+        by_hash = sorted(deciding, key=lambda root: deciding[root])
         chosen = chosen or {by_hash[0]}
-        if len(chosen) == len(smallest):
+        if len(chosen) == len(deciding):
             chosen.remove(by_hash[-1])
         return np.array([root in chosen for root in roots])
 

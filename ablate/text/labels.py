@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 from collections import Counter
@@ -13,7 +12,7 @@ import numpy as np
 
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import LABELLED
-from ablate.text import corpora
+from ablate.text import corpora, readers
 
 COLUMNS = ("text", "label")
 TESTED = 5  # one text in so many of each class is tested, the others are fitted on
@@ -78,7 +77,7 @@ class LabelledTexts:
     Attributes:
         hash: SHA-256 of the file.
         names: The classes, in alphabetical order.
-        texts: Different texts, in the order of the file.
+        texts: The texts, in the order of the file; no pair of text and label occurs twice.
         classes: The class of each text, [N] int.
         fitted: Whether the probe is fitted on a text, else tested; [N] bool.
     """
@@ -116,18 +115,8 @@ def read(path: Path) -> LabelledTexts:
         AblateError: there is no such file, it is not a table with the columns text and label, or
             its classes are too few or too small.
     """
-    try:
-        if path.exists() and not path.is_file():
-            raise AblateError("it is not a file")
-        content = path.read_bytes()
-        rows = _rows(content.decode("utf-8-sig"), "\t" if path.suffix == ".tsv" else ",")
-    except OSError as error:
-        reason = "there is no such file" if not path.exists() else str(error.strerror).lower()
-        raise AblateError(f"{path}: {reason}") from None
-    except UnicodeDecodeError:
-        raise AblateError(f"{path} is not UTF-8 text: convert it") from None
-    except AblateError as error:
-        raise AblateError(f"{path}: {error}") from None
+    content = _content(path)
+    rows = _pairs(path, content)
     sizes = Counter(label for _, label in rows)
     names = sorted(sizes)
     if len(names) < 2:
@@ -150,33 +139,38 @@ def read(path: Path) -> LabelledTexts:
     return LabelledTexts(hashlib.sha256(content).hexdigest(), tuple(names), texts, classes, fitted)
 
 
-def _rows(content: str, delimiter: str) -> list[tuple[str, str]]:
-    """Return different pairs of text and label, in order."""
-    csv.field_size_limit(1 << 30)
-    # line ends as they are: a quoted text may have its own
-    table = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise AblateError(f"{path}: it is not a file")
     try:
-        records = [(table.line_num, row) for row in table]
-    except csv.Error as error:
-        raise AblateError(f"line {table.line_num}: {error}") from None
-    columns = records[0][1] if records else []
+        return path.read_bytes()
+    except OSError as error:
+        reason = "there is no such file" if not path.exists() else str(error.strerror).lower()
+        raise AblateError(f"{path}: {reason}") from None
+
+
+def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
+    """Return different pairs of text and label, in order."""
+    try:
+        # line ends as they are: a quoted text may have its own
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
+    except UnicodeDecodeError:
+        raise AblateError(f"{path} is not UTF-8 text: convert it") from None
+    rows = readers.csv_rows(path, lines, "\t" if path.suffix == ".tsv" else ",")
+    _, columns = next(rows, (0, []))
     for name in COLUMNS:
         if columns.count(name) != 1:
             found = ", ".join(map(repr, columns)) or "nothing"
             raise AblateError(
-                "the first line is to name the columns text and label, once each; it has"
+                f"{path}: the first line is to name the columns text and label, once each; it has"
                 f" {found:.200}"
             )
     pairs: dict[tuple[str, str], None] = {}
-    for line, row in records[1:]:
-        if not row:
-            continue
-        if len(row) != len(columns):
-            raise AblateError(
-                f"line {line} has {len(row)} fields, but the first line names {len(columns)}"
-            )
+    for number, row in rows:
         text, label = (row[columns.index(name)] for name in COLUMNS)
         if not text.strip() or not label.strip():
-            raise AblateError(f"line {line} has no {'label' if text.strip() else 'text'}")
+            raise AblateError(
+                f"{path}, line {number}: there is no {'label' if text.strip() else 'text'}"
+            )
         pairs[text, label.strip()] = None
     return list(pairs)

@@ -27,19 +27,21 @@ class Reading(BaseModel):
     field: str = Field(
         "",
         description=(
-            "the key or column that holds the text; by default `text`, or the only one of text"
+            "the key or column that holds the text; by default `text` or `content`, else the only"
+            " column of text"
         ),
     )
     rows: Literal["auto", "documents", "lines"] = Field(
         "auto",
         description=(
-            "what a row of a table is: a document, or a line of running text; by default found"
+            "what a row of a table is: a document, or a line of running text; by default detected"
+            " from the first rows"
         ),
     )
     encoding: str = Field(
         "",
         description=(
-            "the encoding of text that is not UTF-8, such as cp1252; by default found;"
+            "the encoding of text that is not UTF-8, such as cp1252; by default detected;"
             " `bytes` keeps every byte"
         ),
     )
@@ -47,7 +49,7 @@ class Reading(BaseModel):
         "lf", description="whether line ends of Windows become those of Unix"
     )
     dtype: Literal["auto", "uint8", "uint16", "uint32", "int32", "int64", "uint64"] = Field(
-        "auto", description="the integers of token files without a header; by default found"
+        "auto", description="the integer type of token files without a header; by default detected"
     )
 
 

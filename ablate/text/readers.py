@@ -48,7 +48,7 @@ class Format:
 
 
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
-    with files.text(path, replace_encoding(reading), mended) as buffer:
+    with files.text(path, _parsable(reading), mended) as buffer:
         pick = _Pick(path, reading.field)
         if buffer[:4096].lstrip()[:1] == b"[":
             try:
@@ -70,23 +70,12 @@ def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
 
 
 def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
-    with files.text(path, replace_encoding(reading), mended) as buffer:
-        csv.field_size_limit(1 << 30)
-        text = (line.decode() for line in files.lines(buffer))
-        table = csv.reader(text, delimiter=delimiter, strict=True)
-        try:
-            names = next(table, [])
-            pick = _Pick(path, reading.field)
-            for row in table:
-                if row and len(row) != len(names):
-                    raise AblateError(
-                        f"{path}, line {table.line_num}: {len(row)} fields, but the first line"
-                        f" names {len(names)} columns"
-                    )
-                if row:
-                    yield pick.of(dict(zip(names, row, strict=True)), table.line_num)
-        except csv.Error as error:
-            raise AblateError(f"{path}, line {table.line_num}: {error}") from None
+    with files.text(path, _parsable(reading), mended) as buffer:
+        rows = csv_rows(path, (line.decode() for line in files.lines(buffer)), delimiter)
+        _, names = next(rows, (0, []))
+        pick = _Pick(path, reading.field)
+        for number, row in rows:
+            yield pick.of(dict(zip(names, row, strict=True)), number)
 
 
 def _tsv(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -125,29 +114,59 @@ FORMATS = {
     one.name: one
     for one in (
         Format(
-            "text", "text", (), "what stands between form feeds (U+000C); the whole file without"
+            "text",
+            "text",
+            (),
+            "the text between two form feeds (U+000C), or the whole file if it has none",
         ),
         Format(
             "jsonl",
             "JSON lines",
             (".jsonl", ".ndjson", ".json"),
-            "a line, or an array's entry",
+            "a line, or an entry of an array",
             _jsonl,
         ),
-        Format("csv", "CSV", (".csv",), "a row below the line of names", _csv),
-        Format("tsv", "TSV", (".tsv",), "a row below the line of names", _tsv),
+        Format("csv", "CSV", (".csv",), "a row; the first line names the columns", _csv),
+        Format("tsv", "TSV", (".tsv",), "a row; the first line names the columns", _tsv),
         Format("parquet", "Parquet", (".parquet", ".pq"), "a row", _parquet),
         Format("arrow", "Arrow, Hugging Face's `save_to_disk`", (".arrow",), "a row", _arrow),
         Format(
             "tokens",
             "token files of nanoGPT, llm.c and Megatron; numpy arrays",
             (".bin", ".npy"),
-            "the whole part; with Megatron's index each of its documents",
+            "the whole part; with an index of Megatron, each document of the index",
         ),
     )
 }
 TABLES = {name for name, one in FORMATS.items() if one.rows}
 _BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
+
+
+def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file but empty ones, the names first, with the number of their line.
+
+    Args:
+        path: The file, for errors.
+        lines: Its lines, with their ends.
+        delimiter: Between fields.
+
+    Raises:
+        AblateError: It is not CSV, or a row has more or fewer fields than the first.
+    """
+    csv.field_size_limit(1 << 30)
+    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    names: list[str] = []
+    try:
+        for row in filter(None, table):
+            names = names or row
+            if len(row) != len(names):
+                raise AblateError(
+                    f"{path}, line {table.line_num}: {len(row)} fields, but the first line names"
+                    f" {len(names)} columns"
+                )
+            yield table.line_num, row
+    except csv.Error as error:
+        raise AblateError(f"{path}, line {table.line_num}: {error}") from None
 
 
 def of(path: Path, reading: Reading) -> Format:
@@ -199,7 +218,7 @@ def single_lines(paths: Iterable[Path], format: Format, reading: Reading) -> boo
     return not any("\n" in text.strip() for _, text in rows)
 
 
-def replace_encoding(reading: Reading) -> Reading:
+def _parsable(reading: Reading) -> Reading:
     """Return a reading for files that are parsed, which cannot be read as bytes."""
     if reading.encoding == BYTES:
         return reading.model_copy(update={"encoding": "utf-8"})
