@@ -154,6 +154,21 @@ def test_an_implausible_unit_is_noted(write: Write) -> None:
     assert any("Tokens (M) goes up to 1e+06" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("written", "n"),
+    [
+        ("Params (M)", [7e7, 1.4e9]),
+        ("Params (M) * 1e6", [7e7, 1.4e9]),
+        ("Params (M) * layers", [140, 4200]),
+    ],
+)
+def test_a_unit_in_a_name_counts_once(write: Write, written: str, n: list[float]) -> None:
+    path = write("Params (M),layers,loss\n70,2,3\n1400,3,2\n")
+    found = read(path, n=written, loss="loss")
+    assert found.columns["n"] == pytest.approx(n)
+    assert sum("Params (M) is taken" in note for note in found.notes) == 1
+
+
 def test_a_table_as_excel_saves_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("n\tloss\n1e6\t3\n2e6\t2\n".encode("utf-16"))
     assert read(tmp_path / "t.txt", n="n", loss="loss").columns["n"].tolist() == [1e6, 2e6]

@@ -202,14 +202,19 @@ def _values(
     """Return the rows with a positive number for each option, and notes on units and others."""
     values, notes, left_out = pd.DataFrame(index=rows.index), [], []
     for key, column in columns.items():
-        loss = key == "loss" and column.plain
+        loss, option = key == "loss" and column.plain, {"c": "flops"}.get(key, key)
         parts = {}
         for name in column.columns.values():
             parts[name] = _numeric(path, rows[name], parse(name).loc[rows.index], loss)
             # a loss in percent is the only one with a unit
             unit = unit_of(name) if not loss or unit_of(name) < 1 else 1.0
             reached = parts[name][np.isfinite(parts[name])].max()
-            if unit != 1:
+            if unit != 1 and not column.plain:  # a factor of the arithmetic may be the unit
+                notes.append(
+                    f"{name} is taken as it stands in --{option}, not in units of {unit:g}: the unit"
+                    " in a name counts only where the column is used without arithmetic."
+                )
+            elif unit != 1:
                 exact = "flop" in name.lower()  # in GFLOPs large numbers are usual
                 taken = (reached < COUNTS_IN or exact) and not rows[name].str.contains("%").any()
                 parts[name] = parts[name] * (unit if taken else 1.0)
