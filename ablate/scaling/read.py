@@ -211,8 +211,8 @@ def _values(
             reached = parts[name][np.isfinite(parts[name])].max()
             if unit != 1 and not column.plain:  # a factor of the arithmetic may be the unit
                 notes.append(
-                    f"{name} is taken as it stands in --{option}, not in units of {unit:g}: the unit"
-                    " in a name counts only where the column is used without arithmetic."
+                    f"{name} is taken as it stands in --{option}, not in units of {unit:g}: the"
+                    " unit in a name counts only where the column is used without arithmetic."
                 )
             elif unit != 1:
                 exact = "flop" in name.lower()  # in GFLOPs large numbers are usual
