@@ -329,7 +329,7 @@ def numbers(cells: Sequence[str], *, decimal_comma: bool, units: bool) -> list[f
         thousands, decimal = ".", ","
     elif any_is(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}"):
         thousands, decimal = ",", "."
-    elif decimal_comma or any_is(r"\d*,(\d{1,2}|\d{4,})|0,\d+"):
+    elif decimal_comma or any_is(r"\d*,(\d{1,2}|\d{4,})|0,\d+|\d{4,},\d+"):
         thousands, decimal = "_", ","
     else:
         thousands, decimal = ",", "."
