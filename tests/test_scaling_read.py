@@ -299,6 +299,23 @@ def test_units_that_do_not_go_together_are_named(
 
 
 @pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["3e7", "70", "1.5e8", "300", "7e8", "1500"], "1e+06"),
+        (["30M", "70M", "150M", "300M", "700M", "1.5"], "1e+09"),
+        (["30", "70", "150", "300", "700", "1.5e9"], "1e+06"),
+        (["1e13", "1e17", "1e21", "1e25"], ""),  # a ladder of long steps
+        (["1e15", "5e17", "1e19", "1e20", "1e21", "1e22"], ""),  # a run to try out
+    ],
+)
+def test_a_column_in_two_units_is_noted_once(write: Write, cells: list[str], said: str) -> None:
+    rows = "".join(f"{cell},{3 - at / 10}\n" for at, cell in enumerate(cells))
+    found = read(write("n,loss\n" + rows), n="n", loss="loss")
+    notes = [note for note in found.notes if "two units" in note]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+
+
+@pytest.mark.parametrize(
     ("tokens", "doubted"), [(np.arange(1, 13) * 1e10, True), (np.geomspace(1e9, 1e11, 12), False)]
 )
 def test_points_along_training_are_asked_about(
