@@ -495,6 +495,23 @@ def test_spreadsheets_of_windows_are_read(tmp_path: Path) -> None:
     assert read(tmp_path / "t.csv", n="Größe", loss="loss").columns["n"].tolist() == [1e6, 2e6]
 
 
+def test_the_sheet_with_the_named_columns_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    notes = pd.DataFrame([["My notes", None], ["on the runs", None], ["a", "b"], [None, "c"]])
+    with pd.ExcelWriter(path, engine="openpyxl") as file:
+        notes.to_excel(file, sheet_name="Readme", header=False, index=False)
+        FRAME.to_excel(file, sheet_name="runs", index=False, startrow=3)
+        (FRAME * 2).assign(arm="x").to_excel(file, sheet_name="other", index=False)
+    found = read(path, n="n", d="d", loss="loss")
+    assert found.loss == pytest.approx(FRAME["loss"]) and "'runs'" in found.notes[0]
+    found = read(path, n="n", d="d", loss="log(loss)", where=["arm=x"])
+    assert found.loss == pytest.approx(np.log(2 * FRAME["loss"])) and "'other'" in found.notes[0]
+    with pytest.raises(AblateError, match=r"'Readme'.*'runs' has 'n', 'd', 'loss'; 'other'"):
+        read(path, n="parms", loss="loss")
+    with pytest.raises(AblateError, match="cannot be used twice"):
+        read(path, n="loss", loss="loss")
+
+
 def test_fields_of_nested_objects_are_columns(tmp_path: Path) -> None:
     rows = [{"config": {"n": n}, "summary": {"val/loss": loss}} for n, _, loss in GRID]
     rows.append({"config": {"n": 1e9}, "summary": {"val/loss": float("nan")}})

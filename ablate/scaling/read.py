@@ -59,22 +59,48 @@ def read(
     Raises:
         AblateError: an unknown column, a cell that is no number, or no row left.
     """
-    table = sheet(path)
+
+    def columns_of(names: Sequence[str]) -> dict[str, Arithmetic]:
+        found = LOGARITHM.fullmatch(loss) if loss not in names else None
+        options = {"loss": found[1] if found else loss, "n": n, "d": d, "flops": flops}
+        texts = {key: " ".join(text.split()) for key, text in options.items() if text}
+        return {
+            {"flops": "c"}.get(key, key): arithmetic(text, names, f"--{key}", str(path))
+            for key, text in texts.items()
+        }
+
+    def wanted(names: Sequence[str]) -> bool:
+        conditions = [match for one in where if (match := WHERE.fullmatch(one))]
+        try:
+            columns_of(names)
+        except AblateError:
+            return False
+        return all(name in names for name in (*group, *(one[1] for one in conditions)))
+
+    if not (n or d or flops):
+        raise AblateError(
+            "a table of losses needs one or more of --n, --d and --flops, each with the name of a"
+            " column"
+        )
+    if baseline and not group:
+        raise AblateError(f"--baseline {baseline!r} needs --group COLUMN, whose levels it names")
+    table = sheet(path, wanted)
     names = [str(name) for name in table]
+    columns = columns_of(names)
+    for name in group:
+        if name not in names:
+            raise unknown("column", name, names, str(path))
+    texts = [column.text for column in columns.values()]
+    if len(set(texts)) < len(texts):
+        raise AblateError(f"{path}: one column cannot be used twice; got {', '.join(texts)}")
     logarithm = LOGARITHM.fullmatch(loss) if loss not in names else None
-    options = {"loss": logarithm[1] if logarithm else loss, "n": n, "d": d, "flops": flops}
-    texts = {key: " ".join(text.split()) for key, text in options.items() if text}
-    _check(path, names, texts, group, baseline)
-    columns = {
-        {"flops": "c"}.get(key, key): arithmetic(text, names, f"--{key}", str(path))
-        for key, text in texts.items()
-    }
     used = list(dict.fromkeys(name for one in columns.values() for name in one.columns.values()))
     # in a loss a comma is rather decimal
     of_loss = columns["loss"].columns.values()
     parse = functools.cache(lambda name: _parsed(table, name, columns["loss"].plain, of_loss))
     chosen = _chosen(path, table, parse, where)
     values, notes = _values(path, chosen, parse, columns)
+    notes[:0] = [table.attrs["sheet"]] if table.attrs["sheet"] else []
     kept = chosen.loc[values.index]
     rows = kept.drop_duplicates()
     notes += _repeated(len(kept), rows, [*used, *group], lowest)
@@ -115,25 +141,6 @@ def read(
         means={},
         notes=tuple(notes),
     )
-
-
-def _check(
-    path: Path, names: Sequence[str], texts: Mapping[str, str], group: Sequence[str], baseline: str
-) -> None:
-    if len(texts) < 2:
-        raise AblateError(
-            "a table of losses needs one or more of --n, --d and --flops, each with the name of a"
-            " column"
-        )
-    for name in group:
-        if name not in names:
-            raise unknown("column", name, names, str(path))
-    if len(set(texts.values())) < len(texts):
-        raise AblateError(
-            f"{path}: one column cannot be used twice; got {', '.join(texts.values())}"
-        )
-    if baseline and not group:
-        raise AblateError(f"--baseline {baseline!r} needs --group COLUMN, whose levels it names")
 
 
 def _parsed(table: pd.DataFrame, name: str, loss: bool, of_loss: Collection[str]) -> pd.Series:
