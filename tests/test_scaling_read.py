@@ -675,6 +675,27 @@ def test_steps_at_one_point_are_points_along_training_and_a_sweep_is_not(write: 
     assert "sweep" in notes and "points along training" not in notes
 
 
+def test_a_few_points_of_each_run_are_points_along_training(write: Write) -> None:
+    def said(table: pd.DataFrame) -> str:
+        return " ".join(read(write(table.to_csv(index=False)), n="n", d="d", loss="loss").notes)
+
+    rows = [(n, d) for n in (1e7, 1e8, 1e9) for d in 1e9 * 2.0 ** np.arange(4)]
+    grid = pd.DataFrame(rows, columns=["n", "d"])
+    grid["loss"] = 2 + grid["n"] ** -0.1 + grid["d"] ** -0.1
+    assert "points along training" not in said(grid)
+    assert "Each run has several token counts" in said(
+        grid.assign(run=grid["n"].map("r{:g}".format))
+    )
+    # the number of a repetition, not the name of a run
+    repeats = pd.concat([grid.assign(run=at, loss=grid["loss"] + at / 1e4) for at in range(3)])
+    assert "points along training" not in said(repeats)
+    steps = grid.merge(pd.DataFrame({"step": [250, 500, 750, 1000]}), how="cross")
+    steps["loss"] += 2 * steps["step"] ** -0.3
+    assert "differ in step" in said(steps) and "sweep" not in said(steps)
+    # more steps as the batch is smaller
+    assert "sweep" in said(steps.assign(batch=1e9 / steps["step"]))
+
+
 def test_many_runs_get_fewer_replicates_and_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     from ablate.scaling import table
 

@@ -38,6 +38,7 @@ def doubts(
     names: Mapping[str, str],
     swept: Sequence[str],
     progress: Sequence[str],
+    runs: Sequence[str],
 ) -> list[str]:
     """Return sentences on what looks wrong with P runs.
 
@@ -48,6 +49,7 @@ def doubts(
         names: Key → name of the column in the table.
         swept: Other columns, which may be a sweep at one point.
         progress: Other columns that count steps, epochs or the like and differ at one point.
+        runs: Columns that name a run, each of several rows.
     """
     notes = [
         *_two_units(columns, names),
@@ -55,7 +57,7 @@ def doubts(
         *_price(columns, names),
         *_perplexity(loss, names["loss"]),
     ]
-    along = list(_checkpoints(columns, curves, progress))
+    along = list(_checkpoints(columns, curves, progress, runs))
     return notes + (along or list(_sweep(loss, columns, curves, swept)))
 
 
@@ -148,7 +150,10 @@ def _sweep(
 
 
 def _checkpoints(
-    columns: Mapping[str, Floats], curves: Sequence[str], progress: Sequence[str]
+    columns: Mapping[str, Floats],
+    curves: Sequence[str],
+    progress: Sequence[str],
+    named: Sequence[str],
 ) -> Iterator[str]:
     """Warn if most runs have evenly spaced token counts, or steps, as points along training do."""
     tokens = columns.get("d", columns.get("c") if "n" in columns else None)
@@ -159,9 +164,11 @@ def _checkpoints(
         _, member, runs = np.unique(np.stack(size), axis=1, return_inverse=True, return_counts=True)
         shares = [_even(np.unique(tokens[member == one])) for one in range(len(runs))]
         even = float(runs @ shares) / len(tokens)
-    if even > 0.5 or progress:
+    if even > 0.5 or progress or named:
         what = (
-            "Most sizes have evenly spaced token counts"
+            f"Each {named[0]} has several token counts, along which the loss falls"
+            if named
+            else "Most sizes have evenly spaced token counts"
             if even > 0.5
             else f"Runs of one point differ in {', '.join(progress)}"
         )

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablate.errors import AblateError, unknown
 from ablate.scaling.arithmetic import Arithmetic, arithmetic
-from ablate.scaling.doubts import CHECKPOINTS, LOGARITHM, doubts
+from ablate.scaling.doubts import LOGARITHM, doubts
 from ablate.scaling.losses import Losses
 from ablate.scaling.sheet import numbers, sheet, unit_of
 
@@ -21,7 +21,9 @@ SHOWN = 6  # lines or columns named in a note
 COUNTS_IN = 1e6  # a column with larger numbers is not in the unit that its name gives
 WHERE = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)")
 COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+POINTS = 4  # fewest on a run, on average, that look like points along training
 FALLS = -0.8  # rank correlation of loss and steps along training
+RUN = re.compile(r"run(?:[\s_.-]?(?:id|name))?", re.IGNORECASE)  # name of a run
 PROGRESS = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
 
 Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
@@ -130,9 +132,16 @@ def read(
     written = {key: column.text for key, column in columns.items()} | {"loss": loss}
     points = [*(values[key] for key in resources), curves]
     swept = _differing(rows.drop(columns=used), points)
-    progress = [name for name in swept if _falls_along(name, parse(name), values["loss"], points)]
+    progress = [
+        name
+        for name in swept
+        if PROGRESS.search(name) and _falls_along(parse(name), values["loss"], points)
+    ]
+    if any("batch" in name.lower() for name in swept):
+        progress = []  # at given tokens a smaller batch makes more steps, often with a lower loss
+    along = [name for name in map(str, rows) if RUN.fullmatch(name) and _logs(rows[name], values)]
     few = [name for name in swept if rows[name].nunique() <= len(rows) / 4]
-    notes += doubts(reached, resources, of, written, few[:SHOWN], progress[:SHOWN])
+    notes += doubts(reached, resources, of, written, few[:SHOWN], progress[:SHOWN], along)
     return Losses(
         loss=reached,
         columns=resources,
@@ -282,13 +291,19 @@ def _differing(others: pd.DataFrame, points: list[pd.Series]) -> list[str]:
     ]
 
 
-def _falls_along(name: str, values: pd.Series, loss: pd.Series, points: list[pd.Series]) -> bool:
-    """Return whether a column counts steps or the like, along which the loss falls at a point."""
-    if not PROGRESS.search(name):
-        return False
+def _falls_along(values: pd.Series, loss: pd.Series, points: list[pd.Series]) -> bool:
+    """Return whether the loss falls along a column at most points, of several rows each."""
     both = pd.DataFrame({"at": values.loc[loss.index].astype(float), "loss": loss})
     by_point = both.groupby(points)
-    if by_point["at"].nunique().mean() < CHECKPOINTS:
+    if by_point["at"].nunique().mean() < POINTS:
         return False
     ranks = by_point.rank(pct=True)
     return bool(ranks["at"].corr(ranks["loss"]) < FALLS)
+
+
+def _logs(run: pd.Series, values: pd.DataFrame) -> bool:
+    """Return whether each run has one size and several token counts, along which the loss falls."""
+    tokens = next((values[key] for key in "dc" if key in values), None)
+    if tokens is None or "n" not in values or (values["n"].groupby(run).nunique() > 1).any():
+        return False
+    return _falls_along(tokens, values["loss"], [run])

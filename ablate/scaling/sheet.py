@@ -158,7 +158,7 @@ def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> 
     }
     if len(filled) < 2:
         return _named(path, next(iter(filled.values()), pd.DataFrame()))
-    found = {}
+    found: dict[str, list[str]] = {}
     for name, cells in filled.items():
         try:
             table = _named(path, cells)
