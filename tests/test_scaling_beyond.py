@@ -101,6 +101,11 @@ def test_a_prediction_within_the_runs_is_of_a_run_and_not_only_of_the_curve() ->
     assert said.loss.value == pytest.approx(float(band.value[0]))
     assert said.loss.hi - said.loss.lo > 1.5 * float((band.hi - band.lo)[0])
     assert max(said.out.values()) <= 1 and "within the runs" in str(said)
+    assert max(said.under.values()) <= 1
+    small = Outlook.of(one, rng()).predict(at | {"n": float(one.columns["n"].min()) / 20})
+    assert small.under["n"] == pytest.approx(20) and small.under["d"] <= 1
+    assert max(small.out.values()) <= 1 and "within the runs" not in str(small)
+    assert "below the smallest run 20 times in N" in str(small)
 
 
 def test_the_drift_follows_from_the_misses() -> None:

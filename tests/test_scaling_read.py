@@ -74,6 +74,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         ("n\tloss\n1.300.000\t3,00\n950.000\t2,5\n2.000.000\t2,0\n", [1.3e6, 9.5e5, 2e6]),
         ("n;loss\n1,300,000.0;3.0\n950,000;2.5\n2e6;2.0\n", [1.3e6, 9.5e5, 2e6]),
         ('n,loss\n"1,3e6","3,0"\n2e6,"2,500"\n3e6,2\n', [1.3e6, 2e6, 3e6]),
+        ('n,loss\n"1300,000",3\n"950,000",2.5\n"20000,000",2\n', [1300, 950, 2e4]),
         ("n;loss\n1\u202f300\u00a0000;3\n950 000;2.5\n2'000'000;2\n", [1.3e6, 9.5e5, 2e6]),
         ("n,loss\n1.3 × 10^6,3.0 ± 0.1\n2*10**7,2.5(3)\n10^8,2+/-0.01\n", [1.3e6, 2e7, 1e8]),
         ("n,loss\n1.2 billion,3\n~70M params,2.5\n2^20,2\n", [1.2e9, 7e7, 2.0**20]),
@@ -152,6 +153,21 @@ def test_an_implausible_unit_is_noted(write: Write) -> None:
     found = read(path, d="Tokens (M)", loss="loss")
     assert found.columns["d"].tolist() == [1e4, 1e5, 1e6]
     assert any("Tokens (M) goes up to 1e+06" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("written", "n"),
+    [
+        ("Params (M)", [7e7, 1.4e9]),
+        ("Params (M) * 1e6", [7e7, 1.4e9]),
+        ("Params (M) * layers", [140, 4200]),
+    ],
+)
+def test_a_unit_in_a_name_counts_once(write: Write, written: str, n: list[float]) -> None:
+    path = write("Params (M),layers,loss\n70,2,3\n1400,3,2\n")
+    found = read(path, n=written, loss="loss")
+    assert found.columns["n"] == pytest.approx(n)
+    assert sum("Params (M) is taken" in note for note in found.notes) == 1
 
 
 def test_a_table_as_excel_saves_text_is_read(tmp_path: Path) -> None:
@@ -280,6 +296,23 @@ def test_units_that_do_not_go_together_are_named(
     rows = "".join(f"{a},{20 * a},{6 * a * 20 * a * scale},{3 - i / 10}\n" for i, a in enumerate(n))
     notes = " ".join(read(write("n,d,c,loss\n" + rows), loss="loss", **names).notes)  # type: ignore[arg-type]
     assert said in notes and bool(said) is bool(notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["3e7", "70", "1.5e8", "300", "7e8", "1500"], "1e+06"),
+        (["30M", "70M", "150M", "300M", "700M", "1.5"], "1e+09"),
+        (["30", "70", "150", "300", "700", "1.5e9"], "1e+06"),
+        (["1e13", "1e17", "1e21", "1e25"], ""),  # a ladder of long steps
+        (["1e15", "5e17", "1e19", "1e20", "1e21", "1e22"], ""),  # a run to try out
+    ],
+)
+def test_a_column_in_two_units_is_noted_once(write: Write, cells: list[str], said: str) -> None:
+    rows = "".join(f"{cell},{3 - at / 10}\n" for at, cell in enumerate(cells))
+    found = read(write("n,loss\n" + rows), n="n", loss="loss")
+    notes = [note for note in found.notes if "two units" in note]
+    assert len(notes) == bool(said) and all(said in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -462,6 +495,23 @@ def test_spreadsheets_of_windows_are_read(tmp_path: Path) -> None:
     assert read(tmp_path / "t.csv", n="Größe", loss="loss").columns["n"].tolist() == [1e6, 2e6]
 
 
+def test_the_sheet_with_the_named_columns_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    notes = pd.DataFrame([["My notes", None], ["on the runs", None], ["a", "b"], [None, "c"]])
+    with pd.ExcelWriter(path, engine="openpyxl") as file:
+        notes.to_excel(file, sheet_name="Readme", header=False, index=False)
+        FRAME.to_excel(file, sheet_name="runs", index=False, startrow=3)
+        (FRAME * 2).assign(arm="x").to_excel(file, sheet_name="other", index=False)
+    found = read(path, n="n", d="d", loss="loss")
+    assert found.loss == pytest.approx(FRAME["loss"]) and "'runs'" in found.notes[0]
+    found = read(path, n="n", d="d", loss="log(loss)", where=["arm=x"])
+    assert found.loss == pytest.approx(np.log(2 * FRAME["loss"])) and "'other'" in found.notes[0]
+    with pytest.raises(AblateError, match=r"'Readme'.*'runs' has 'n', 'd', 'loss'; 'other'"):
+        read(path, n="parms", loss="loss")
+    with pytest.raises(AblateError, match="cannot be used twice"):
+        read(path, n="loss", loss="loss")
+
+
 def test_fields_of_nested_objects_are_columns(tmp_path: Path) -> None:
     rows = [{"config": {"n": n}, "summary": {"val/loss": loss}} for n, _, loss in GRID]
     rows.append({"config": {"n": 1e9}, "summary": {"val/loss": float("nan")}})
@@ -623,6 +673,27 @@ def test_steps_at_one_point_are_points_along_training_and_a_sweep_is_not(write: 
     steps["loss"] = 3 + steps["n"] ** -0.1 + 0.05 * np.log2(steps["step"] / 16_000) ** 2
     notes = " ".join(read(write(steps.to_csv(index=False)), n="n", loss="loss").notes)
     assert "sweep" in notes and "points along training" not in notes
+
+
+def test_a_few_points_of_each_run_are_points_along_training(write: Write) -> None:
+    def said(table: pd.DataFrame) -> str:
+        return " ".join(read(write(table.to_csv(index=False)), n="n", d="d", loss="loss").notes)
+
+    rows = [(n, d) for n in (1e7, 1e8, 1e9) for d in 1e9 * 2.0 ** np.arange(4)]
+    grid = pd.DataFrame(rows, columns=["n", "d"])
+    grid["loss"] = 2 + grid["n"] ** -0.1 + grid["d"] ** -0.1
+    assert "points along training" not in said(grid)
+    assert "Each run has several token counts" in said(
+        grid.assign(run=grid["n"].map("r{:g}".format))
+    )
+    # the number of a repetition, not the name of a run
+    repeats = pd.concat([grid.assign(run=at, loss=grid["loss"] + at / 1e4) for at in range(3)])
+    assert "points along training" not in said(repeats)
+    steps = grid.merge(pd.DataFrame({"step": [250, 500, 750, 1000]}), how="cross")
+    steps["loss"] += 2 * steps["step"] ** -0.3
+    assert "differ in step" in said(steps) and "sweep" not in said(steps)
+    # more steps as the batch is smaller
+    assert "sweep" in said(steps.assign(batch=1e9 / steps["step"]))
 
 
 def test_many_runs_get_fewer_replicates_and_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,7 @@ def scaling(curves: Scaled) -> Iterator[records.Finding]:
                 at=one_point.at,
                 loss=_ends(one_point.loss),
                 beyond=one_point.out,
+                below=one_point.under,
             )
 
 

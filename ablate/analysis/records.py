@@ -854,7 +854,9 @@ class ScalingPrediction(Finding):
         curve: Group of runs; "" for one curve.
         at: Resource ("n" parameters, "d" tokens, "c" FLOPs) → its value.
         loss: Predicted loss, lower and upper end of the 95% interval of a run's loss.
-        beyond: Resource → the same as a multiple of the largest run's.
+        beyond: Resource → the same as a multiple of the largest run's; above 1, no run is as large.
+        below: Resource → how many times smaller than the smallest run's; above 1, no run is as
+            small.
     """
 
     kind: ClassVar[str] = "scaling-prediction"
@@ -862,6 +864,7 @@ class ScalingPrediction(Finding):
     at: dict[str, float]
     loss: tuple[float, float, float]
     beyond: dict[str, float]
+    below: dict[str, float]
 
 
 def kinds() -> dict[str, type[Finding]]:

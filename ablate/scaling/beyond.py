@@ -88,18 +88,31 @@ class Prediction:
     Attributes:
         at: The point: n, d and c as far as the form has them.
         loss: With the 95% interval of a run's loss.
-        out: Resource → how many times the largest run's; at most 1 is within the runs.
+        out: Resource → how many times the largest run's.
+        under: Resource → how many times smaller than the smallest run's. Within the runs all of
+            `out` and `under` are at most 1.
     """
 
     at: dict[str, float]
     loss: Interval
     out: dict[str, float]
+    under: dict[str, float]
 
     def __str__(self) -> str:
         where = ", ".join(f"{name.upper()} = {value:.3g}" for name, value in self.at.items())
-        beyond = [f"{f:.3g} times in {name.upper()}" for name, f in self.out.items() if f > 1.005]
-        far = f"beyond the largest run {listed(beyond)}" if beyond else "within the runs"
-        return f"{where}: loss {self.loss}, {far}"
+        far = [
+            f"{which} run {listed(times)}"
+            for which, ratios in (
+                ("beyond the largest", self.out),
+                ("below the smallest", self.under),
+            )
+            if (
+                times := [
+                    f"{f:.3g} times in {name.upper()}" for name, f in ratios.items() if f > 1.005
+                ]
+            )
+        ]
+        return f"{where}: loss {self.loss}, {'; '.join(far) or 'within the runs'}"
 
 
 @dataclass(frozen=True)
@@ -142,13 +155,14 @@ class Outlook:
         far = reach(fit.form, fit.values, fit.columns, columns)[0]
         draws = draws[:, 0] + offsets[form_of] + drift * far * rng.normal(size=count)
         lo, hi = limits(draws, fit.dof)
-        largest = {name: float(column.max()) for name, column in fit.columns.items()}
+        runs = dict(fit.columns)
         if form.columns == ("n", "d"):
-            largest["c"] = float(fit.budgets.max())
+            runs["c"] = fit.budgets
         return Prediction(
             at,
             Interval(math.exp(value), math.exp(lo), math.exp(hi)),
-            {name: one / largest[name] for name, one in at.items()},
+            {name: one / float(runs[name].max()) for name, one in at.items()},
+            {name: float(runs[name].min()) / one for name, one in at.items()},
         )
 
     def at(self, points: Sequence[Mapping[str, float]]) -> Forecast:

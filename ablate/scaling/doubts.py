@@ -17,6 +17,9 @@ FEW = 1e5
 LARGEST_LOG = 100.0  # of numbers of parameters, tokens or FLOPs, to any base
 # FLOPs over 6·N·D, or the inverse, that experts, attention and other counts of N do not explain
 ODD = 30.0
+UNITS = np.array([1e6, 1e9, 1e12, 1e15, 1e18])  # that a part of a column may be in
+GAP = 1e3  # least ratio of neighbouring values between the parts of a column in two units
+STEP = 10.0  # ratio that neighbouring sizes, tokens or budgets in one unit may have
 TOKENS_A_PARAMETER = (1e-3, 1e7)
 PERPLEXITY = 20.0  # nats a token: more than the logarithm of any vocabulary
 SWEPT = 0.02  # sd of log loss at one point that is too large for seeds of one setting
@@ -35,6 +38,7 @@ def doubts(
     names: Mapping[str, str],
     swept: Sequence[str],
     progress: Sequence[str],
+    runs: Sequence[str],
 ) -> list[str]:
     """Return sentences on what looks wrong with P runs.
 
@@ -45,10 +49,37 @@ def doubts(
         names: Key → name of the column in the table.
         swept: Other columns, which may be a sweep at one point.
         progress: Other columns that count steps, epochs or the like and differ at one point.
+        runs: Columns that name a run, each of several rows.
     """
-    notes = [*_small(columns, names), *_price(columns, names), *_perplexity(loss, names["loss"])]
-    along = list(_checkpoints(columns, curves, progress))
+    notes = [
+        *_two_units(columns, names),
+        *_small(columns, names),
+        *_price(columns, names),
+        *_perplexity(loss, names["loss"]),
+    ]
+    along = list(_checkpoints(columns, curves, progress, runs))
     return notes + (along or list(_sweep(loss, columns, curves, swept)))
+
+
+def _two_units(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
+    """Warn if a column falls into two parts with a gap, which one unit lays side by side."""
+    for key, values in columns.items():
+        ordered = np.sort(values)
+        ratios = ordered[1:] / ordered[:-1]
+        at = int(ratios.argmax()) + 1 if len(ratios) else 0
+        others = np.delete(ratios, at - 1) if at else ratios
+        # a ladder of long steps has several such gaps
+        if not at or ratios[at - 1] <= max(GAP, float(others.max(initial=1.0)) ** 2):
+            continue
+        low, high = ordered[:at], ordered[at:]
+        apart = np.log(UNITS * np.median(low) / np.median(high))
+        unit = float(UNITS[np.abs(apart).argmin()])
+        if low[0] / STEP <= high[-1] / unit and high[0] / unit <= low[-1] * STEP:
+            yield (
+                f"{names[key]} is at most {low[-1]:.4g} in {len(low):,} of {len(ordered):,} rows"
+                f" and at least {high[0]:.4g} in the others: if some rows count in units of"
+                f" {unit:g}, the column is in two units and the fit is wrong."
+            )
 
 
 def _small(columns: Mapping[str, Floats], names: Mapping[str, str]) -> Iterator[str]:
@@ -119,7 +150,10 @@ def _sweep(
 
 
 def _checkpoints(
-    columns: Mapping[str, Floats], curves: Sequence[str], progress: Sequence[str]
+    columns: Mapping[str, Floats],
+    curves: Sequence[str],
+    progress: Sequence[str],
+    named: Sequence[str],
 ) -> Iterator[str]:
     """Warn if most runs have evenly spaced token counts, or steps, as points along training do."""
     tokens = columns.get("d", columns.get("c") if "n" in columns else None)
@@ -130,9 +164,11 @@ def _checkpoints(
         _, member, runs = np.unique(np.stack(size), axis=1, return_inverse=True, return_counts=True)
         shares = [_even(np.unique(tokens[member == one])) for one in range(len(runs))]
         even = float(runs @ shares) / len(tokens)
-    if even > 0.5 or progress:
+    if even > 0.5 or progress or named:
         what = (
-            "Most sizes have evenly spaced token counts"
+            f"Each {named[0]} has several token counts, along which the loss falls"
+            if named
+            else "Most sizes have evenly spaced token counts"
             if even > 0.5
             else f"Runs of one point differ in {', '.join(progress)}"
         )

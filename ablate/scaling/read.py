@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablate.errors import AblateError, unknown
 from ablate.scaling.arithmetic import Arithmetic, arithmetic
-from ablate.scaling.doubts import CHECKPOINTS, LOGARITHM, doubts
+from ablate.scaling.doubts import LOGARITHM, doubts
 from ablate.scaling.losses import Losses
 from ablate.scaling.sheet import numbers, sheet, unit_of
 
@@ -21,7 +21,9 @@ SHOWN = 6  # lines or columns named in a note
 COUNTS_IN = 1e6  # a column with larger numbers is not in the unit that its name gives
 WHERE = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)")
 COMPARE = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+POINTS = 4  # fewest on a run, on average, that look like points along training
 FALLS = -0.8  # rank correlation of loss and steps along training
+RUN = re.compile(r"run(?:[\s_.-]?(?:id|name))?", re.IGNORECASE)  # name of a run
 PROGRESS = re.compile(r"step|epoch|iter|token|seen|checkpoint|ckpt", re.IGNORECASE)
 
 Parse = Callable[[str], pd.Series]  # a column's name → its numbers, None for text
@@ -59,22 +61,48 @@ def read(
     Raises:
         AblateError: an unknown column, a cell that is no number, or no row left.
     """
-    table = sheet(path)
+
+    def columns_of(names: Sequence[str]) -> dict[str, Arithmetic]:
+        found = LOGARITHM.fullmatch(loss) if loss not in names else None
+        options = {"loss": found[1] if found else loss, "n": n, "d": d, "flops": flops}
+        texts = {key: " ".join(text.split()) for key, text in options.items() if text}
+        return {
+            {"flops": "c"}.get(key, key): arithmetic(text, names, f"--{key}", str(path))
+            for key, text in texts.items()
+        }
+
+    def wanted(names: Sequence[str]) -> bool:
+        conditions = [match for one in where if (match := WHERE.fullmatch(one))]
+        try:
+            columns_of(names)
+        except AblateError:
+            return False
+        return all(name in names for name in (*group, *(one[1] for one in conditions)))
+
+    if not (n or d or flops):
+        raise AblateError(
+            "a table of losses needs one or more of --n, --d and --flops, each with the name of a"
+            " column"
+        )
+    if baseline and not group:
+        raise AblateError(f"--baseline {baseline!r} needs --group COLUMN, whose levels it names")
+    table = sheet(path, wanted)
     names = [str(name) for name in table]
+    columns = columns_of(names)
+    for name in group:
+        if name not in names:
+            raise unknown("column", name, names, str(path))
+    texts = [column.text for column in columns.values()]
+    if len(set(texts)) < len(texts):
+        raise AblateError(f"{path}: one column cannot be used twice; got {', '.join(texts)}")
     logarithm = LOGARITHM.fullmatch(loss) if loss not in names else None
-    options = {"loss": logarithm[1] if logarithm else loss, "n": n, "d": d, "flops": flops}
-    texts = {key: " ".join(text.split()) for key, text in options.items() if text}
-    _check(path, names, texts, group, baseline)
-    columns = {
-        {"flops": "c"}.get(key, key): arithmetic(text, names, f"--{key}", str(path))
-        for key, text in texts.items()
-    }
     used = list(dict.fromkeys(name for one in columns.values() for name in one.columns.values()))
     # in a loss a comma is rather decimal
     of_loss = columns["loss"].columns.values()
     parse = functools.cache(lambda name: _parsed(table, name, columns["loss"].plain, of_loss))
     chosen = _chosen(path, table, parse, where)
     values, notes = _values(path, chosen, parse, columns)
+    notes[:0] = [table.attrs["sheet"]] if table.attrs["sheet"] else []
     kept = chosen.loc[values.index]
     rows = kept.drop_duplicates()
     notes += _repeated(len(kept), rows, [*used, *group], lowest)
@@ -104,9 +132,16 @@ def read(
     written = {key: column.text for key, column in columns.items()} | {"loss": loss}
     points = [*(values[key] for key in resources), curves]
     swept = _differing(rows.drop(columns=used), points)
-    progress = [name for name in swept if _falls_along(name, parse(name), values["loss"], points)]
+    progress = [
+        name
+        for name in swept
+        if PROGRESS.search(name) and _falls_along(parse(name), values["loss"], points)
+    ]
+    if any("batch" in name.lower() for name in swept):
+        progress = []  # at given tokens a smaller batch makes more steps, often with a lower loss
+    along = [name for name in map(str, rows) if RUN.fullmatch(name) and _logs(rows[name], values)]
     few = [name for name in swept if rows[name].nunique() <= len(rows) / 4]
-    notes += doubts(reached, resources, of, written, few[:SHOWN], progress[:SHOWN])
+    notes += doubts(reached, resources, of, written, few[:SHOWN], progress[:SHOWN], along)
     return Losses(
         loss=reached,
         columns=resources,
@@ -115,25 +150,6 @@ def read(
         means={},
         notes=tuple(notes),
     )
-
-
-def _check(
-    path: Path, names: Sequence[str], texts: Mapping[str, str], group: Sequence[str], baseline: str
-) -> None:
-    if len(texts) < 2:
-        raise AblateError(
-            "a table of losses needs one or more of --n, --d and --flops, each with the name of a"
-            " column"
-        )
-    for name in group:
-        if name not in names:
-            raise unknown("column", name, names, str(path))
-    if len(set(texts.values())) < len(texts):
-        raise AblateError(
-            f"{path}: one column cannot be used twice; got {', '.join(texts.values())}"
-        )
-    if baseline and not group:
-        raise AblateError(f"--baseline {baseline!r} needs --group COLUMN, whose levels it names")
 
 
 def _parsed(table: pd.DataFrame, name: str, loss: bool, of_loss: Collection[str]) -> pd.Series:
@@ -202,14 +218,19 @@ def _values(
     """Return the rows with a positive number for each option, and notes on units and others."""
     values, notes, left_out = pd.DataFrame(index=rows.index), [], []
     for key, column in columns.items():
-        loss = key == "loss" and column.plain
+        loss, option = key == "loss" and column.plain, {"c": "flops"}.get(key, key)
         parts = {}
         for name in column.columns.values():
             parts[name] = _numeric(path, rows[name], parse(name).loc[rows.index], loss)
             # a loss in percent is the only one with a unit
             unit = unit_of(name) if not loss or unit_of(name) < 1 else 1.0
             reached = parts[name][np.isfinite(parts[name])].max()
-            if unit != 1:
+            if unit != 1 and not column.plain:  # a factor of the arithmetic may be the unit
+                notes.append(
+                    f"{name} is taken as it stands in --{option}, not in units of {unit:g}: the"
+                    " unit in a name counts only where the column is used without arithmetic."
+                )
+            elif unit != 1:
                 exact = "flop" in name.lower()  # in GFLOPs large numbers are usual
                 taken = (reached < COUNTS_IN or exact) and not rows[name].str.contains("%").any()
                 parts[name] = parts[name] * (unit if taken else 1.0)
@@ -270,13 +291,19 @@ def _differing(others: pd.DataFrame, points: list[pd.Series]) -> list[str]:
     ]
 
 
-def _falls_along(name: str, values: pd.Series, loss: pd.Series, points: list[pd.Series]) -> bool:
-    """Return whether a column counts steps or the like, along which the loss falls at a point."""
-    if not PROGRESS.search(name):
-        return False
+def _falls_along(values: pd.Series, loss: pd.Series, points: list[pd.Series]) -> bool:
+    """Return whether the loss falls along a column at most points, of several rows each."""
     both = pd.DataFrame({"at": values.loc[loss.index].astype(float), "loss": loss})
     by_point = both.groupby(points)
-    if by_point["at"].nunique().mean() < CHECKPOINTS:
+    if by_point["at"].nunique().mean() < POINTS:
         return False
     ranks = by_point.rank(pct=True)
     return bool(ranks["at"].corr(ranks["loss"]) < FALLS)
+
+
+def _logs(run: pd.Series, values: pd.DataFrame) -> bool:
+    """Return whether each run has one size and several token counts, along which the loss falls."""
+    tokens = next((values[key] for key in "dc" if key in values), None)
+    if tokens is None or "n" not in values or (values["n"].groupby(run).nunique() > 1).any():
+        return False
+    return _falls_along(tokens, values["loss"], [run])

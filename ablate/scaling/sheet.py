@@ -12,7 +12,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -59,7 +59,7 @@ SUPERSCRIPT = re.compile("(?<=10)[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 
-def sheet(path: Path) -> pd.DataFrame:
+def sheet(path: Path, wanted: Callable[[Sequence[str]], bool]) -> pd.DataFrame:
     """Read the cells of a table in a file.
 
     The format is told from the content: Parquet, Excel's .xlsx, JSON (a list or a line for each
@@ -71,15 +71,16 @@ def sheet(path: Path) -> pd.DataFrame:
 
     Args:
         path: the file; text is UTF-8, or UTF-16 or Windows-1252 as Excel saves it.
+        wanted: names of columns → whether this sheet of several is the one; the first such counts.
 
     Returns:
         Text, stripped. The index, named "line" or "row", is the place in the file.
         `attrs["decimal_comma"]` is true where columns are separated by semicolons and no number has
-        a decimal point.
+        a decimal point. `attrs["sheet"]` says which of several sheets it is, or is "".
 
     Raises:
-        AblateError: the file cannot be read, a row has more or fewer cells than there are names, or
-            two columns have one name.
+        AblateError: the file cannot be read, none of several sheets is wanted, a row has more or
+            fewer cells than there are names, or two columns have one name.
     """
     try:
         data = path.read_bytes()
@@ -90,7 +91,7 @@ def sheet(path: Path) -> pd.DataFrame:
         reason = getattr(error, "strerror", "") or error
         raise AblateError(f"{path}: cannot be read ({reason})") from None
     if data.startswith((b"PAR1", b"PK")):
-        table = _parquet(path, data) if data.startswith(b"PAR1") else _excel(path, data)
+        table = _parquet(path, data) if data.startswith(b"PAR1") else _excel(path, data, wanted)
         delimiter = ""
     else:
         text = _text(path, data)
@@ -100,7 +101,8 @@ def sheet(path: Path) -> pd.DataFrame:
             table, delimiter = _delimited(path, text)
     if table.empty:
         raise AblateError(f"{path}: a table needs a line of column names and a line for each run")
-    names = [" ".join(str(name).split()) for name in table]
+    names = _names(table)
+    table.attrs.setdefault("sheet", "")
     if twice := [name for name in names if name and names.count(name) > 1]:
         raise AblateError(f"{path}: two columns are called {twice[0]!r}")
     table.columns = [name or f"column {at}" for at, name in enumerate(names, 1)]
@@ -112,6 +114,10 @@ def sheet(path: Path) -> pd.DataFrame:
     )
     table.attrs["decimal_comma"] = delimiter == ";" and not pointed
     return table
+
+
+def _names(table: pd.DataFrame) -> list[str]:
+    return [" ".join(str(name).split()) for name in table]
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,8 +140,8 @@ def _parquet(path: Path, data: bytes) -> pd.DataFrame:
     return _placed(_cells(table if table.index.names == [None] else table.reset_index()))
 
 
-def _excel(path: Path, data: bytes) -> pd.DataFrame:
-    """Return the first sheet that has a table."""
+def _excel(path: Path, data: bytes, wanted: Callable[[Sequence[str]], bool]) -> pd.DataFrame:
+    """Return the only sheet that has a table, or the first that is wanted."""
     try:
         sheets = pd.read_excel(io.BytesIO(data), sheet_name=None, header=None, dtype=object)
     except ImportError:
@@ -145,8 +151,27 @@ def _excel(path: Path, data: bytes) -> pd.DataFrame:
         ) from None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise AblateError(f"{path}: cannot be read ({error})") from None
-    filled = [cells for cells in sheets.values() if cells.notna().any(axis=1).sum() > 1]
-    return _named(path, _placed(_cells(filled[0] if filled else pd.DataFrame())))
+    filled = {
+        str(name): _placed(_cells(cells))
+        for name, cells in sheets.items()
+        if cells.notna().any(axis=1).sum() > 1
+    }
+    if len(filled) < 2:
+        return _named(path, next(iter(filled.values()), pd.DataFrame()))
+    found: dict[str, list[str]] = {}
+    for name, cells in filled.items():
+        try:
+            table = _named(path, cells)
+        except AblateError:  # notes need not be a table
+            continue
+        if wanted(found.setdefault(name, _names(table))):
+            table.attrs["sheet"] = f"The sheet {name!r} is read, of {len(filled)} sheets."
+            return table
+    held = "; ".join(
+        f"{name!r} has {', '.join(map(repr, found[name][:12]))}" if found.get(name) else f"{name!r}"
+        for name in filled
+    )
+    raise AblateError(f"{path}: no sheet has all of the columns asked for: {held}")
 
 
 def _json(path: Path, text: str) -> pd.DataFrame:
@@ -329,7 +354,7 @@ def numbers(cells: Sequence[str], *, decimal_comma: bool, units: bool) -> list[f
         thousands, decimal = ".", ","
     elif any_is(r"\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,}"):
         thousands, decimal = ",", "."
-    elif decimal_comma or any_is(r"\d*,(\d{1,2}|\d{4,})|0,\d+"):
+    elif decimal_comma or any_is(r"\d*,(\d{1,2}|\d{4,})|0,\d+|\d{4,},\d+"):
         thousands, decimal = "_", ","
     else:
         thousands, decimal = ",", "."
