@@ -437,6 +437,25 @@ def test_the_study_or_a_file_beside_them_says_the_width(tmp_path: Path) -> None:
     assert corpora.find(str(tmp_path), Path()).hash == corpus.hash
 
 
+def test_raw_files_of_different_widths_are_refused(tmp_path: Path) -> None:
+    of = ids(9000, 60_000)
+    of.astype("<u2").tofile(tmp_path / "train.bin")
+    of[:4000].astype("<u4").tofile(tmp_path / "val.bin")
+    named = spec("train.bin", "val.bin")
+    for corpus in (".", named):
+        with pytest.raises(AblateError, match=r"train.bin 16 and .*val.bin 32; .*dtype"):
+            corpora.find(corpus, tmp_path)
+    (tmp_path / "meta.json").write_text('{"dtype": "uint16"}')
+    with pytest.raises(AblateError, match=r"train.bin 16 and .*val.bin 32; .*dtype"):
+        corpora.find(named, tmp_path)
+    assert corpora.find(named, tmp_path, Reading(dtype="uint16")).token_bytes == 2
+
+
+def test_many_64_bit_tokens_are_found(tmp_path: Path) -> None:
+    ids(1 << 20, 300).astype("<i8").tofile(tmp_path / "a.bin")
+    assert corpora.find("a.bin", tmp_path).token_bytes == 8
+
+
 def test_tokens_without_a_held_out_part_lose_their_last_tenth(tmp_path: Path) -> None:
     documents = [ids(100, 200, seed) for seed in range(20)]
     megatron(tmp_path, "my_text_document", documents, 8, "<u2")

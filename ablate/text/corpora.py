@@ -26,7 +26,7 @@ from ablate.text.sources import Source
 NAMED = ("austen", "sotu", "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
-_FORMAT = 5  # raised when a corpus is read or split differently
+_FORMAT = 6  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 _BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
 _CHUNK = 1 << 20
@@ -376,6 +376,7 @@ def pieces(part: Sequence[token_files.Part]) -> Iterator[np.ndarray]:
 
 def _of_tokens(source: Source) -> tuple[Facts, Split]:
     """Read token files: the hash is that of the tokens, whatever their width and files."""
+    token_files.check_widths(source.files, source.reading)
     found, digest, largest = tokens_of(source), hashlib.sha256(), 0
     for part in (found.train, found.held_out):
         digest.update(sum(len(one.tokens) for one in part).to_bytes(8, "big"))
