@@ -102,6 +102,14 @@ def test_quotes_commas_and_line_ends_inside_a_text_are_kept(
     assert labels.read(tmp_path / "a.csv").texts == tuple(one for one, _ in rows)
 
 
+def test_a_semicolon_may_separate_the_columns(tmp_path: Path) -> None:
+    rows = rows_of(alpha=20, beta=20)
+    with (tmp_path / "b.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([("text", "label"), *rows])
+    expected = labels.read(write(tmp_path / "a.csv", rows))
+    assert labels.read(tmp_path / "b.csv").texts == expected.texts
+
+
 def test_a_tsv_file_and_a_text_beyond_the_limit_of_the_csv_module(tmp_path: Path) -> None:
     rows = [("x" * 200_000 + str(n), "ab"[n % 2]) for n in range(20)]
     lines = ["\t".join(row) for row in [("text", "label"), *rows]]

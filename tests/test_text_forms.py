@@ -133,6 +133,39 @@ def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     assert raw.n_documents == 1 and content(raw)[0].startswith(b'{"title": "T", "body"')
 
 
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_a_csv_file_may_have_another_separator(tmp_path: Path, delimiter: str) -> None:
+    (tmp_path / "a.csv").write_bytes(as_csv(STORIES))
+    (tmp_path / "b.csv").write_bytes(as_csv(STORIES, delimiter))
+    assert corpora.find("b.csv", tmp_path).hash == corpora.find("a.csv", tmp_path).hash
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"Well," she said, "go."', "He left."],
+        ['"A speech that goes on', "over the next row,", 'and ends here."', "He left."],
+        ['"A mark that is not closed', "He left."],
+    ],
+    ids=["spoken", "closed in a later row", "not closed"],
+)
+def test_quotation_marks_in_tsv_are_text_where_they_enclose_no_field(
+    tmp_path: Path, rows: list[str]
+) -> None:
+    lines = ["id\ttext", *(f"{n}\t{row}" for n, row in enumerate(rows))]
+    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "b.txt").write_text("\f".join(rows))
+    found = corpora.find("a.tsv", tmp_path, Reading(rows="documents"))
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+
+
+def test_quoted_fields_of_tsv_lose_their_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('id\ttext\n0\t"He said ""go"""\n1\tIt is.\n')
+    (tmp_path / "b.txt").write_text('He said "go"\fIt is.')
+    found = corpora.find("a.tsv", tmp_path, Reading(rows="documents"))
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [

@@ -69,9 +69,9 @@ def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
                 yield pick.of(row, number)
 
 
-def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
+def _csv(path: Path, reading: Reading, mended: Mended, tabs: bool = False) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
-        rows = csv_rows(path, (line.decode() for line in files.lines(buffer)), delimiter)
+        rows = csv_rows(path, lambda: (line.decode() for line in files.lines(buffer)), tabs)
         _, names = next(rows, (0, []))
         pick = _Pick(path, reading.field)
         for number, row in rows:
@@ -79,7 +79,7 @@ def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> 
 
 
 def _tsv(path: Path, reading: Reading, mended: Mended) -> Rows:
-    return _csv(path, reading, mended, "\t")
+    return _csv(path, reading, mended, tabs=True)
 
 
 def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -142,19 +142,23 @@ TABLES = {name for name, one in FORMATS.items() if one.rows}
 _BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
 
 
-def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(
+    path: Path, lines: Callable[[], Iterator[str]], tabs: bool
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file but empty ones, the names first, with the number of their line.
 
     Args:
         path: The file, for errors.
-        lines: Its lines, with their ends.
-        delimiter: Between fields.
+        lines: Returns its lines, with their ends, from the first on.
+        tabs: Whether it is a TSV file; else the first line says what separates its fields.
 
     Raises:
         AblateError: It is not CSV, or a row has more or fewer fields than the first.
     """
     csv.field_size_limit(1 << 30)
-    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    delimiter = "\t" if tabs else _delimiter(next(filter(str.strip, lines()), ""))
+    quoting = csv.QUOTE_MINIMAL if not tabs or _is_quoted(lines) else csv.QUOTE_NONE
+    table = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
     names: list[str] = []
     try:
         for row in filter(None, table):
@@ -167,6 +171,39 @@ def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple
             yield table.line_num, row
     except csv.Error as error:
         raise AblateError(f"{path}, line {table.line_num}: {error}") from None
+
+
+def _delimiter(header: str) -> str:
+    """Return what separates the names in the first line: a comma, unless it has none."""
+
+    def names(delimiter: str) -> int:
+        return len(next(csv.reader(header.splitlines()[:1], delimiter=delimiter), []))
+
+    return "," if names(",") > 1 else max(",;\t|", key=names)
+
+
+def _is_quoted(lines: Callable[[], Iterator[str]]) -> bool:
+    """Return whether quotation marks in a TSV file enclose fields; else they are text.
+
+    They are text if each line is a row as it stands, and quoting would join lines or fail.
+    """
+    numbers: set[int] = set()
+    n_lines, marks = 0, False
+    for line in lines():
+        if line.rstrip("\r\n"):
+            n_lines += 1
+            numbers.add(line.count("\t"))
+            marks = marks or '"' in line
+            if len(numbers) > 1:
+                return True
+    if not marks:
+        return True
+    try:
+        rows = [len(row) for row in csv.reader(lines(), delimiter="\t", strict=True) if row]
+    except csv.Error:
+        return False
+    one_column = numbers == {0}  # each line is a row of it in any case
+    return set(rows) == {n + 1 for n in numbers} and (one_column or len(rows) == n_lines)
 
 
 def of(path: Path, reading: Reading) -> Format:
