@@ -17,7 +17,7 @@ import pytest
 
 from ablate import text
 from ablate.errors import AblateError
-from ablate.text import Tokens, corpora, tokenizers
+from ablate.text import Tokens, corpora, describe, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.options import DEFAULT, Reading, spec
 
@@ -133,6 +133,22 @@ def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     assert raw.n_documents == 1 and content(raw)[0].startswith(b'{"title": "T", "body"')
 
 
+@pytest.mark.parametrize("first", [{"id": 1}, {"body": "a text of another key"}], ids=str)
+def test_rows_that_lack_the_key_are_skipped_and_counted(
+    tmp_path: Path, first: dict[str, object]
+) -> None:
+    rows = [first, *({"text": one} for one in STORIES), {"id": 2}, {"text": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "b.txt").write_text("\f".join(STORIES))
+    found = corpora.find("a.jsonl", tmp_path)
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+    assert found.fields == ("text",) and found.n_without_text == 3
+    said = "\n".join(describe.lines(found, describe.describe(found)))
+    assert "the field 'text'; rows without text, skipped: 3" in said
+    with pytest.raises(AblateError, match="line 1: there is no 'txt'; its keys"):
+        corpora.find("a.jsonl", tmp_path, Reading(field="txt"))
+
+
 @pytest.mark.parametrize("delimiter", [";", "|", "\t"])
 def test_a_csv_file_may_have_another_separator(tmp_path: Path, delimiter: str) -> None:
     (tmp_path / "a.csv").write_bytes(as_csv(STORIES))
@@ -170,8 +186,9 @@ def test_quoted_fields_of_tsv_lose_their_marks(tmp_path: Path) -> None:
     ("files", "complaint"),
     [
         ({"a.jsonl": b'{"text": "x"}\n{"text": '}, r"a.jsonl, line 2: not a line of JSON.*'text'"),
-        ({"a.jsonl": b'{"text": "x"}\n{"txt": "y"}'}, "line 2: there is no 'text'; its keys: txt"),
-        ({"a.jsonl": b'{"text": ["x"]}'}, "has no column 'text'"),
+        ({"a.jsonl": b'{"text": ["x"]}'}, r"line 1: 'text' holds no text but \['x'\]"),
+        ({"a.jsonl": b'{"text": 5}\n{"text": "x"}'}, "line 1: 'text' holds no text but 5"),
+        ({"a.csv": b"text,text\nx,y\n"}, "line 1: several columns are named 'text'"),
         ({"a.csv": b"id,text\n1,x\n2\n"}, r"a.csv, line 3: 1 fields, .* 2 columns"),
         ({"a.csv": b'id,text\n1,"x\n'}, "a.csv, line 2"),
         ({"a.parquet": b"PAR1 nothing of the kind"}, "a.parquet cannot be read as Parquet"),

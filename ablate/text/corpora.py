@@ -57,6 +57,8 @@ class Facts:
         unread: What is beside the files that are read.
         formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
         rows: How the rows of tables became documents, a phrase; "" where each is one.
+        fields: Keys or columns that hold the text.
+        n_without_text: Rows without text, which were skipped.
     """
 
     hash: str
@@ -77,6 +79,8 @@ class Facts:
     unread: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     rows: str = ""
+    fields: tuple[str, ...] = ()
+    n_without_text: int = 0
 
 
 @dataclass(frozen=True)
@@ -282,6 +286,8 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         unread=source.unread,
         formats=() if source.named else source.formats,
         rows=_rows(source),
+        fields=tuple(mended.fields),
+        n_without_text=mended.n_without_text,
     )
     return facts, split
 

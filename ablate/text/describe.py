@@ -99,6 +99,12 @@ def lines(corpus: Corpus, found: Description) -> list[str]:
     ]
     if corpus.mended:
         said.append(f"Mended as it was read: {listed(_mended(corpus))}")
+    if corpus.fields:
+        skipped = f"; rows without text, skipped: {corpus.n_without_text:,}"
+        said.append(
+            f"Read: the field {listed(f'{field!r:.60}' for field in corpus.fields)}"
+            + (skipped if corpus.n_without_text else "")
+        )
     if corpus.rows:
         said.append(f"Documents: {corpus.rows}")
     if corpus.unread:

@@ -19,7 +19,21 @@ from ablate.text import cache
 from ablate.text.options import BYTES, Reading
 
 Buffer = bytes | mmap.mmap
-Mended = Counter[str]  # what was changed in files as they were read → in how many
+
+
+class Mended(Counter[str]):
+    """What was changed in files as they were read → in how many.
+
+    Attributes:
+        fields: Keys or columns that held the text; keys of a dictionary, in order.
+        n_without_text: Rows without text, which were skipped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, None] = {}
+        self.n_without_text = 0
+
 
 _CHUNK = 1 << 20
 _SAMPLE = 1 << 16  # bytes from which an encoding is guessed
