@@ -133,6 +133,30 @@ def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     assert raw.n_documents == 1 and content(raw)[0].startswith(b'{"title": "T", "body"')
 
 
+def test_columns_of_parquet_and_arrow_are_read_or_named_with_what_they_hold(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    (tmp_path / "a.txt").write_text("\f".join(STORIES))
+    expected = corpora.find("a.txt", tmp_path).hash
+    table = pyarrow.table({"text": pyarrow.array(STORIES).dictionary_encode()})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
+        stream.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        found = corpora.find(name, tmp_path)
+        assert (found.hash, found.fields) == (expected, ("text",))
+    for values, kind in (([b"x"], "binary"), ([["x", "y"]], "list<element: string>")):
+        parquet.write_table(pyarrow.table({"text": values}), tmp_path / "b.parquet")
+        with pytest.raises(AblateError, match=f"column 'text' holds no text but {kind}"):
+            corpora.find("b.parquet", tmp_path)
+    arrays = [pyarrow.array(["x"]), pyarrow.array(["y"])]
+    doubled = pyarrow.Table.from_arrays(arrays, names=["text", "text"])
+    parquet.write_table(doubled, tmp_path / "b.parquet")
+    with pytest.raises(AblateError, match="several columns are named 'text'"):
+        corpora.find("b.parquet", tmp_path)
+
+
 @pytest.mark.parametrize("first", [{"id": 1}, {"body": "a text of another key"}], ids=str)
 def test_rows_that_lack_the_key_are_skipped_and_counted(
     tmp_path: Path, first: dict[str, object]

@@ -102,6 +102,7 @@ def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.opened(path) as file, _by_library(path, "Parquet"):
         table = parquet.ParquetFile(file)
         column = _text_column(path, table.schema_arrow, reading.field)
+        mended.fields[column] = None
         for batch in table.iter_batches(columns=[column], batch_size=1000):
             yield from (text or "" for text in batch.column(0).to_pylist())
 
@@ -118,6 +119,7 @@ def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
         else:
             table = batches = ipc.open_stream(file)
         column = _text_column(path, table.schema, reading.field)
+        mended.fields[column] = None
         for batch in batches:
             for start in range(0, batch.num_rows, 1000):
                 part = batch.column(column).slice(start, 1000)
@@ -426,15 +428,26 @@ def _only_text(path: Path, texts: list[str], names: list[str]) -> str:
 
 
 def _text_column(path: Path, schema: Any, field: str) -> str:
-    texts = [
-        one.name for one in schema if str(one.type) in ("string", "large_string", "string_view")
-    ]
-    if not field:
-        return _only_text(path, texts, schema.names)
-    if field not in texts:
-        holds = "holds no text" if field in schema.names else "is not there"
+    def is_text(kind: Any) -> bool:
+        if str(kind).startswith("dictionary<"):
+            kind = kind.value_type
+        return str(kind) in ("string", "large_string", "string_view")
+
+    texts = [one.name for one in schema if is_text(one.type)]
+    names = schema.names
+    wanted = field or next((name for name in _TEXT_NAMES if name in names), "")
+    if names.count(wanted) > 1:
+        raise AblateError(f"{path}: several columns are named {wanted!r}")
+    if wanted in names and wanted not in texts and (field or not texts):
         raise AblateError(
-            f"{path}: column {field!r} {holds}; columns of text: {', '.join(texts) or 'none'}"
+            f"{path}: column {wanted!r} holds no text but {schema.field(wanted).type!s:.60};"
+            f" columns of text: {', '.join(texts) or 'none'}"
+        )
+    if not field:
+        return _only_text(path, texts, names)
+    if field not in names:
+        raise AblateError(
+            f"{path}: column {field!r} is not there; columns of text: {', '.join(texts) or 'none'}"
         )
     return field
 
