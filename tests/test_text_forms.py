@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
@@ -216,6 +217,8 @@ def test_quoted_fields_of_tsv_lose_their_marks(tmp_path: Path) -> None:
         ({"a.csv": b"id,text\n1,x\n2\n"}, r"a.csv, line 3: 1 fields, .* 2 columns"),
         ({"a.csv": b'id,text\n1,"x\n'}, "a.csv, line 2"),
         ({"a.parquet": b"PAR1 nothing of the kind"}, "a.parquet cannot be read as Parquet"),
+        ({"a.jsonl.bz2": bz2.compress(b'{"text": "x"}')}, "bz2 is packed: unpack it; .gz, .xz and"),
+        ({"a.zip": b"PK"}, "a.zip is packed: unpack it; .gz, .xz and .zst are read"),
         ({"a.txt.zst": b"no zst"}, "a.txt.zst cannot be unpacked"),
         ({"a.txt": b"x", "b.jsonl": b"{}"}, r"several formats: text \(a.txt\), JSON lines"),
         ({"a.txt": bytes(range(128, 256)) * 9}, "a.txt is not text in an encoding.*'cp1252'"),

@@ -71,6 +71,7 @@ _PACKED: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.open,
     ".zst": _open_zst,
 }
+_OTHER_PACKERS = (".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
 
 
 def suffix(path: Path) -> str:
@@ -84,6 +85,8 @@ def suffix(path: Path) -> str:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file; a packed one is first unpacked into an unnamed file of the cache."""
+    if path.suffix.lower() in _OTHER_PACKERS:
+        raise AblateError(f"{path} is packed: unpack it; .gz, .xz and .zst are read")
     with path.open("rb") as file:
         unpack = _PACKED.get(path.suffix.lower())
         if unpack is None:
