@@ -159,6 +159,21 @@ def read_with_split(location: str) -> tuple[Facts, Split]:
     return facts, split
 
 
+def unchanged(location: str, hash: str) -> tuple[Facts, Split]:
+    """Return the facts of a corpus and which of its documents are held out.
+
+    Raises:
+        AblateError: its content is not the one that was planned.
+    """
+    facts, split = read_with_split(location)
+    if facts.hash != hash:
+        raise AblateError(
+            f"corpus {Request.of(location).train} has changed since the study was planned: run the"
+            " study again"
+        )
+    return facts, split
+
+
 def _stamp(path: Path) -> tuple[str, int, int, int, str]:
     """Return what tells a file from one of another content: name, size, times and some blocks.
 
