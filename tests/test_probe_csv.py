@@ -235,6 +235,16 @@ def test_plan_shows_texts_a_class_and_chance(folder: Path, ablate: Run) -> None:
     assert "chance 66.7%" in words
 
 
+def test_plan_counts_texts_with_more_than_one_label(folder: Path, ablate: Run) -> None:
+    planned(folder, metric="loss")
+    assert "more than one label" not in ablate("plan", "probed.toml")[1]
+    rows = rows_of(alpha=40, beta=20)
+    twice = [(rows[n][0], {"alpha": "beta", "beta": "alpha"}[rows[n][1]]) for n in range(3)]
+    write(folder / "labels.csv", [*rows, *twice, rows[5]])
+    words = " ".join(ablate("plan", "probed.toml")[1].split())
+    assert "Warning: texts with more than one label in labels.csv: 3;" in words
+
+
 def test_arms_that_read_texts_of_unequal_length_are_named(folder: Path) -> None:
     assert not [one for one in planned(folder).confounds if one.kind == "passages"]
     written = (folder / "probed.toml").read_text().replace('norm = ["pre", "post"]', "n_ctx = [8]")

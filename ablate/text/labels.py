@@ -99,6 +99,11 @@ class LabelledTexts:
         )
 
     @property
+    def n_contradictory(self) -> int:
+        """Number of different texts that have more than one label."""
+        return sum(n > 1 for n in Counter(self.texts).values())
+
+    @property
     def chance(self) -> float:
         """Share of the tested texts that have the label which is commonest among the fitted."""
         tested, fitted = self.counts
