@@ -85,8 +85,6 @@ def suffix(path: Path) -> str:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file; a packed one is first unpacked into an unnamed file of the cache."""
-    if path.suffix.lower() in _OTHER_PACKERS:
-        raise AblateError(f"{path} is packed: unpack it; .gz, .xz and .zst are read")
     with path.open("rb") as file:
         unpack = _PACKED.get(path.suffix.lower())
         if unpack is None:
@@ -128,6 +126,8 @@ def text(path: Path, reading: Reading, mended: Mended) -> Iterator[Buffer]:
     Raises:
         AblateError: It is not text, or not in its encoding.
     """
+    if path.suffix.lower() in _OTHER_PACKERS and reading.encoding != BYTES:
+        raise AblateError(f"{path} is packed: unpack it; .gz, .xz and .zst are read")
     with opened(path) as file, mapped(file) as buffer:
         if reading.encoding == BYTES:
             yield buffer

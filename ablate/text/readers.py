@@ -173,8 +173,13 @@ def csv_rows(
     """
     csv.field_size_limit(1 << 30)
     delimiter = "\t" if tabs else _delimiter(next(filter(str.strip, lines()), ""))
-    quoting = csv.QUOTE_MINIMAL if not tabs or _is_quoted(lines) else csv.QUOTE_NONE
-    table = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
+    quoted = not tabs or _is_quoted(lines)
+    table = csv.reader(
+        lines(),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        strict=True,
+    )
     names: list[str] = []
     try:
         for row in filter(None, table):
