@@ -213,6 +213,7 @@ def test_quoted_fields_of_tsv_lose_their_marks(tmp_path: Path) -> None:
         ({"a.jsonl": b'{"text": "x"}\n{"text": '}, r"a.jsonl, line 2: not a line of JSON.*'text'"),
         ({"a.jsonl": b'{"text": ["x"]}'}, r"line 1: 'text' holds no text but \['x'\]"),
         ({"a.jsonl": b'{"text": 5}\n{"text": "x"}'}, "line 1: 'text' holds no text but 5"),
+        ({"a.json": b'["x", {"text": "y"}]'}, "line 2: no string, as the first row is"),
         ({"a.csv": b"text,text\nx,y\n"}, "line 1: several columns are named 'text'"),
         ({"a.csv": b"id,text\n1,x\n2\n"}, r"a.csv, line 3: 1 fields, .* 2 columns"),
         ({"a.csv": b'id,text\n1,"x\n'}, "a.csv, line 2"),

@@ -365,7 +365,9 @@ def _texts(
     lacking: tuple[int, Any] | None = None
     found = False
     for number, row in itertools.chain(first, rows):
-        if isinstance(row, str) and not field:
+        if not field:
+            if not isinstance(row, str):
+                raise AblateError(f"{path}, line {number}: no string, as the first row is")
             yield row
             continue
         if not isinstance(row, Mapping):
