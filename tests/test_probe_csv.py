@@ -102,6 +102,14 @@ def test_quotes_commas_and_line_ends_inside_a_text_are_kept(
     assert labels.read(tmp_path / "a.csv").texts == tuple(one for one, _ in rows)
 
 
+def test_a_semicolon_may_separate_the_columns(tmp_path: Path) -> None:
+    rows = rows_of(alpha=20, beta=20)
+    with (tmp_path / "b.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([("text", "label"), *rows])
+    expected = labels.read(write(tmp_path / "a.csv", rows))
+    assert labels.read(tmp_path / "b.csv").texts == expected.texts
+
+
 def test_a_tsv_file_and_a_text_beyond_the_limit_of_the_csv_module(tmp_path: Path) -> None:
     rows = [("x" * 200_000 + str(n), "ab"[n % 2]) for n in range(20)]
     lines = ["\t".join(row) for row in [("text", "label"), *rows]]
@@ -225,6 +233,16 @@ def test_plan_shows_texts_a_class_and_chance(folder: Path, ablate: Run) -> None:
     assert code == 0
     assert "60 texts of labels.csv, fitted + tested: alpha 32 + 8 and beta 16 + 4" in words
     assert "chance 66.7%" in words
+
+
+def test_plan_counts_texts_with_more_than_one_label(folder: Path, ablate: Run) -> None:
+    planned(folder, metric="loss")
+    assert "more than one label" not in ablate("plan", "probed.toml")[1]
+    rows = rows_of(alpha=40, beta=20)
+    twice = [(rows[n][0], {"alpha": "beta", "beta": "alpha"}[rows[n][1]]) for n in range(3)]
+    write(folder / "labels.csv", [*rows, *twice, rows[5]])
+    words = " ".join(ablate("plan", "probed.toml")[1].split())
+    assert "Warning: texts with more than one label in labels.csv: 3;" in words
 
 
 def test_arms_that_read_texts_of_unequal_length_are_named(folder: Path) -> None:

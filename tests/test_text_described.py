@@ -111,6 +111,32 @@ def test_short_documents_are_described_too(tmp_path: Path) -> None:
     assert set(found.samples) <= set(names)
 
 
+@pytest.mark.parametrize("during", [False, True])
+def test_a_text_that_changes_before_or_while_it_is_described_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during: bool
+) -> None:
+    documents = [prose(seed, 200) for seed in range(60)]
+    corpus = corpus_of(tmp_path, documents)
+    shared = duplicates.shared
+
+    def edited(*args: object) -> float:
+        found = shared(*args)  # type: ignore[arg-type]
+        corpus_of(tmp_path, documents[1:])
+        return found
+
+    if during:
+        monkeypatch.setattr(duplicates, "shared", edited)
+    else:
+        corpus_of(tmp_path, documents[1:])
+    with pytest.raises(AblateError, match="has changed"):
+        describe.describe(corpus)
+    monkeypatch.undo()
+    monkeypatch.setenv("ABLATE_CACHE", str(tmp_path / "cache"))
+    again = corpus_of(tmp_path, documents)
+    assert again.hash == corpus.hash
+    assert describe.describe(again).mean_bytes[0] > 0
+
+
 def test_plan_says_what_stands_in_both_parts(tmp_path: Path, ablate: Run) -> None:
     documents = [prose(seed, 300) for seed in range(60)]
     common = prose(1000, 300)

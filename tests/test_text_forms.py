@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
@@ -17,7 +18,7 @@ import pytest
 
 from ablate import text
 from ablate.errors import AblateError
-from ablate.text import Tokens, corpora, tokenizers
+from ablate.text import Tokens, corpora, describe, tokenizers
 from ablate.text.corpora import Corpus
 from ablate.text.options import DEFAULT, Reading, spec
 
@@ -133,15 +134,92 @@ def test_the_text_is_found_in_its_column_or_named(tmp_path: Path) -> None:
     assert raw.n_documents == 1 and content(raw)[0].startswith(b'{"title": "T", "body"')
 
 
+def test_columns_of_parquet_and_arrow_are_read_or_named_with_what_they_hold(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    (tmp_path / "a.txt").write_text("\f".join(STORIES))
+    expected = corpora.find("a.txt", tmp_path).hash
+    table = pyarrow.table({"text": pyarrow.array(STORIES).dictionary_encode()})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
+        stream.write_table(table)
+    for name in ("a.parquet", "a.arrow"):
+        found = corpora.find(name, tmp_path)
+        assert (found.hash, found.fields) == (expected, ("text",))
+    for values, kind in (([b"x"], "binary"), ([["x", "y"]], "list<element: string>")):
+        parquet.write_table(pyarrow.table({"text": values}), tmp_path / "b.parquet")
+        with pytest.raises(AblateError, match=f"column 'text' holds no text but {kind}"):
+            corpora.find("b.parquet", tmp_path)
+    arrays = [pyarrow.array(["x"]), pyarrow.array(["y"])]
+    doubled = pyarrow.Table.from_arrays(arrays, names=["text", "text"])
+    parquet.write_table(doubled, tmp_path / "b.parquet")
+    with pytest.raises(AblateError, match="several columns are named 'text'"):
+        corpora.find("b.parquet", tmp_path)
+
+
+@pytest.mark.parametrize("first", [{"id": 1}, {"body": "a text of another key"}], ids=str)
+def test_rows_that_lack_the_key_are_skipped_and_counted(
+    tmp_path: Path, first: dict[str, object]
+) -> None:
+    rows = [first, *({"text": one} for one in STORIES), {"id": 2}, {"text": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "b.txt").write_text("\f".join(STORIES))
+    found = corpora.find("a.jsonl", tmp_path)
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+    assert found.fields == ("text",) and found.n_without_text == 3
+    said = "\n".join(describe.lines(found, describe.describe(found)))
+    assert "the field 'text'; rows without text, skipped: 3" in said
+    with pytest.raises(AblateError, match="line 1: there is no 'txt'; its keys"):
+        corpora.find("a.jsonl", tmp_path, Reading(field="txt"))
+
+
+@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
+def test_a_csv_file_may_have_another_separator(tmp_path: Path, delimiter: str) -> None:
+    (tmp_path / "a.csv").write_bytes(as_csv(STORIES))
+    (tmp_path / "b.csv").write_bytes(as_csv(STORIES, delimiter))
+    assert corpora.find("b.csv", tmp_path).hash == corpora.find("a.csv", tmp_path).hash
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"Well," she said, "go."', "He left."],
+        ['"A speech that goes on', "over the next row,", 'and ends here."', "He left."],
+        ['"A mark that is not closed', "He left."],
+    ],
+    ids=["spoken", "closed in a later row", "not closed"],
+)
+def test_quotation_marks_in_tsv_are_text_where_they_enclose_no_field(
+    tmp_path: Path, rows: list[str]
+) -> None:
+    lines = ["id\ttext", *(f"{n}\t{row}" for n, row in enumerate(rows))]
+    (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "b.txt").write_text("\f".join(rows))
+    found = corpora.find("a.tsv", tmp_path, Reading(rows="documents"))
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+
+
+def test_quoted_fields_of_tsv_lose_their_marks(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('id\ttext\n0\t"He said ""go"""\n1\tIt is.\n')
+    (tmp_path / "b.txt").write_text('He said "go"\fIt is.')
+    found = corpora.find("a.tsv", tmp_path, Reading(rows="documents"))
+    assert found.hash == corpora.find("b.txt", tmp_path).hash
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
         ({"a.jsonl": b'{"text": "x"}\n{"text": '}, r"a.jsonl, line 2: not a line of JSON.*'text'"),
-        ({"a.jsonl": b'{"text": "x"}\n{"txt": "y"}'}, "line 2: there is no 'text'; its keys: txt"),
-        ({"a.jsonl": b'{"text": ["x"]}'}, "has no column 'text'"),
+        ({"a.jsonl": b'{"text": ["x"]}'}, r"line 1: 'text' holds no text but \['x'\]"),
+        ({"a.jsonl": b'{"text": 5}\n{"text": "x"}'}, "line 1: 'text' holds no text but 5"),
+        ({"a.json": b'["x", {"text": "y"}]'}, "line 2: no string, as the first row is"),
+        ({"a.csv": b"text,text\nx,y\n"}, "line 1: several columns are named 'text'"),
         ({"a.csv": b"id,text\n1,x\n2\n"}, r"a.csv, line 3: 1 fields, .* 2 columns"),
         ({"a.csv": b'id,text\n1,"x\n'}, "a.csv, line 2"),
         ({"a.parquet": b"PAR1 nothing of the kind"}, "a.parquet cannot be read as Parquet"),
+        ({"a.jsonl.bz2": bz2.compress(b'{"text": "x"}')}, "bz2 is packed: unpack it; .gz, .xz and"),
+        ({"a.zip": b"PK"}, "a.zip is packed: unpack it; .gz, .xz and .zst are read"),
         ({"a.txt.zst": b"no zst"}, "a.txt.zst cannot be unpacked"),
         ({"a.txt": b"x", "b.jsonl": b"{}"}, r"several formats: text \(a.txt\), JSON lines"),
         ({"a.txt": bytes(range(128, 256)) * 9}, "a.txt is not text in an encoding.*'cp1252'"),
@@ -435,6 +513,25 @@ def test_the_study_or_a_file_beside_them_says_the_width(tmp_path: Path) -> None:
     assert corpus.n_token_ids == 256 and np.array_equal(tokens(corpus, "tokens").train, of)
     (tmp_path / "meta.json").write_text('{"dtype": "uint8", "vocab_size": 256}')
     assert corpora.find(str(tmp_path), Path()).hash == corpus.hash
+
+
+def test_raw_files_of_different_widths_are_refused(tmp_path: Path) -> None:
+    of = ids(9000, 60_000)
+    of.astype("<u2").tofile(tmp_path / "train.bin")
+    of[:4000].astype("<u4").tofile(tmp_path / "val.bin")
+    named = spec("train.bin", "val.bin")
+    for corpus in (".", named):
+        with pytest.raises(AblateError, match=r"train.bin 16 and .*val.bin 32; .*dtype"):
+            corpora.find(corpus, tmp_path)
+    (tmp_path / "meta.json").write_text('{"dtype": "uint16"}')
+    with pytest.raises(AblateError, match=r"train.bin 16 and .*val.bin 32; .*dtype"):
+        corpora.find(named, tmp_path)
+    assert corpora.find(named, tmp_path, Reading(dtype="uint16")).token_bytes == 2
+
+
+def test_many_64_bit_tokens_are_found(tmp_path: Path) -> None:
+    ids(1 << 20, 300).astype("<i8").tofile(tmp_path / "a.bin")
+    assert corpora.find("a.bin", tmp_path).token_bytes == 8
 
 
 def test_tokens_without_a_held_out_part_lose_their_last_tenth(tmp_path: Path) -> None:

@@ -286,6 +286,11 @@ def _labels(plan: Plan) -> Iterator[str]:
             f"label_accuracy: {len(found.texts):,} texts of {plan.study.evaluation.probe_csv},"
             f" fitted + tested: {listed(each)}; chance {found.chance:.1%}"
         )
+        if n := found.n_contradictory:
+            yield (
+                f"Warning: texts with more than one label in {plan.study.evaluation.probe_csv}:"
+                f" {n:,}; no probe can predict all their labels"
+            )
 
 
 def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:

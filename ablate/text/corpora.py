@@ -26,7 +26,7 @@ from ablate.text.sources import Source
 NAMED = ("austen", "sotu", "debian-docs")
 # endings of files that are suggested instead of a missing one
 TEXTS = (".txt", ".md", ".rst", ".gz", ".xz", ".zst", ".jsonl", ".csv", ".tsv", ".parquet")
-_FORMAT = 5  # raised when a corpus is read or split differently
+_FORMAT = 6  # raised when a corpus is read or split differently
 _SETTLED = 2.0  # seconds after which a next change of a file changes its modification time
 _BLOCK, _BLOCKS = 1 << 12, 16  # bytes of a block, and blocks of a file, that tell it from another
 _CHUNK = 1 << 20
@@ -57,6 +57,8 @@ class Facts:
         unread: What is beside the files that are read.
         formats: Formats of the files, of `ablate.text.readers`; () where it comes with the package.
         rows: How the rows of tables became documents, a phrase; "" where each is one.
+        fields: Keys or columns that hold the text.
+        n_without_text: Rows without text, which were skipped.
     """
 
     hash: str
@@ -77,6 +79,8 @@ class Facts:
     unread: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     rows: str = ""
+    fields: tuple[str, ...] = ()
+    n_without_text: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,21 @@ def read_with_split(location: str) -> tuple[Facts, Split]:
     facts, split = _of_tokens(source) if source.holds_tokens else _of_text(source)
     if all(time.time() - mtime / 1e9 > _SETTLED for _, _, mtime, _, _ in stats):
         cache.built("corpora", key, lambda folder: _save(folder, facts, split))
+    return facts, split
+
+
+def unchanged(location: str, hash: str) -> tuple[Facts, Split]:
+    """Return the facts of a corpus and which of its documents are held out.
+
+    Raises:
+        AblateError: its content is not the one that was planned.
+    """
+    facts, split = read_with_split(location)
+    if facts.hash != hash:
+        raise AblateError(
+            f"corpus {Request.of(location).train} has changed since the study was planned: run the"
+            " study again"
+        )
     return facts, split
 
 
@@ -282,6 +301,8 @@ def _of_text(source: Source) -> tuple[Facts, Split]:
         unread=source.unread,
         formats=() if source.named else source.formats,
         rows=_rows(source),
+        fields=tuple(mended.fields),
+        n_without_text=mended.n_without_text,
     )
     return facts, split
 
@@ -376,6 +397,7 @@ def pieces(part: Sequence[token_files.Part]) -> Iterator[np.ndarray]:
 
 def _of_tokens(source: Source) -> tuple[Facts, Split]:
     """Read token files: the hash is that of the tokens, whatever their width and files."""
+    token_files.check_widths(source.files, source.reading)
     found, digest, largest = tokens_of(source), hashlib.sha256(), 0
     for part in (found.train, found.held_out):
         digest.update(sum(len(one.tokens) for one in part).to_bytes(8, "big"))

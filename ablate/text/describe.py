@@ -13,7 +13,7 @@ import numpy as np
 
 from ablate.text import cache, corpora, duplicates, sources
 from ablate.text.corpora import Corpus
-from ablate.text.documents import Document
+from ablate.text.documents import Document, Split
 from ablate.units import count, listed
 
 _FORMAT = 3  # raised when something is measured differently
@@ -56,13 +56,15 @@ def describe(corpus: Corpus) -> Description:
     """Return what is known about a corpus; reads it the first time.
 
     Raises:
-        AblateError: it can no longer be read.
+        AblateError: it can no longer be read, or has changed.
     """
     key = hashlib.sha256(f"{_FORMAT}:{corpus.hash}:{corpus.location}".encode()).hexdigest()
 
     def build(folder: Path) -> None:
         with sources.readable(f"corpus {corpus.name}"):
-            found = _of_tokens(corpus) if corpus.holds_tokens else _of_text(corpus)
+            _, split = corpora.unchanged(corpus.location, corpus.hash)
+            found = _of_tokens(corpus) if corpus.holds_tokens else _of_text(corpus, split)
+            corpora.unchanged(corpus.location, corpus.hash)  # nor while it was measured
         (folder / "description.json").write_text(json.dumps(asdict(found)))
 
     folder = cache.built("descriptions", key, build)
@@ -99,6 +101,12 @@ def lines(corpus: Corpus, found: Description) -> list[str]:
     ]
     if corpus.mended:
         said.append(f"Mended as it was read: {listed(_mended(corpus))}")
+    if corpus.fields:
+        skipped = f"; rows without text, skipped: {corpus.n_without_text:,}"
+        said.append(
+            f"Read: the field {listed(f'{field!r:.60}' for field in corpus.fields)}"
+            + (skipped if corpus.n_without_text else "")
+        )
     if corpus.rows:
         said.append(f"Documents: {corpus.rows}")
     if corpus.unread:
@@ -188,9 +196,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
 
 
-def _of_text(corpus: Corpus) -> Description:
+def _of_text(corpus: Corpus, split: Split) -> Description:
     source = sources.at(corpus.location)
-    _, split = corpora.read_with_split(corpus.location)
     numbers, sizes = [0, 0], [0, 0]
     bytes_of = np.zeros((2, 256), np.int64)
     samples = ["", ""]

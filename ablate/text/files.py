@@ -19,7 +19,21 @@ from ablate.text import cache
 from ablate.text.options import BYTES, Reading
 
 Buffer = bytes | mmap.mmap
-Mended = Counter[str]  # what was changed in files as they were read → in how many
+
+
+class Mended(Counter[str]):
+    """What was changed in files as they were read → in how many.
+
+    Attributes:
+        fields: Keys or columns that held the text; keys of a dictionary, in order.
+        n_without_text: Rows without text, which were skipped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, None] = {}
+        self.n_without_text = 0
+
 
 _CHUNK = 1 << 20
 _SAMPLE = 1 << 16  # bytes from which an encoding is guessed
@@ -57,6 +71,7 @@ _PACKED: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.open,
     ".zst": _open_zst,
 }
+_OTHER_PACKERS = (".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".lz4", ".lzma")
 
 
 def suffix(path: Path) -> str:
@@ -111,6 +126,8 @@ def text(path: Path, reading: Reading, mended: Mended) -> Iterator[Buffer]:
     Raises:
         AblateError: It is not text, or not in its encoding.
     """
+    if path.suffix.lower() in _OTHER_PACKERS and reading.encoding != BYTES:
+        raise AblateError(f"{path} is packed: unpack it; .gz, .xz and .zst are read")
     with opened(path) as file, mapped(file) as buffer:
         if reading.encoding == BYTES:
             yield buffer

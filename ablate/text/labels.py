@@ -99,6 +99,11 @@ class LabelledTexts:
         )
 
     @property
+    def n_contradictory(self) -> int:
+        """Number of different texts that have more than one label."""
+        return sum(n > 1 for n in Counter(self.texts).values())
+
+    @property
     def chance(self) -> float:
         """Share of the tested texts that have the label which is commonest among the fitted."""
         tested, fitted = self.counts
@@ -152,11 +157,11 @@ def _content(path: Path) -> bytes:
 def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
     """Return different pairs of text and label, in order."""
     try:
-        # line ends as they are: a quoted text may have its own
-        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise AblateError(f"{path} is not UTF-8 text: convert it") from None
-    rows = readers.csv_rows(path, lines, "\t" if path.suffix == ".tsv" else ",")
+    # line ends as they are: a quoted text may have its own
+    rows = readers.csv_rows(path, lambda: io.StringIO(text, newline=""), path.suffix == ".tsv")
     _, columns = next(rows, (0, []))
     for name in COLUMNS:
         if columns.count(name) != 1:
@@ -167,10 +172,9 @@ def _pairs(path: Path, content: bytes) -> list[tuple[str, str]]:
             )
     pairs: dict[tuple[str, str], None] = {}
     for number, row in rows:
-        text, label = (row[columns.index(name)] for name in COLUMNS)
-        if not text.strip() or not label.strip():
-            raise AblateError(
-                f"{path}, line {number}: there is no {'label' if text.strip() else 'text'}"
-            )
-        pairs[text, label.strip()] = None
+        passage, label = (row[columns.index(name)] for name in COLUMNS)
+        if not passage.strip() or not label.strip():
+            missing = "label" if passage.strip() else "text"
+            raise AblateError(f"{path}, line {number}: there is no {missing}")
+        pairs[passage, label.strip()] = None
     return list(pairs)

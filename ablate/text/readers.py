@@ -21,6 +21,7 @@ from ablate.text.options import BYTES, Reading
 Rows = Iterator[str]
 
 _TEXT_NAMES = ("text", "content")  # keys and columns that hold the text, if a study names none
+_KEYS_OF = 1000  # rows of JSON in which the key of the text is looked for
 # rows, and characters, from which it is found whether rows are lines
 _LOOKED_AT, _CHARACTERS = 10_000, 1 << 21
 _BLANK = 0.01  # share of blank rows from which rows without line ends are lines
@@ -49,37 +50,50 @@ class Format:
 
 def _jsonl(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
-        pick = _Pick(path, reading.field)
-        if buffer[:4096].lstrip()[:1] == b"[":
+        yield from _texts(path, _json_rows(path, buffer), reading.field, mended)
+
+
+def _json_rows(path: Path, buffer: files.Buffer) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a JSON array or of lines of JSON, with their numbers."""
+    if buffer[:4096].lstrip()[:1] == b"[":
+        try:
+            array = json.loads(buffer[:])
+        except ValueError as error:
+            raise AblateError(f"{path} is not a JSON array: {error}") from None
+        yield from enumerate(array, 1)
+        return
+    for number, line in enumerate(files.lines(buffer), 1):
+        if line.strip():
             try:
-                array = json.loads(buffer[:])
+                row = json.loads(line)
             except ValueError as error:
-                raise AblateError(f"{path} is not a JSON array: {error}") from None
-            yield from (pick.of(row, number) for number, row in enumerate(array, 1))
-            return
-        for number, line in enumerate(files.lines(buffer), 1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise AblateError(
-                        f"{path}, line {number}: not a line of JSON: {str(error)[:100]}; for text"
-                        " as it stands give [data] format = 'text'"
-                    ) from None
-                yield pick.of(row, number)
+                raise AblateError(
+                    f"{path}, line {number}: not a line of JSON: {str(error)[:100]}; for text"
+                    " as it stands give [data] format = 'text'"
+                ) from None
+            yield number, row
 
 
-def _csv(path: Path, reading: Reading, mended: Mended, delimiter: str = ",") -> Rows:
+def _csv(path: Path, reading: Reading, mended: Mended, tabs: bool = False) -> Rows:
     with files.text(path, _parsable(reading), mended) as buffer:
-        rows = csv_rows(path, (line.decode() for line in files.lines(buffer)), delimiter)
+        rows = csv_rows(path, lambda: (line.decode() for line in files.lines(buffer)), tabs)
         _, names = next(rows, (0, []))
-        pick = _Pick(path, reading.field)
-        for number, row in rows:
-            yield pick.of(dict(zip(names, row, strict=True)), number)
+        if not names:
+            return
+        field = reading.field or _only_text(path, names, names)
+        if names.count(field) != 1:
+            fault = "there is no" if field not in names else "several columns are named"
+            raise AblateError(
+                f"{path}, line 1: {fault} {field!r}; its columns: {', '.join(names):.200}"
+            )
+        mended.fields[field] = None
+        column = names.index(field)
+        for _, row in rows:
+            yield row[column]
 
 
 def _tsv(path: Path, reading: Reading, mended: Mended) -> Rows:
-    return _csv(path, reading, mended, "\t")
+    return _csv(path, reading, mended, tabs=True)
 
 
 def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
@@ -88,6 +102,7 @@ def _parquet(path: Path, reading: Reading, mended: Mended) -> Rows:
     with files.opened(path) as file, _by_library(path, "Parquet"):
         table = parquet.ParquetFile(file)
         column = _text_column(path, table.schema_arrow, reading.field)
+        mended.fields[column] = None
         for batch in table.iter_batches(columns=[column], batch_size=1000):
             yield from (text or "" for text in batch.column(0).to_pylist())
 
@@ -104,6 +119,7 @@ def _arrow(path: Path, reading: Reading, mended: Mended) -> Rows:
         else:
             table = batches = ipc.open_stream(file)
         column = _text_column(path, table.schema, reading.field)
+        mended.fields[column] = None
         for batch in batches:
             for start in range(0, batch.num_rows, 1000):
                 part = batch.column(column).slice(start, 1000)
@@ -142,19 +158,28 @@ TABLES = {name for name, one in FORMATS.items() if one.rows}
 _BY_SUFFIX = {suffix: one for one in FORMATS.values() for suffix in one.suffixes}
 
 
-def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(
+    path: Path, lines: Callable[[], Iterator[str]], tabs: bool
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file but empty ones, the names first, with the number of their line.
 
     Args:
         path: The file, for errors.
-        lines: Its lines, with their ends.
-        delimiter: Between fields.
+        lines: Returns its lines, with their ends, from the first on.
+        tabs: Whether it is a TSV file; else the first line says what separates its fields.
 
     Raises:
         AblateError: It is not CSV, or a row has more or fewer fields than the first.
     """
     csv.field_size_limit(1 << 30)
-    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    delimiter = "\t" if tabs else _delimiter(next(filter(str.strip, lines()), ""))
+    quoted = not tabs or _is_quoted(lines)
+    table = csv.reader(
+        lines(),
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        strict=True,
+    )
     names: list[str] = []
     try:
         for row in filter(None, table):
@@ -167,6 +192,39 @@ def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple
             yield table.line_num, row
     except csv.Error as error:
         raise AblateError(f"{path}, line {table.line_num}: {error}") from None
+
+
+def _delimiter(header: str) -> str:
+    """Return what separates the names in the first line: a comma, unless it has none."""
+
+    def names(delimiter: str) -> int:
+        return len(next(csv.reader(header.splitlines()[:1], delimiter=delimiter), []))
+
+    return "," if names(",") > 1 else max(",;\t|", key=names)
+
+
+def _is_quoted(lines: Callable[[], Iterator[str]]) -> bool:
+    """Return whether quotation marks in a TSV file enclose fields; else they are text.
+
+    They are text if each line is a row as it stands, and quoting would join lines or fail.
+    """
+    numbers: set[int] = set()
+    n_lines, marks = 0, False
+    for line in lines():
+        if line.rstrip("\r\n"):
+            n_lines += 1
+            numbers.add(line.count("\t"))
+            marks = marks or '"' in line
+            if len(numbers) > 1:
+                return True
+    if not marks:
+        return True
+    try:
+        rows = [len(row) for row in csv.reader(lines(), delimiter="\t", strict=True) if row]
+    except csv.Error:
+        return False
+    one_column = numbers == {0}  # each line is a row of it in any case
+    return set(rows) == {n + 1 for n in numbers} and (one_column or len(rows) == n_lines)
 
 
 def of(path: Path, reading: Reading) -> Format:
@@ -198,6 +256,7 @@ def read(
         like, rows = _are_lines(rows, reading)
     if not like:
         for origin, text in rows:
+            mended.n_without_text += not text.strip()
             content = _clean(text, reading, mended)
             yield from documents(content, origin)
         return
@@ -289,35 +348,78 @@ def _clean(text: str, reading: Reading, mended: Mended) -> bytes:
         return text.encode(errors="replace")
 
 
-class _Pick:
-    """Takes the text out of rows; finds its key in the first of them."""
+def _texts(
+    path: Path, rows: Iterator[tuple[int, Any]], field: str, mended: Mended
+) -> Iterator[str]:
+    """Yield the texts of rows of JSON but those that lack the key; finds the key if none is named.
 
-    def __init__(self, path: Path, field: str):
-        self._path, self._field = path, field
-
-    def of(self, row: Any, number: int) -> str:
-        if isinstance(row, str) and not self._field:
-            return row
+    Args:
+        path: The file, for errors.
+        rows: Objects or strings, with their numbers.
+        field: The key; "" to find it.
+        mended: Counts the rows that lack it.
+    """
+    first: list[tuple[int, Any]] = []
+    if not field:
+        first, field = _with_key(path, rows)
+    lacking: tuple[int, Any] | None = None
+    found = False
+    for number, row in itertools.chain(first, rows):
+        if not field:
+            if not isinstance(row, str):
+                raise AblateError(f"{path}, line {number}: no string, as the first row is")
+            yield row
+            continue
         if not isinstance(row, Mapping):
-            raise AblateError(f"{self._path}, line {number}: a row is an object with keys")
-        if not self._field:
-            texts = [
-                key
-                for key, value in row.items()
-                if isinstance(value, str) or (value is None and key in _TEXT_NAMES)
-            ]
-            self._field = _only_text(self._path, texts, list(row))
-        if self._field not in row:
-            raise AblateError(
-                f"{self._path}, line {number}: there is no {self._field!r}; its keys:"
-                f" {', '.join(map(str, row)):.200}"
-            )
-        text = row[self._field]
+            raise AblateError(f"{path}, line {number}: a row is an object with keys")
+        if field not in row:
+            lacking = lacking or (number, row)
+            mended.n_without_text += 1
+            continue
+        text = row[field]
         if text is not None and not isinstance(text, str):
+            raise AblateError(f"{path}, line {number}: {field!r} holds no text but {text!r:.60}")
+        if not found:
+            found, mended.fields[field] = True, None
+        yield text or ""
+    if lacking and not found:
+        number, row = lacking
+        raise AblateError(
+            f"{path}, line {number}: there is no {field!r}; its keys:"
+            f" {', '.join(map(str, row)):.200}"
+        )
+
+
+def _with_key(path: Path, rows: Iterator[tuple[int, Any]]) -> tuple[list[tuple[int, Any]], str]:
+    """Return the rows from which the key of the text is found, and the key; "" for strings.
+
+    It is 'text' or 'content' of the first row that has one, or else the only key of text of the
+    first row that has any.
+    """
+    first, characters = list[tuple[int, Any]](), 0
+    for number, row in itertools.islice(rows, _KEYS_OF):
+        first.append((number, row))
+        if not isinstance(row, Mapping):
+            if isinstance(row, str) and len(first) == 1:
+                return first, ""
+            raise AblateError(f"{path}, line {number}: a row is an object with keys")
+        for name in _TEXT_NAMES:
+            if name in row and isinstance(row[name], str | None):
+                return first, name
+        characters += sum(len(value) for value in row.values() if isinstance(value, str))
+        if characters > _CHARACTERS:
+            break
+    if not first:
+        return first, ""
+    texts = [[key for key, value in row.items() if isinstance(value, str)] for _, row in first]
+    at = next((index for index, keys in enumerate(texts) if keys), 0)
+    number, row = first[at]
+    for name in _TEXT_NAMES:
+        if not texts[at] and name in row:
             raise AblateError(
-                f"{self._path}, line {number}: {self._field!r} holds no text but {text!r:.60}"
+                f"{path}, line {number}: {name!r} holds no text but {row[name]!r:.60}"
             )
-        return text or ""
+    return first, _only_text(path, texts[at], list(row))
 
 
 def _only_text(path: Path, texts: list[str], names: list[str]) -> str:
@@ -333,15 +435,26 @@ def _only_text(path: Path, texts: list[str], names: list[str]) -> str:
 
 
 def _text_column(path: Path, schema: Any, field: str) -> str:
-    texts = [
-        one.name for one in schema if str(one.type) in ("string", "large_string", "string_view")
-    ]
-    if not field:
-        return _only_text(path, texts, schema.names)
-    if field not in texts:
-        holds = "holds no text" if field in schema.names else "is not there"
+    def is_text(kind: Any) -> bool:
+        if str(kind).startswith("dictionary<"):
+            kind = kind.value_type
+        return str(kind) in ("string", "large_string", "string_view")
+
+    texts = [one.name for one in schema if is_text(one.type)]
+    names = schema.names
+    wanted = field or next((name for name in _TEXT_NAMES if name in names), "")
+    if names.count(wanted) > 1:
+        raise AblateError(f"{path}: several columns are named {wanted!r}")
+    if wanted in names and wanted not in texts and (field or not texts):
         raise AblateError(
-            f"{path}: column {field!r} {holds}; columns of text: {', '.join(texts) or 'none'}"
+            f"{path}: column {wanted!r} holds no text but {schema.field(wanted).type!s:.60};"
+            f" columns of text: {', '.join(texts) or 'none'}"
+        )
+    if not field:
+        return _only_text(path, texts, names)
+    if field not in names:
+        raise AblateError(
+            f"{path}: column {field!r} is not there; columns of text: {', '.join(texts) or 'none'}"
         )
     return field
 

@@ -56,6 +56,31 @@ def read(paths: Sequence[Path], reading: Reading) -> list[Part]:
     return [_open(path, dtype) for path in paths]
 
 
+def check_widths(paths: Sequence[Path], reading: Reading) -> None:
+    """Check that raw files have one width; reads a sample of each.
+
+    Raises:
+        AblateError: the numbers of two files, or what stands beside them, say two widths.
+    """
+    if reading.dtype != "auto":
+        return
+    raw = [path for path in paths if not _has_header(path)]
+    # the width of a short file cannot be found
+    long = [path for path in raw if path.stat().st_size >= _ENOUGH]
+    for widths in (
+        {dtype: path for path in raw if (dtype := _named([path], reading))},
+        {_found(path): path for path in long},
+    ):
+        if len(widths) > 1:
+            found = " and ".join(
+                f"{path} {8 * np.dtype(dtype).itemsize}" for dtype, path in widths.items()
+            )
+            raise AblateError(
+                f"raw token files have different widths, in bits: {found}; convert them to one"
+                " width, or give [data] dtype if they have one"
+            )
+
+
 def _has_header(path: Path) -> bool:
     return path.suffix == ".npy" or path.with_suffix(".idx").is_file() or _llm_c(path) in _LLM_C
 
@@ -98,7 +123,7 @@ def _found(path: Path) -> str:
         return "<u2"
     halves = np.memmap(path, "<u2", "r")
     pairs = halves.reshape(-1, 2)
-    pairs = pairs[:: max(1, len(pairs) // _SAMPLE)]
+    pairs = pairs[:: len(pairs) // _SAMPLE | 1]  # odd: both halves of 64-bit tokens
     low, high = (np.unique(pairs[:, column]) for column in (0, 1))
     if not high.any():
         if size % 8 == 0 and not pairs[1::2].any() and low.any():

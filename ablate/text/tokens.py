@@ -179,7 +179,7 @@ def _tokens(corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) 
 def _from_token_files(
     corpus: str, source: Source, corpus_hash: str, tokenizer: str, tokenizer_hash: str
 ) -> Tokens:
-    facts = _unchanged(corpus, corpus_hash)[0]
+    facts = corpora.unchanged(corpus, corpus_hash)[0]
     parts = corpora.tokens_of(source)
     spelling: tuple[bytes, ...] | None = None
     separator: tuple[int, ...] = ()
@@ -236,24 +236,9 @@ def _stream(parts: list[token_files.Part], key: str, n_vocab: int) -> tuple[np.n
     return np.memmap(folder / "tokens.bin", dtype, "r"), bounds
 
 
-def _unchanged(corpus: str, corpus_hash: str) -> tuple[corpora.Facts, Split]:
-    """Return the facts and the split of a corpus.
-
-    Raises:
-        AblateError: its content is not the one that was planned.
-    """
-    facts, split = corpora.read_with_split(corpus)
-    if facts.hash != corpus_hash:
-        raise AblateError(
-            f"corpus {Request.of(corpus).train} has changed since the study was planned: run the"
-            " study again"
-        )
-    return facts, split
-
-
 def _make(folder: Path, corpus: str, corpus_hash: str, tokenizer: str, tokenizer_hash: str) -> None:
     """Write the tokens of a corpus into a folder of the cache."""
-    facts, split = _unchanged(corpus, corpus_hash)
+    facts, split = corpora.unchanged(corpus, corpus_hash)
     encoder = _encoder(corpus, facts, tokenizer, tokenizer_hash)
     streams = {
         held_out: _Stream(folder / name, encoder)
