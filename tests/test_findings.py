@@ -204,7 +204,8 @@ def test_findings_of_an_earlier_plan_are_not_kept(tmp_path: Path) -> None:
     analyse(db, "topology")
     assert {row.level for row in stored.read(db, "topology")} >= set(LEVELS[1:])
     fewer = plan_of(levels=["serial", "parallel"])
-    register(db, replace(fewer, study=replace(fewer.study, name="topology")))
+    fewer = replace(fewer, study=replace(fewer.study, name="topology"))
+    register(db, fewer, replace=True)
     assert stored.read(db, "topology") == []
 
 

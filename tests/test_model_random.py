@@ -66,11 +66,14 @@ def test_each_builds_with_as_many_parameters_as_the_closed_form_says(config: Run
 
 def _seen(config: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
     """What can be observed of a model: the shapes of its parameters, and its logits in training."""
-    model = build(config)
+    model, read = build(config), tokens(config)
+    starts = None
+    if config.document_mask != "none":  # two documents a window
+        half = config.n_ctx // 2
+        starts = (torch.arange(config.n_ctx) >= half).long().mul(half).expand(read.shape)
     with torch.no_grad():
-        return {name: parameter.shape for name, parameter in model.named_parameters()}, model(
-            tokens(config)
-        )
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        return shapes, model(read, starts)
 
 
 @settings(BOUNDED, max_examples=120)
@@ -91,6 +94,8 @@ def test_every_field_changes_something_observable(config: RunConfig, data: st.Da
 @settings(BOUNDED, max_examples=12)
 @given(_configs(d_model=16, n_ctx=17, n_vocab=19))
 def test_the_loss_falls_within_30_steps(config: RunConfig) -> None:
+    # without skip connections and norms, signals of matrices of std 0.02 vanish
+    assume(config.topology != "no-skip" or config.norm != "none")
     model = build(config)
     # a rule that repeats every 18 tokens, and one token that never occurs
     text = torch.arange(2 * 17 + 1) ** 2 % 18
