@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from report_study import few_replicates, save_svg  # noqa: F401
-from spoilt_databases import COMMANDS, build, spoil
+from spoilt_databases import COMMANDS, build, chunks, spoil
 from typer.testing import CliRunner
 
 from ablate import figures, store
@@ -32,14 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("few_replicates")
-@pytest.mark.parametrize(
-    "cases",
-    [
-        [*range(40), *FOUND],
-        pytest.param(range(40, 1000), marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
-    ],
-    ids=["few", "many"],
-)
+@pytest.mark.parametrize("cases", chunks(40, 1000, 40, FOUND))
 def test_a_spoilt_column_is_no_traceback(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: Sequence[int]
 ) -> None:
