@@ -56,7 +56,10 @@ class Stub:
     def steps(self, job, context):
         configs, emit, stop = [run.config for run in job.runs], context.emit, context.stop
         checkpoint = job.checkpoint
-        at = json.loads(checkpoint.read_text()) if job.resume and checkpoint.exists() else 0
+        there = job.resume and job.resume.exists()
+        at = json.loads(job.resume.read_text()) if there else 0
+        if job.covered is not None and at > job.covered:
+            at = 0
         for to in emit:
             to("start", step=at, compile_mode="none")
         steps, series, last = [], {"train_loss": [], "lr": []}, configs[0].steps

@@ -56,7 +56,8 @@ def send(
 ) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
     runs = tuple(map(run_of, configs))
-    job = Job(runs, Evaluation(), checkpoint=folder / "checkpoint", resume=resume)
+    path = folder / "checkpoint"
+    job = Job(runs, Evaluation(), checkpoint=path, resume=path if resume else None)
     process.stdin.write(encode(number, job, journals))
     process.stdin.flush()
     return journals

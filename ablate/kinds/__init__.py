@@ -47,8 +47,10 @@ class Job:
         runs: Members of the pack; a kind that cannot pack gets one.
         evaluation: What is measured on held-out text.
         sources: Content hash of a corpus, tokenizer or file → its location.
-        checkpoint: File to checkpoint to, None for no checkpoints.
-        resume: Continue from the checkpoint.
+        checkpoint: File to checkpoint to, of this job alone; None for no checkpoints.
+        resume: Checkpoint of an earlier job to continue from, None to begin at step 0.
+        covered: Step up to which the points of earlier jobs are stored; a newer checkpoint is not
+            continued from. None where all are.
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Recompute activations in the backward pass.
         compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
@@ -59,7 +61,8 @@ class Job:
     evaluation: Evaluation
     sources: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Path | None = None
-    resume: bool = False
+    resume: Path | None = None
+    covered: int | None = None
     micro_batch: int = 0
     recompute: bool = False
     compile: str = "auto"

@@ -23,7 +23,7 @@ from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
 from ablate.store.records import ACCEPTED, Candidate, Claim
-from ablate.store.runs import candidates, claim, finish, status_of
+from ablate.store.runs import candidates, claim, covered_by_checkpoint, finish, status_of
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
@@ -210,13 +210,16 @@ class WorkerPool:
             return  # another launcher was quicker
         first = claims[0]
         pack = replace(pack, runs=tuple(by_id[each.run_id] for each in claims))
-        new_file = self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt"
+        covered = None
+        if pack.checkpoint:
+            covered = min(covered_by_checkpoint(self._db, each.run_id) for each in claims)
         job = Job(
             runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
             sources=self._plan.sources,
-            checkpoint=Path(pack.checkpoint) if pack.checkpoint else new_file,
-            resume=pack.checkpoint is not None,
+            checkpoint=self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt",
+            resume=Path(pack.checkpoint) if pack.checkpoint else None,
+            covered=covered,
             micro_batch=pack.size.micro_batch,
             recompute=pack.size.recompute,
         )

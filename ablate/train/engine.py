@@ -78,6 +78,7 @@ class Training:
         self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
         self.begun = time.perf_counter()
         self.steps = configs[0].steps
+        self.covered = self.steps if job.covered is None else job.covered
         points = evaluator.evaluation.points
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
         self.meter = Meter(self.steps, len(configs))
@@ -88,7 +89,7 @@ class Training:
         """Train to the end, until the last member diverges, or until `stop()`."""
         step = self.step
         if self.resume:
-            self._resume()
+            self._resume(self.resume)
         for emit in self.emit:
             emit(
                 "start",
@@ -114,8 +115,9 @@ class Training:
                 saved = time.monotonic()
         if self.living:
             self._finish()
-        if self.path and not stopped:
-            checkpoints.remove(self.path)
+        if not stopped:
+            for path in filter(None, (self.path, self.resume)):
+                checkpoints.remove(path)
 
     def _block(self) -> bool:
         """Make steps for about `BLOCK_SECONDS`, to the next evaluation at most; emit metrics.
@@ -216,11 +218,18 @@ class Training:
         checkpoints.save(path, state)
         for k in self.living:
             self.emit[k]("checkpoint", step=self.step.done, path=str(path))
+        if self.resume and self.resume != path:
+            checkpoints.remove(self.resume)
 
-    def _resume(self) -> None:
-        """Continue from the checkpoint if it has every member of this job, else from step 0."""
-        state = checkpoints.load(self.path) if self.path else None
-        if state is None or not set(self.keys) <= set(state["keys"]):
+    def _resume(self, path: Path) -> None:
+        """Continue from a checkpoint if it has every member of this job and is covered, else begin
+        at step 0.
+        """
+
+        def fits(state: checkpoints.State) -> bool:
+            return set(self.keys) <= set(state["keys"]) and state["step"]["done"] <= self.covered
+
+        if (state := checkpoints.load(path, fits)) is None:
             return
         rows = torch.tensor([state["keys"].index(key) for key in self.keys])
         self.step.load_state(state["step"], rows)
