@@ -64,6 +64,11 @@ def chunks(few: int, last: int, size: int, found: Sequence[int] = ()) -> list[An
     ]
 
 
+def allowed(folder: Path) -> float:
+    """Return the seconds of CPU that a command may have taken: two, and one for each figure."""
+    return 2.0 + len(list(folder.rglob("*.svg")))
+
+
 def build(folder: Path) -> Path:
     """Write one.toml, other.db with a study of another name, and a database; return the last."""
 
