@@ -7,7 +7,8 @@ line without it. Journals of earlier versions have none.
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
           compile_mode, versions, commit, dirty |
-| heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
+| heartbeat | n: int, grows; shows that the worker lives, also while it compiles; done, long: how
+              far the job is, see `ablate.kinds.Progress` |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |

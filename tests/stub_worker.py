@@ -50,7 +50,8 @@ class Stub:
         return 1 << 20
 
     def train(self, job, context):
-        with context.device_lock, log_of_training(context.device):
+        lock, training = context.device_lock, context.progress.during(long=False)
+        with lock, training, log_of_training(context.device):
             self.steps(job, context)
 
     def steps(self, job, context):
@@ -66,6 +67,7 @@ class Stub:
         for step in range(at + 1, last + 1):
             time.sleep(float(os.environ.get("STUB_DELAY", "0")))
             self.misbehave(configs, checkpoint, step)
+            context.progress.advance()
             steps.append(step)
             if step % 2 == 0 or step == last or stop():
                 for config, to in zip(configs, emit, strict=True):

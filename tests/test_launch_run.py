@@ -275,6 +275,20 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     ]
 
 
+def test_a_run_that_is_stopped_during_set_up_says_so(tmp_path, monkeypatch):
+    late = "def setup(self, *of):\n    time.sleep(60)\n"
+    use_worker(monkeypatch, "late", tmp_path, late)
+    monkeypatch.setenv("STUB_HEARTBEAT", "0.05")
+    plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE heartbeat > 0"))
+    first.kill(signal.SIGINT)
+    assert first.wait(5) == 130
+    assert rows(path, "SELECT status, error FROM attempt") == [
+        ("stopped", "it was stopped during its set-up, before it had trained a step")
+    ]
+
+
 def test_the_echo_of_a_signal_kills_nothing(tmp_path, monkeypatch):
     """GNU `timeout` sends SIGTERM to its child, then to the child's process group."""
     plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"

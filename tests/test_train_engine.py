@@ -12,7 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from ablate.data.batches import length_windows
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
-from ablate.kinds import Context, Job
+from ablate.kinds import Context, Job, Progress
 from ablate.kinds.transformer import run_of
 from ablate.text import corpora, tokenizers
 from ablate.train import checkpoint, engine
@@ -372,6 +372,41 @@ def test_a_checkpoint_of_a_child_of_another_parent_is_not_taken_up(tmp_path: Pat
         (tmp_path / "own").write_bytes((tmp_path / "c").read_bytes())
         (events,) = run(config(), parent=parent, checkpoint=tmp_path / "own", resume=True)
         assert events.of("start")[0]["step"] == step
+
+
+def test_progress_is_told_by_steps_and_by_parts_of_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, parts, saving = Progress(), [], []
+    sums, save = Evaluator._sums, checkpoint.save
+
+    def counted(self: Evaluator, part: Example) -> tuple[torch.Tensor, torch.Tensor]:
+        parts.append((progress.done, progress.long))
+        return sums(self, part)
+
+    def saved(*of: Any) -> None:
+        saving.append(progress.long)
+        save(*of)
+
+    monkeypatch.setattr(Evaluator, "_sums", counted)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
+    emitted: list[tuple[str, int, bool]] = []
+
+    def emit(event: str, **values: Any) -> None:
+        emitted.append((event, progress.done, progress.long))
+
+    context = Context("cpu", [emit], progress=progress)
+    evaluation = Evaluation(points=3, tokens=256)
+    job = Job((run_of(config()),), evaluation, checkpoint=tmp_path / "c.pt")
+    engine.train(job, context, text())
+    assert not any(long for _, _, long in emitted) and emitted[0][0] == "start"
+    points = [done for event, done, _ in emitted if event == "metrics"]
+    assert points[-1] - points[0] >= 29, "steps"
+    assert len(parts) > 9 and len({done for done, _ in parts}) == len(parts), "each moves it on"
+    assert not any(long for _, long in parts)
+    assert saving and all(saving)
+    assert progress.long, "until the next job's first step"
 
 
 def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

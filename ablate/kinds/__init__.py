@@ -11,8 +11,8 @@ import functools
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,6 +68,35 @@ class Job:
     compile: str = "auto"
 
 
+@dataclass
+class Progress:
+    """How far a job is. The thread that trains sets it; heartbeats carry it to the launcher, which
+    ends a worker whose job stands still.
+
+    Attributes:
+        done: Steps, windows of evaluations and events so far; grows while the job gets on.
+        long: Whether it does one long thing, such as its set-up or a checkpoint.
+    """
+
+    done: int = 0
+    long: bool = True
+
+    def advance(self, n: int = 1) -> None:
+        """Count n more."""
+        self.done += n
+
+    @contextmanager
+    def during(self, long: bool) -> Iterator[None]:
+        """Set `long` for a while; entering and leaving counts as progress."""
+        before, self.long = self.long, long
+        self.advance()
+        try:
+            yield
+        finally:
+            self.long = before
+            self.advance()
+
+
 @dataclass(frozen=True)
 class Context:
     """What a worker offers to the job that it trains.
@@ -77,12 +106,14 @@ class Context:
         emit: One function a run; takes the events that `ablate.journal` lists.
         stop: Asked between steps; once true, the job checkpoints and returns.
         device_lock: Held while the device is in use, where several workers share it.
+        progress: Where the job says how far it is.
     """
 
     device: str
     emit: Sequence[Emit]
     stop: Callable[[], bool] = lambda: False
     device_lock: AbstractContextManager[None] = field(default_factory=nullcontext)
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def shared(self) -> bool:

@@ -56,8 +56,9 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
-        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources)
-        with context.device_lock:
+        advance = context.progress.advance
+        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
+        with context.device_lock, context.progress.during(long=False):
             Training(compiled, configs, evaluator, job, context).run()
 
 
@@ -76,6 +77,7 @@ class Training:
         self.configs, self.evaluator, self.emit = configs, evaluator, context.emit
         self.keys = [run.key for run in job.runs]
         self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
+        self.progress = context.progress
         self.begun = time.perf_counter()
         self.steps = configs[0].steps
         self.covered = self.steps if job.covered is None else job.covered
@@ -89,7 +91,8 @@ class Training:
         """Train to the end, until the last member diverges, or until `stop()`."""
         step = self.step
         if self.resume:
-            self._resume(self.resume)
+            with self.progress.during(long=True):
+                self._resume(self.resume)
         for emit in self.emit:
             emit(
                 "start",
@@ -137,6 +140,7 @@ class Training:
             rows, diverged_at = step.read(made)
             elapsed = time.perf_counter() - begun
             self.seconds += elapsed
+            self.progress.advance(made)
             self.compiled.pace = elapsed / made
             points = self.meter.add(first, rows)
             for k in self.living:
@@ -215,7 +219,8 @@ class Training:
             "count": self.meter.count,
             "step": self.step.state(),
         }
-        checkpoints.save(path, state)
+        with self.progress.during(long=True):
+            checkpoints.save(path, state)
         for k in self.living:
             self.emit[k]("checkpoint", step=self.step.done, path=str(path))
         if self.resume and self.resume != path:
