@@ -264,6 +264,11 @@ def outcome(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, stdin: st
     return 0
 
 
+def complaints(err: str) -> int:
+    """How many lines of standard error are errors; warnings of libraries may stand beside them."""
+    return sum(line.startswith("ablate: ") for line in err.splitlines())
+
+
 @pytest.mark.usefixtures("few_replicates")
 @pytest.mark.parametrize("cases", chunks(FEW, ALL, CHUNK))
 def test_a_command_line_is_an_answer_or_one_line(
@@ -300,6 +305,8 @@ def test_a_command_line_is_an_answer_or_one_line(
             failed.append(f"{said}\n    {code!r:.200} ({last.filename}:{last.lineno})")
         elif code not in codes or "Traceback (most" in err:
             failed.append(f"{said}\n    exit code {code}: {err[-300:]}")
+        elif code == 2 and arguments not in ([], ["db"]) and complaints(err) != 1:
+            failed.append(f"{said}\n    not one line: {err[-300:]}")
         else:
             codes[code] += 1
         if took > allowed(folder):
