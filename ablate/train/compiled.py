@@ -31,7 +31,7 @@ class Mode:
 
     A compiler gains nothing in matrix products. `rest` is fitted to the six shapes in the table of
     compile modes in `benchmarks/RESULTS.md` (H200, torch 2.11, one run and packs of 3 to 8, of 0.6M
-    to 124M parameters): `seconds` is 0.83 to 1.24 times what was measured there, and 1.07 times at
+    to 124M parameters): `seconds` is 0.85 to 1.22 times what was measured there, and 1.09 times at
     302M parameters, which the fit has not seen.
 
     Attributes:
