@@ -34,7 +34,7 @@ from ablate.metrics import METRICS
 from ablate.store.questions import QUESTIONS
 
 SEED = 20_261_129
-FEW, ALL, CHUNK = 30, 1000, 40
+FEW, ALL, CHUNK = 16, 1000, 41
 
 HOSTILE = (
     *(text for text in TEXTS if "\0" not in text),  # which no argument can hold

@@ -133,15 +133,37 @@ def test_links_and_files_are_there(path: Path) -> None:
         assert any((at / name).exists() for at in (ROOT, ROOT / "ablate")), name
 
 
-COUNT = """
-import json, sys
+# Commands as a user gives them, but in one process, which imports torch and pandas once.
+IN_TURN = """
+import contextlib, io, json, sys
+from ablate import figures
+from ablate.cli import main
+from report_study import save_svg
+
+figures.save = lambda figure, stem, *_: save_svg(figure, stem)
+
+def said(command):
+    sys.argv, out = ["ablate", *command], io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, (command, end.code, out.getvalue())
+    return out.getvalue()
+
+*commands, shape = map(json.loads, sys.stdin)
+told = [said(command) for command in commands]
+rows = json.loads(told[-1])
+
 from ablate.config import RunConfig
 from ablate.model.transformer import Transformer
-for line in sys.stdin:
-    model = Transformer(RunConfig(**json.loads(line)))
+sizes = []
+for row in rows:
+    model = Transformer(RunConfig(**{name: row[name] for name in shape}))
     names = [(name, p.numel()) for name, p in model.named_parameters()]
     body = sum(n for name, n in names if name.startswith(("blocks.", "final_norm.")))
-    print(sum(n for _, n in names), body)
+    sizes.append((sum(n for _, n in names), body))
+print(json.dumps([*told, sizes]))
 """
 
 
@@ -172,52 +194,46 @@ def test_three_levels_are_added_as_documented(tmp_path: Path) -> None:
     ]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}",
         "ABLATE_DB": "ablate.db",
         "OMP_NUM_THREADS": "1",
     }
-
-    def run(*arguments: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            input=stdin,
-        )
-        assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    said = {}
-    for command in commands:
-        said[command.split()[0]] = run("-m", "ablate", *shlex.split(command))
-    assert "geglu" in said["factors"]
-    assert "three: 4 complete" in said["run"]
+    new = {"activation": "geglu", "topology": "wide-read", "norm_kind": "l2norm"}
+    asked = [
+        *map(shlex.split, commands),
+        ["query", "--format", "json", "SELECT * FROM runs ORDER BY cell"],
+        [*SHAPE, *new],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        input="\n".join(map(json.dumps, asked)),
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    factors, planned, trained, _, reported, found, sizes = json.loads(done.stdout)
+    assert "geglu" in factors
+    assert "three: 4 complete" in trained
 
     # the database has the sizes of the real modules
-    stored = json.loads(
-        run("-m", "ablate", "query", "--format", "json", "SELECT * FROM runs ORDER BY cell")
-    )
+    stored = json.loads(found)
     assert len(stored) == 4 and all(row["status"] == "complete" for row in stored)
-    new = {"activation": "geglu", "topology": "wide-read", "norm_kind": "l2norm"}
     assert all(any(row[name] == level for row in stored) for name, level in new.items())
-    fields = [{name: row[name] for name in (*SHAPE, *new)} for row in stored]
-    counted = run("-c", COUNT, stdin="\n".join(map(json.dumps, fields))).split()
-    pairs = list(zip(map(int, counted[::2]), map(int, counted[1::2]), strict=True))
-    assert [(row["n_params"], row["n_params_body"]) for row in stored] == pairs
+    assert [[row["n_params"], row["n_params_body"]] for row in stored] == sizes
     # so does the plan, and the arms are matched by them
     for row in stored:
-        assert f"{row['n_params']:,}" in said["plan"]
+        assert f"{row['n_params']:,}" in planned
     (base,) = (row for row in stored if row["cell"] == "baseline")
     ratios = {
         name: max(abs(row[name] / base[name] - 1) for row in stored)
         for name in ("n_params_body", "n_params", "flops")
     }
     assert ratios["n_params_body"] < 0.03
-    matched = re.search(r"Matched: (.*)", said["report"])
-    assert matched, said["report"]
+    matched = re.search(r"Matched: (.*)", reported)
+    assert matched, reported
     stated = {
         name: float(share) / 100
         for share, name in re.findall(r"([\d.]+)% of (the parameters without|all)", matched[1])

@@ -292,8 +292,8 @@ def lines_written(path: Path) -> int:
 
 RUN = "JOIN run ON run.id = run_id"
 TABLES = {
-    "study": "SELECT name, question, metric, goal, revision, toml, evaluation, plan_hash"
-    " FROM study",
+    # without its revision: of two launchers one may register a stage that the other has just left
+    "study": "SELECT name, question, metric, goal, toml, evaluation, plan_hash FROM study",
     "cell": "SELECT label, stratum, active, factor, level, cell_level.ordinal FROM cell"
     " JOIN cell_level ON cell_id = cell.id",
     "run": "SELECT key, kind, fields, seed, status, diverged_at, steps, tokens, n_params, flops"

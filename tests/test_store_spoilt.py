@@ -31,7 +31,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("few_replicates")
-@pytest.mark.parametrize("cases", chunks(40, 1000, 40, FOUND))
+@pytest.mark.parametrize("cases", chunks(16, 1000, 41, FOUND))
 def test_a_spoilt_column_is_no_traceback(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: Sequence[int]
 ) -> None:
