@@ -20,7 +20,7 @@ from ablate.scaling import shared
 from ablate.scaling.bootstrap import limits
 from ablate.scaling.design import USUAL
 from ablate.scaling.forms import FORMS, Cost
-from ablate.scaling.groups import half_width
+from ablate.scaling.groups import Draw, compare, half_width
 from ablate.scaling.noise import Noise, misfit
 from ablate.scaling.shared import factors, shared_errors, tangent
 from ablate.scaling.solve import Floats
@@ -187,6 +187,37 @@ def test_a_difference_of_groups_counts_sizes_where_they_share_an_error() -> None
     assert half_width(apart, size) == pytest.approx(
         st.t.isf(0.025, 4) * st.sem([apart[size == one].mean() for one in range(5)])
     )
+
+
+def test_differences_have_the_degrees_of_freedom_of_a_t_test() -> None:
+    """Of pairs those of a regression of the differences; else Welch's, as scipy has them."""
+    columns = points(4, 4)
+    exact = ND.loss(USUAL, columns)
+    base, paired = (
+        scaling.fit(
+            exact * np.exp(errors(rng(seed), 0, 0.003, 4, 4)), rng=rng(), bootstraps=60, **columns
+        )
+        for seed in (1, 2)
+    )
+    draw = Draw.of(paired, base, rng(3))
+    own, base_own = draw.own(paired, base)
+    x = tangent(ND, base.values, columns)
+    dof = sm.OLS(paired.residuals() - base.residuals(), x).fit().df_resid
+    assert (draw.dofs(paired, base, own, base_own) == dof).all() and dof == 11
+    one = compare(paired, base, "paired", "base", rng(3))
+    ends = limits((own - base_own)[:, 2], dof)
+    assert (one.exponents["alpha"].interval.lo, one.exponents["alpha"].interval.hi) == ends
+    more = points(6, 5)
+    other = scaling.fit(
+        ND.loss(USUAL, more) * np.exp(errors(rng(4), 0, 0.02, 6, 5)),
+        rng=rng(),
+        bootstraps=60,
+        **more,
+    )
+    samples = rng(5).normal(size=12), 3 * rng(6).normal(size=26)  # as many as dof + 1
+    copies = [st.sem(one) * st.norm.ppf(np.linspace(0.001, 0.999, 999))[:, None] for one in samples]
+    (dof,) = Draw.of(other, base, rng(3)).dofs(other, base, copies[1], copies[0])
+    assert dof == pytest.approx(st.ttest_ind(*samples, equal_var=False).df, rel=0.01)
 
 
 def test_equal_curves_whose_sizes_have_errors_of_their_own_do_not_differ() -> None:
