@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ablate.code import Code
 from ablate.kinds import Cost, Run
 from ablate.study import Study
 from ablate.text.corpora import Corpus
@@ -143,6 +144,7 @@ class Plan:
         undecided: Groups whose learning rate is not decided.
         sources: Content hash of a corpus, tokenizer or file of labels → its location.
         texts: Corpora with their tokenizers.
+        code: Code from outside of ablate that its runs depend on.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
@@ -158,6 +160,7 @@ class Plan:
     undecided: tuple[Group, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     texts: tuple[Text, ...] = ()
+    code: tuple[Code, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
