@@ -2,8 +2,8 @@
 
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
-as typed records. `ablate.level` registers a level of a factor, and
-`ablate.factor` looks one up.
+as typed records. `ablate.level` registers a level of a factor, with hyper-parameters
+that `ablate.Field` describes, and `ablate.factor` looks one up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ablate.analysis import effects as effects
     from ablate.analysis import findings as findings
+    from ablate.components import Field as Field
     from ablate.components import factor as factor
     from ablate.components import level as level
     from ablate.results import curves as curves
@@ -29,6 +30,7 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "findings": "ablate.analysis",
     "level": "ablate.components",
     "factor": "ablate.components",
+    "Field": "ablate.components",
 }
 
 

@@ -79,7 +79,8 @@ def _seen(config: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
 @settings(BOUNDED, max_examples=120)
 @given(_configs(), st.data())
 def test_every_field_changes_something_observable(config: RunConfig, data: st.DataObject) -> None:
-    field = data.draw(st.sampled_from(["seed", *FIELDS]))
+    varied = [name for name in FIELDS if len(CATALOGUE[name].names) != 1]
+    field = data.draw(st.sampled_from(["seed", *varied]))
     value = data.draw(
         st.just(1)
         if field == "seed"

@@ -13,6 +13,7 @@ from ablate.analysis import paired
 from ablate.metrics import final, parse
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
+from ablate.store.code import Made, made
 
 if TYPE_CHECKING:
     from ablate.store import Database
@@ -41,6 +42,7 @@ class StudyData:
     waiting: list[str]  # decisions that wait for runs that failed
     levels: dict[str, dict[str, str]]  # cell → factor → level
     orders: dict[str, list[str]]  # factor → its levels, baseline first
+    code: list[Made]  # versions of code from outside, and their runs
     db: Database
 
     @cached_property
@@ -148,5 +150,6 @@ def read(db: Database, study: str) -> StudyData:
         waiting=status.waiting(db, study),
         levels=results.levels(study, db),
         orders=results.orders(study, db),
+        code=made(db, study),
         db=db,
     )

@@ -374,12 +374,13 @@ def fit(plan: Plan, device: Device) -> Iterator[str]:
             how = (
                 f"in micro-batches of {size.micro_batch} of {config.batch_size} sequences"
                 f"{', with blocks computed again in the backward pass' if size.recompute else ''}"
-                f" (a whole batch needs {memory(whole)})"
+                f" (a whole batch needs {known(whole, memory)})"
             )
         elif size.runs > 1:
             needed = sizes.memory_bytes(config, min(size.runs, len(plan.study.seeds)))
-        room = "" if needed <= MEMORY_SHARE * device.memory else ", which may not fit"
-        alike.setdefault((how or "one run at a time", memory(needed) + room), []).append(cell.label)
+        room = ", which may not fit" if (needed or 0) > MEMORY_SHARE * device.memory else ""
+        needs = f"{known(needed, memory)}{room}"
+        alike.setdefault((how or "one run at a time", needs), []).append(cell.label)
     for (how, needs), cells in alike.items():
         who = listed(cells, most=3) if len(alike) > 1 else "each cell"
         yield (

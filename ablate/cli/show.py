@@ -49,6 +49,9 @@ def _parts(run: RunDetails) -> Iterator[RenderableType]:
     yield _fields(run)
     if run.attempts:
         yield _attempts(run.attempts)
+    for attempt in run.attempts:
+        if attempt["note"]:
+            yield f"Attempt {attempt['n']}: {printable(attempt['note'])}"
     if run.finals:
         rows = [(shown(name), f"{at:g}", digits(value)) for (name, at), value in run.finals.items()]
         yield table(["final", "at", "value"], rows, right=["at", "value"])

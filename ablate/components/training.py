@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ablate.components.base import Component
 from ablate.components.catalogue import level
@@ -12,6 +12,13 @@ class Schedule(Component):
     """Base of the levels of `schedule`."""
 
     factors = ("schedule",)
+    adapter = "ablate.train.schedule:Given"
+    plain_hooks = ()
+
+    def make(self) -> Any:
+        """Return the share of the peak rate as a function of step, steps and warm-up."""
+        made = self.load()
+        return made() if self.plain is None else made(self.plain)
 
 
 @level("schedule", "cosine", source="Hoffmann et al. 2022, arXiv:2203.15556")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.code import Code
 from ablate.components import Field
 from ablate.components.base import check_name
 from ablate.errors import unknown
@@ -46,6 +47,7 @@ class Job:
     Attributes:
         runs: Members of the pack; a kind that cannot pack gets one.
         evaluation: What is measured on held-out text.
+        use: Code of the runs' levels from outside, which the worker loads.
         sources: Content hash of a corpus, tokenizer or file → its location.
         checkpoint: File to checkpoint to, None for no checkpoints.
         resume: Continue from the checkpoint.
@@ -57,6 +59,7 @@ class Job:
 
     runs: tuple[Run, ...]
     evaluation: Evaluation
+    use: tuple[Code, ...] = field(default=(), kw_only=True)
     sources: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Path | None = None
     resume: bool = False

@@ -35,17 +35,16 @@ class Size(NamedTuple):
 def capacity(config: RunConfig, device: Device) -> int:
     """Return how many runs of this shape train together on a device.
 
-    Limited by its memory, and by the number beyond which throughput does not increase.
+    Limited by its memory, and by the number beyond which throughput does not increase; 1 where
+    either is unknown, or a part of the model does not serve a pack.
     """
     if not device.name.startswith("cuda"):
         return 1
-    useful = min(LARGEST, max(1, round(SATURATION * config.steps / sizes.train_flops(config))))
-    fits = (
-        k
-        for k in range(useful, 1, -1)
-        if sizes.memory_bytes(config, k) <= MEMORY_SHARE * device.memory
-    )
-    return next(fits, 1)
+    flops, one = sizes.train_flops(config), sizes.memory_bytes(config)
+    if flops is None or one is None or sizes.alone(config):
+        return 1
+    useful = min(LARGEST, max(1, round(SATURATION * config.steps / flops)))
+    return max(1, min(useful, int(MEMORY_SHARE * device.memory / one)))
 
 
 def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Size:
@@ -71,7 +70,8 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
     if last:
         return ladder[-1]
     room = MEMORY_SHARE * device.memory
-    fits = (k for k, rung in enumerate(ladder) if sizes.memory_bytes(config, *rung) <= room)
+    needed = [sizes.memory_bytes(config, *rung) for rung in ladder]  # unknown: as if it had room
+    fits = (k for k, bytes_ in enumerate(needed) if bytes_ is None or bytes_ <= room)
     return ladder[min(next(fits, len(ladder) - 1) + oom_level, len(ladder) - 1)]
 
 

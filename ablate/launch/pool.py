@@ -214,6 +214,7 @@ class WorkerPool:
         job = Job(
             runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
+            use=self._plan.study.use,
             sources=self._plan.sources,
             checkpoint=Path(pack.checkpoint) if pack.checkpoint else new_file,
             resume=pack.checkpoint is not None,

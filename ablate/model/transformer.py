@@ -15,6 +15,7 @@ from ablate.model.attention import apart, each, future
 from ablate.model.block import Block
 from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
+from ablate.model.plain import Plain
 
 
 class Pieces(NamedTuple):
@@ -38,7 +39,8 @@ class Transformer(nn.Module):
             numbers, since every draw is a function of `rng`.
     """
 
-    def __init__(self, config: RunConfig, pack: int = 1) -> None:
+    def __init__(self, config: RunConfig, pack: int = 1, width: int = 0) -> None:
+        """Make the models of a pack; `width` is that of the run."""
         super().__init__()
         self.config = config
         self.pack = pack
@@ -153,7 +155,8 @@ class Transformer(nn.Module):
     def initialise(self, seeds: Sequence[int], data_seeds: Sequence[int] | None = None) -> None:
         """Set every parameter of member k from (seeds[k], the parameter's name).
 
-        Gains start at 1, biases at 0, all else as the run's `init` says.
+        Gains start at 1, biases at 0, all else as the run's `init` says. A plain module draws its
+        own values, from (seeds[k], its name).
 
         Args:
             seeds: Seeds of the members' weights.
@@ -161,8 +164,14 @@ class Transformer(nn.Module):
         """
         assert len(seeds) == self.pack, (len(seeds), self.pack)
         self.rng.seed.copy_(torch.tensor(list(seeds if data_seeds is None else data_seeds)))
+        plain = {name: one for name, one in self.named_modules() if isinstance(one, Plain)}
+        for name, module in plain.items():
+            module.initialise(name, seeds)
+        drawn = tuple(f"{name}." for name in plain)
         for name, parameter in self.named_parameters():
             owner, _, kind = name.rpartition(".")
+            if name.startswith(drawn):
+                continue
             if kind == "gain":
                 parameter.fill_(1)
             elif kind == "bias":
@@ -179,6 +188,11 @@ class Transformer(nn.Module):
             self.config, owner.fan_in, ends_branch
         )
         return deviation
+
+
+def model_of(config: RunConfig, pack: int = 1) -> Any:
+    """Return the model of a run's architecture: a `Transformer`, or one with its interface."""
+    return config.part("architecture").build(config, pack, config.d_model)
 
 
 class MlmTransform(nn.Module):

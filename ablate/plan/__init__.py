@@ -83,6 +83,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         undecided=tuning.undecided,
         sources=built.sources,
         texts=built.texts,
+        code=study.use,
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=notes(study, cells),
         excluded=built.excluded,

@@ -131,7 +131,9 @@ def _of_pair(cell: Cell, baseline: Cell) -> Iterator[Confound]:
     flops = _difference(one.flops, other.flops)
     sized_alike = max(abs(total), abs(body)) <= MISMATCH
     if not sized_alike:
-        text = f"{total:+.1%} parameters (body {body:+.1%}) against {baseline.label!r}"
+        known = None not in (one.params_body, other.params_body)
+        of_body = f"body {body:+.1%}" if known else "body unknown"
+        text = f"{total:+.1%} parameters ({of_body}) against {baseline.label!r}"
         yield Confound("parameters", cell.label, text)
     if abs(tokens) > MISMATCH:
         yield Confound(

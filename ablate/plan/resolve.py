@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate import sizes, text
+from ablate import text
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
-from ablate.plan.match import matched_d_mlp, matched_steps
+from ablate.plan.match import matched_d_mlp, matched_steps, measure
 from ablate.plan.model import Text
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
@@ -186,11 +186,10 @@ def _steps(config: RunConfig, budget: str, amount: float) -> int:
     Raises:
         AblateError: The budget is less than one step, or far too large.
     """
-    counted = sizes.count(config)
     tokens = {
         "tokens": lambda: amount,
-        "tokens_per_param": lambda: amount * counted.params,
-        "flops": lambda: amount / (3 * counted.flops_per_token),
+        "tokens_per_param": lambda: amount * measure(config, "total"),
+        "flops": lambda: amount / (3 * measure(config, "flops")),
     }[budget]()
     steps = round(tokens / config.batch_tokens)
     if steps < 1:

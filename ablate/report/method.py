@@ -6,6 +6,7 @@ import math
 
 from ablate.analysis import paired
 from ablate.analysis.records import Best, Contrast, Equivalence, Failures, Tuning
+from ablate.code import short
 from ablate.evaluation import Evaluation
 from ablate.formats import without_folders
 from ablate.report.data import ReportData
@@ -211,5 +212,23 @@ def _provenance(data: ReportData) -> str:
     )
     return (
         f"All numbers are in the study's database: study {data.study.name}, revision"
-        f" {data.study.revision}.{inputs}"
+        f" {data.study.revision}.{inputs}{_code(data)}"
     )
+
+
+def _code(data: ReportData) -> str:
+    """Return which code from outside made runs, and what could not be done with it."""
+    text = ""
+    for one in data.code:
+        runs = sum(one.cells.values())
+        called = "version" if one.code.text is None else "SHA-256"
+        source = f"{without_folders(one.code.name)} ({called} {short(one.code.version)})"
+        if runs:
+            text += f" Levels of {source} are in {runs} of the runs; its text is in the database."
+        if one.left:
+            text += f" {one.left} runs by {source} are not part of this report."
+    attempts = data.attempts
+    noted = attempts[attempts["note"].notna()].drop_duplicates("id")
+    for note, of in noted.groupby("note", sort=False):
+        text += f" {plural(len(of), 'attempt')}: {note}."
+    return text

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ablate.analysis.records import Change, Contrast, Interaction, Tested
 from ablate.components import CATALOGUE
+from ablate.formats import without_folders
 from ablate.report.data import ReportData
 from ablate.report.document import Span, Table, Value
 from ablate.report.labels import decimals, ends, number, p_digits, signed
@@ -149,7 +150,15 @@ def levels(data: ReportData) -> Table:
         for factor, names in data.orders.items()
         if factor in CATALOGUE
         for level in CATALOGUE[factor].levels
-        if level.name in names
+        if level.name in names and not level.origin
+    ]
+    # levels from outside are told by what the study keeps: their code is not loaded here
+    rows += [
+        (factor, name, meaning, source or without_folders(one.code.name))
+        for one in data.code
+        if one.active
+        for factor, name, meaning, source in one.code.about.get("levels", ())
+        if name in data.orders.get(factor, ())
     ]
     return Table(
         "levels",

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ablate.code import Code
 from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
 
@@ -126,6 +127,7 @@ class Study:
     fit: Fit | None = None
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    use: tuple[Code, ...] = ()  # what its levels from outside come from
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations as pairs_of
 from math import prod
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ablate import metrics
+from ablate import metrics, outside
+from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
@@ -24,6 +26,7 @@ from ablate.study.tables import validated
 from ablate.study.values import BUDGETS, label, number, positive
 
 NAME = r"\w[\w .+-]*"  # of a study
+MODEL = re.compile(r".+\.py:\w+")  # a whole model in a file
 NAMED = "letters, digits, blanks and . + - _"
 
 
@@ -35,6 +38,9 @@ class StudyFile(BaseModel):
     name: str = Field(pattern=f"^{NAME}$", description=f"{NAMED}; names results")
     question: str = Field(min_length=1, description="the question that the report answers")
     metric: str = Field("loss", description="the number that decides it")
+    use: list[str] = Field(
+        [], description="files and packages with levels of your own; docs/own-parts.md"
+    )
     design: str = Field("grid", description="which combinations of levels are trained")
     within: list[str] = Field(
         [], description="factors whose levels form strata, each with a baseline of its own"
@@ -71,6 +77,7 @@ def parse(text: str, path: Path) -> Study:
     """
     source = Source(path, text)
     file = _read(source)
+    use = _use(source, file)  # before levels are looked up
     base = dict(file.base)
     max_epochs = _max_epochs(source, base)
     fields = fields_of(source, base, "base")
@@ -106,6 +113,7 @@ def parse(text: str, path: Path) -> Study:
         fit=tables.fit(source, file.fit, factors),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
+        use=use,
         reading=tables.data(source, file.data),
         path=path,
         toml=text,
@@ -121,6 +129,33 @@ def _read(source: Source) -> StudyFile:
         if table not in StudyFile.model_fields:
             raise unknown("key", table, StudyFile.model_fields, source.where(table))
     return validated(source, StudyFile, raw)
+
+
+def _use(source: Source, file: StudyFile) -> tuple[Code, ...]:
+    """Load the levels from outside: those of `use`, and whole models, "my_model.py:Model"."""
+    for name in file.use:
+        if file.use.count(name) > 1:
+            raise AblateError(f"{source.where('use', name)}: use names {name!r} twice")
+    models = {
+        value: path
+        for value, path in _architectures(file)
+        if isinstance(value, str) and MODEL.fullmatch(value)
+    }
+    with located(source, *(("use",) if file.use else next(iter(models.values()), ()))):
+        return outside.find(file.use, source.path.parent, list(models))
+
+
+def _architectures(file: StudyFile) -> Iterator[tuple[object, tuple[str, ...]]]:
+    """Yield every value that a file gives `architecture`, and where."""
+    tables: dict[tuple[str, ...], Any] = {("base",): file.base}
+    for name, levels in file.factors.items():
+        if name == "architecture" and isinstance(levels, list):
+            yield from ((level, ("factors", name)) for level in levels)
+        elif isinstance(levels, dict):
+            tables |= {("factors", name, key): table for key, table in levels.items()}
+    for path, table in tables.items():
+        if isinstance(table, dict) and "architecture" in table:
+            yield table["architecture"], (*path, "architecture")
 
 
 def _question(source: Source, text: str) -> str:

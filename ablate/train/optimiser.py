@@ -19,13 +19,14 @@ class AdamW:
     """The parameters and the two moments of their gradient as rows [K, N].
 
     It takes over the storage of a module's parameters: afterwards each is a view of `weights`.
-    Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not.
+    Those called `weight` (matrices, embeddings) are decayed; biases, gains and vectors are not. Of
+    a plain module all that have two axes or more are.
     """
 
     def __init__(
         self, module: nn.Module, *, betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8
     ):
-        named = sorted(module.named_parameters(), key=lambda pair: not _decays(pair[0]))
+        named = sorted(module.named_parameters(), key=lambda pair: not _decays(*pair))
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.betas, self.eps = betas, eps
@@ -34,7 +35,7 @@ class AdamW:
         widths = [p[0].numel() for p in self.parameters]
         self._padding = [-width % ALIGN for width in widths]
         room = [width + pad for width, pad in zip(widths, self._padding, strict=True)]
-        self.n_decayed = sum(n for n, name in zip(room, self.names, strict=True) if _decays(name))
+        self.n_decayed = sum(n for n, one in zip(room, named, strict=True) if _decays(*one))
         self.weights = first.new_zeros(self.n_members, sum(room), requires_grad=False)
         for p, width, row in zip(
             self.parameters, widths, self.weights.split(room, dim=1), strict=True
@@ -101,5 +102,6 @@ class AdamW:
         return norm
 
 
-def _decays(name: str) -> bool:
-    return name.rpartition(".")[2] == "weight"
+def _decays(name: str, parameter: Tensor) -> bool:
+    """Plain modules say it of each parameter, which they name as they like."""
+    return bool(getattr(parameter, "decays", name.rpartition(".")[2] == "weight"))

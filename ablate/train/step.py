@@ -17,7 +17,7 @@ from ablate.config import RunConfig
 from ablate.data.batches import Batches
 from ablate.data.objectives import Example, Objective
 from ablate.errors import AblateError
-from ablate.model.transformer import Pieces, Transformer
+from ablate.model.transformer import Pieces, Transformer, model_of
 from ablate.text import Tokens
 from ablate.train.loss import cross_entropy
 from ablate.train.meter import SERIES
@@ -62,14 +62,14 @@ class Step:
         self.device = torch.device(device)
         self.micro_batch = micro_batch or config.batch_size
         pack = len(configs)
-        self.model = Transformer(config, pack).to(self.device)
+        self.model: Transformer = model_of(config, pack).to(self.device)
         _check_params(self.model)
         self.model.recompute = recompute
         self.optimiser = AdamW(self.model)
         self.functions = self.eager
         self.replay: Callable[[], None] = self.step  # a captured graph's, once there is one
         self.objective: Objective = config.part("objective").load()(configs, tokens, self.device)
-        self.schedule: Schedule = config.part("schedule").load()()
+        self.schedule: Schedule = config.part("schedule").make()
 
         def zeros(*shape: int, dtype: torch.dtype = self.optimiser.weights.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self.device)
