@@ -90,6 +90,7 @@ class RunConfig(BaseModel):
     position: Choice = "rotary"
     n_ctx: int = Limits(256, ge=2, le=1 << 20)
 
+    embedding: Choice = "lookup"
     tie_embeddings: Choice = "untied"
     embed_norm: Choice = "none"
     mlm_head_transform: Choice = "none"
@@ -110,6 +111,7 @@ class RunConfig(BaseModel):
 
     steps: int = Limits(1000, ge=1)
     batch_tokens: int = Limits(8192, ge=1, le=1 << 32)
+    optimiser: Choice = "adamw"
     lr: float = Limits(1e-3, gt=0, allow_inf_nan=False)
     weight_decay: float = Limits(0.1, ge=0, allow_inf_nan=False)
     grad_clip: float = Limits(1.0, ge=0, allow_inf_nan=False)

@@ -183,7 +183,7 @@ def _stated(config: RunConfig) -> Parts:
     rest += _ask(part("document_mask"), config, c)
     embed_norm = _ask(part("embed_norm"), config, c)
     rest += Counts(embed_norm.params, embed_norm.flops)
-    rest += Counts(params=config.n_vocab * c) + _ask(part("tie_embeddings"), config, c)
+    rest += _ask(part("embedding"), config, c) + _ask(part("tie_embeddings"), config, c)
     rest += _ask(part("mlm_head_transform"), config, c)
     rest += Counts(flops=2 * c * config.n_vocab, streams=5 * c + 3 * config.n_vocab)
     return Parts(block, body, rest)
@@ -199,11 +199,15 @@ def alone(config: RunConfig) -> str:
     Raises:
         AblateError: One of its modules does not work.
     """
-    if all(one.plain is None for one in config.parts):
+    for one in config.parts:
+        if one.plain is not None and one.solo:
+            return f"{one.factor} = {one.name!r} {one.solo}"
+    shape = _shape(config)
+    if all(one.plain is None for one in shape.parts):
         return ""
     from ablate.model.measure import alone as tried  # `tests/test_structure.py` allows it
 
-    return tried(_shape(config))
+    return tried(shape)
 
 
 _SHAPE = ("block", "attention", "position", "embedding")  # groups of factors

@@ -155,9 +155,12 @@ class Component:
     # what a level has to say, where it names no module: one of these methods
     hooks: ClassVar[tuple[str, ...]] = ()
     # Of a base class, for `ablate.components.plain`: "package.module:Class" of what runs plain
-    # modules, the methods of which these have one, and the method that a plain function becomes.
+    # modules, the class that these are subclasses of, the methods of which they have one, and the
+    # method that a plain function becomes.
     adapter: ClassVar[str] = ""
+    plain_class: ClassVar[tuple[str, str]] = ("torch.nn.modules.module", "Module")
     plain_hooks: ClassVar[tuple[str, ...]] = ("forward",)
+    solo: ClassVar[str] = ""  # why runs with a plain level of it always train one at a time
     function_hook: ClassVar[str] = ""
     makes: ClassVar[bool] = False  # whether a plain function makes the module, and is not it
     plain: ClassVar[Any] = None  # a class or function that knows nothing of packs

@@ -206,6 +206,7 @@ _ROWS = (
     ),
     Factor("n_ctx", "position", "Tokens in a training sequence."),
     # -- embedding ---------------------------------------------------------------------------------
+    Factor("embedding", "embedding", "From a token to a vector.", choice=True, needs=BLOCKS),
     Factor(
         "tie_embeddings",
         "embedding",
@@ -274,16 +275,14 @@ _ROWS = (
     # -- training ----------------------------------------------------------------------------------
     Factor("steps", "training", "Optimiser steps; follows from tokens, tokens_per_param or flops."),
     Factor("batch_tokens", "training", "Tokens per optimiser step."),
+    Factor("optimiser", "training", "From gradients to new weights.", choice=True),
     Factor(
-        "lr",
-        "training",
-        "Peak learning rate of AdamW.",
-        source="Loshchilov & Hutter 2019, arXiv:1711.05101",
+        "lr", "training", "Peak learning rate.", source="Loshchilov & Hutter 2019, arXiv:1711.05101"
     ),
     Factor(
         "weight_decay",
         "training",
-        "AdamW's decoupled weight decay, on matrices and embeddings.",
+        "Decoupled weight decay, on matrices and embeddings.",
         source="Loshchilov & Hutter 2019, arXiv:1711.05101",
     ),
     Factor(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 from ablate.components.base import Component, Config
 from ablate.errors import AblateError
 
-GIVEN = ("config", "width")  # arguments of a constructor that are no fields of a run
+GIVEN = ("config", "width", "params")  # arguments of a constructor that are no fields of a run
 
 
 def is_component(made: object) -> bool:
@@ -22,13 +22,11 @@ def is_component(made: object) -> bool:
     return isinstance(made, type) and issubclass(made, Component)
 
 
-def is_module(made: object) -> bool:
-    """Return whether a class is a torch module, without importing torch."""
-    return isinstance(made, type) and any(map(_is_torch_module, made.__mro__))
-
-
-def _is_torch_module(made: type) -> bool:
-    return (made.__module__, made.__name__) == ("torch.nn.modules.module", "Module")
+def _is_a(made: object, base: tuple[str, str]) -> bool:
+    """Return whether a class is a subclass of one that is not imported for it."""
+    if not isinstance(made, type):
+        return False
+    return base in [(one.__module__, one.__name__) for one in made.__mro__]
 
 
 def base_of(factor: str) -> type[Component] | None:
@@ -64,14 +62,15 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
     if base is None:
         raise AblateError(f"{who}: {factor} has no levels that can be added")
     of_class = isinstance(made, type)
-    accepted = [f"a subclass of {base.__module__}.{base.__name__}"]
-    accepted += ["a torch.nn.Module"] if base.adapter and base.plain_hooks else []
-    accepted += ["a function"] if base.adapter or base.function_hook else []
-    if not (
-        accepted[-1] == "a function"
-        if not of_class
-        else is_module(made) and accepted[1:2] == ["a torch.nn.Module"]
-    ):
+    of_function = bool(base.function_hook or (base.adapter and "forward" in base.plain_hooks))
+    of_function |= base.adapter != "" and not base.plain_hooks
+    fits = base.adapter and base.plain_hooks and _is_a(made, base.plain_class)
+    if not (fits if of_class else of_function):
+        accepted = [f"a subclass of {base.__module__}.{base.__name__}"]
+        if base.adapter and base.plain_hooks:
+            package = ".".join(base.plain_class[0].split(".")[:2])
+            accepted.append(f"a {package}.{base.plain_class[1]}")
+        accepted += ["a function"] * of_function
         raise AblateError(f"{who} cannot be a level of {factor}, which is {' or '.join(accepted)}")
     attributes: dict[str, Any] = {
         "__doc__": made.__doc__,
@@ -86,7 +85,8 @@ def component(made: Any, factor: str, fields: Mapping[str, Any], who: str) -> ty
         _check_arguments(made, {*fields, *own_fields}, who)
     if of_class:
         own = _names(made)
-        if not own & {*base.plain_hooks}:
+        of = [one for one in made.__mro__ if (one.__module__, one.__name__) != base.plain_class]
+        if not any(hook in vars(one) for one in of for hook in base.plain_hooks):
             hooks = " or ".join(base.plain_hooks)
             raise AblateError(f"{who} has no method {hooks}, which {factor} calls")
         attributes |= {
@@ -135,15 +135,15 @@ def _check_arguments(made: Any, known: set[str], who: str) -> None:
             )
 
 
-def construct(made: Any, config: Config, width: int) -> Any:
+def construct(made: Any, config: Config, **given: Any) -> Any:
     """Return a new plain module: its constructor gets its arguments by their names.
 
     Args:
         made: The class, or for a whole model a function.
         config: The run.
-        width: Of the vectors that it acts on.
+        **given: What else there is: `width` of the vectors that a module acts on, or `params`.
     """
-    given = {"config": config, "width": width}
+    given["config"] = config
     return made(
         **{
             one.name: given[one.name] if one.name in given else getattr(config, one.name)

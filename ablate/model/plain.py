@@ -49,7 +49,7 @@ class Plain(nn.Module):
             made = self._component.plain
             if not (isinstance(made, type) or self._component.makes):
                 return Function(made)
-            module = construct(made, self._config, self.width)
+            module = construct(made, self._config, width=self.width)
         if not isinstance(module, nn.Module):
             raise AblateError(f"{self.called}: {type(module).__name__} is no torch.nn.Module")
         return module
@@ -116,6 +116,14 @@ class ToStream(Plain):
     def forward(self, x: Tensor) -> Tensor:
         shape = (*x.shape[:-1], self._config.d_model)
         return self.checked(self.call("forward", x), shape, x)
+
+
+class FromTokens(Plain):
+    """tokens [K, B, T] → [K, B, T, C]: the embedding."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.call("forward", tokens)
+        return self.checked(x, (*tokens.shape, self.width), x)
 
 
 class Wiring(Plain):

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ablate.config import RunConfig
 from ablate.model.attention import apart, each, future
 from ablate.model.block import Block
-from ablate.model.layers import Dropout, DropoutRng, Embedding, Linear, linear
+from ablate.model.layers import Dropout, DropoutRng, Linear, linear
 from ablate.model.norm import LayerNorm, NoNorm
 from ablate.model.plain import Plain
 
@@ -48,9 +48,7 @@ class Transformer(nn.Module):
         width = config.d_model
         final_norm = config.part("norm_kind").build if config.part("norm").final else NoNorm
         self.rng = DropoutRng(pack)
-        self.embedding = Embedding(
-            config.n_vocab, width, pack=pack, scale=config.part("init").embedding_scale(config)
-        )
+        self.embedding = config.part("embedding").build(config, pack, width)
         self.position = config.part("position").build(config, pack, width)
         self.embed_norm = config.part("embed_norm").build(config, pack, width)
         self.dropout = Dropout(config.dropout, "embedding", self.rng)
@@ -98,7 +96,8 @@ class Transformer(nn.Module):
 
     def head(self, features: Tensor) -> Tensor:
         """Return logits of features, in the precision of the product: [K, …, C] → [K, …, V]."""
-        return self.unembedding(self.transform(features), self.embedding.weight)
+        shared = self.embedding.weight if self.unembedding.weight is None else None
+        return self.unembedding(self.transform(features), shared)
 
     @torch.no_grad()
     def stream(self, tokens: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -226,8 +225,10 @@ class Unembedding(nn.Module):
         )
         self.bias = nn.Parameter(torch.zeros(pack, config.n_vocab)) if bias else None
 
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return linear(x, embedding if self.weight is None else self.weight, self.bias)
+    def forward(self, x: Tensor, embedding: Tensor | None) -> Tensor:
+        weight = embedding if self.weight is None else self.weight
+        assert weight is not None
+        return linear(x, weight, self.bias)
 
 
 def _normal(seed: int, name: str, shape: Sequence[int]) -> Tensor:

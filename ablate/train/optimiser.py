@@ -7,10 +7,17 @@ Loshchilov & Hutter 2019, arXiv:1711.05101.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ablate.components.base import Component
+from ablate.components.plain import construct
+from ablate.config import RunConfig
 
 ALIGN = 64  # elements: every parameter starts at an address that is fast for matrix products
 
@@ -50,6 +57,13 @@ class AdamW:
             for pad in set(self._padding)
             if pad
         }
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides the tensors that have a row a member."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
 
     def reset(self) -> None:
         """Set all moments to zero, as before the first step."""
@@ -99,6 +113,60 @@ class AdamW:
         denominator = (self.square.sqrt() / unbiased).add_(self.eps)
         self.weights[:, : self.n_decayed].mul_(1 - rate * weight_decay[:, None])
         self.weights.sub_(rate / (1 - beta1 ** (step + 1)) * self.mean / denominator)
+        return norm
+
+
+class Given(AdamW):
+    """A `torch.optim.Optimizer` of a user's own, for one model.
+
+    It sees parameters without the axis of a pack, in two groups: those that decay, and the others
+    with a weight decay of 0. The gradient is clipped before. It runs eagerly, because it reads the
+    learning rate as a number.
+    """
+
+    def __init__(self, module: nn.Module, component: Component, config: RunConfig):
+        super().__init__(module)
+        assert self.n_members == 1, component.solo
+        self.mean, self.square = (self.weights.new_zeros(1, 0) for _ in range(2))
+        self._make = functools.partial(construct, component.plain, config)
+        self.views = [nn.Parameter(p.data.squeeze(0)) for p in self.parameters]
+        self._decayed = [_decays(*one) for one in zip(self.names, self.parameters, strict=True)]
+        self.reset()
+
+    def reset(self) -> None:
+        of = list(zip(self.views, self._decayed, strict=True))
+        groups: list[dict[str, Any]] = [
+            {"params": [view for view, decays in of if decays]},
+            {"params": [view for view, decays in of if not decays], "weight_decay": 0.0},
+        ]
+        self.optimiser = self._make(params=[group for group in groups if group["params"]])
+
+    def state(self) -> dict[str, Any]:
+        return {"optimiser": copy.deepcopy(self.optimiser.state_dict())}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    @torch.no_grad()
+    def update(
+        self,
+        gradient: Tensor,
+        step: Tensor,
+        lr: Tensor,
+        weight_decay: Tensor,
+        clip: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
+        norm = torch.linalg.vector_norm(gradient, dim=1)
+        if alive.item():
+            gradient = gradient * (clip / (norm + 1e-6)).clamp(max=1)[:, None]
+            room = [p.numel() + pad for p, pad in zip(self.views, self._padding, strict=True)]
+            for view, row in zip(self.views, gradient[0].split(room), strict=True):
+                view.grad = row[: view.numel()].view(view.shape)
+            for group in self.optimiser.param_groups:
+                group["lr"] = lr.item()
+            with torch.enable_grad():
+                self.optimiser.step()
         return norm
 
 
