@@ -333,6 +333,7 @@ FOREIGN = f"""{HEAD}
 def halved(x: torch.Tensor) -> torch.Tensor:
     return x / 2
 
+halved.register_fake(torch.empty_like)
 halved.register_autograd(lambda ctx, grad: grad / 2)
 
 @level("activation", "foreign", meaning="x/2 by an operation of its own")
