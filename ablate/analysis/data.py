@@ -10,7 +10,7 @@ import pandas as pd
 
 from ablate import results
 from ablate.analysis import paired
-from ablate.metrics import final, parse
+from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
 
@@ -88,7 +88,7 @@ class StudyData:
     @cached_property
     def incomparable(self) -> list[str]:
         """Fields across which the metric does not compare, but which differ between cells."""
-        fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
+        fields = COMPARABLE.get(final(self.study.metric)[0], ())
         return [
             name
             for name in fields

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -189,34 +189,37 @@ def _measure(plan: Plan, slots: Sequence[Device]) -> Forecast:
 
 
 def _cells(plan: Plan, forecast: Forecast | None) -> Table:
-    headings = ["cell", "parameters", "body", "tokens", "steps", "epochs", "FLOPs", "memory"]
-    rows = []
-    for cell in plan.cells:
-        row = [
-            cell.label,
-            known(cell.cost.params, "{:,}".format),
-            known(cell.cost.params_body, "{:,}".format),
-            count(cell.config.tokens),
+    """A row a cell; what is unknown of every cell has no column."""
+    costs = [cell.cost for cell in plan.cells]
+    written: dict[str, list[str | None]] = {
+        "parameters": [_number(cost.params, "{:,}".format) for cost in costs],
+        "body": [_number(cost.params_body, "{:,}".format) for cost in costs],
+        "tokens": [_number(cost.tokens, count) for cost in costs],
+        "steps": [_number(cost.steps, "{:,}".format) for cost in costs],
+        "epochs": [_number(cell.epochs, "{:.2g}".format) for cell in plan.cells],
+        "FLOPs": [_number(cost.flops, "{:.2e}".format) for cost in costs],
+        "memory": [_number(cost.bytes, memory) for cost in costs],
+    }
+    columns = {"cell": [cell.label for cell in plan.cells]} | {
+        heading: ["unknown" if one is None else one for one in column]
+        for heading, column in written.items()
+        if set(column) != {None}
+    }
+    if forecast:
+        columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in plan.cells]
+        columns["time a run"] = [
+            duration(forecast.seconds(cell, plan.study.evaluation)) for cell in plan.cells
         ]
-        row += [
-            f"{cell.config.steps:,}",
-            f"{cell.epochs:.2g}",
-            known(cell.cost.flops, "{:.2e}".format),
-        ]
-        row += [known(cell.cost.bytes, memory)]
-        if forecast:
-            row += [
-                count(forecast.tokens_per_second[cell.label]),
-                duration(forecast.seconds(cell, plan.study.evaluation)),
-            ]
-        rows.append(row)
-    headings += ["tokens/s", "time a run"] if forecast else []
     return table(
-        headings,
-        rows,
-        right=headings[1:],
+        list(columns),
+        zip(*columns.values(), strict=True),
+        right=list(columns)[1:],
         spare=("epochs", "body", "steps", "memory", "tokens/s", "FLOPs"),
     )
+
+
+def _number(value: float | None, write: Callable[[float], str]) -> str | None:
+    return None if value is None else write(value)
 
 
 def _comparisons(plan: Plan) -> Iterator[str]:
@@ -225,7 +228,6 @@ def _comparisons(plan: Plan) -> Iterator[str]:
 
     baselines = list(dict.fromkeys(contrast.baseline for contrast in plan.contrasts))
     families = {contrast.family for contrast in plan.contrasts}
-    configs = {cell.label: cell.config for cell in plan.cells}
     where = (
         f"{len(baselines)} strata by {', '.join(plan.study.within)}; baselines"
         if plan.study.within
@@ -237,6 +239,7 @@ def _comparisons(plan: Plan) -> Iterator[str]:
     compared = f"{len(plan.contrasts)} contrast{'' if len(plan.contrasts) == 1 else 's'}"
     yield f"{compared} in {grouped} on {plan.study.metric} ({better} is better), paired by seed"
     if match := plan.study.match:
+        configs = {cell.label: cell.config for cell in plan.cells}
         worst = max(
             abs(mismatch(configs[c.cell], configs[c.baseline], match.quantity))
             for c in plan.contrasts
@@ -301,15 +304,16 @@ def _stages(plan: Plan, done: frozenset[str]) -> Iterator[str]:
             f"{len(plan.groups)} groups of cells" if len(plan.groups) > 1 else "all cells together"
         )
         each = f" with {tune.seeds} seeds each" if tune.seeds > 1 else ""
+        rates = "rates" if tune.field == "lr" else "values"
         yield (
-            f"Learning rates will be tuned for {number}, each on its first cell, on seeds of its"
-            f" own: first {tune.points} rates from {tune.low:g} to {tune.high:g}{each}, then two"
-            " around the best, and two more beside a cliff"
+            f"{tune.what[0].upper()}{tune.what[1:]}s will be tuned for {number}, each on its first"
+            f" cell, on seeds of its own: first {tune.points} {rates} from {tune.low:g} to"
+            f" {tune.high:g}{each}, then two around the best, and two more beside a cliff"
         )
-        configs = {cell.label: cell.config for cell in plan.cells}
+        fields = {cell.label: cell.run.fields for cell in plan.cells}
         for group in plan.groups:
             if group not in plan.undecided:
-                yield f"  {group.label}: {configs[group.representative].lr:g}"
+                yield f"  {group.label}: {fields[group.representative][tune.field]:g}"
     if two_stage:
         yield (
             f"Seeds: a pilot of {len(plan.study.seeds)}; then each stratum gets as many as its 95%"
@@ -338,6 +342,9 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     )
     tuning = f" and {price.tuning} tuning runs" if price.tuning else ""
     same = f" ({price.runs} to train: {shared} are duplicates)" if shared else ""
+    if price.unknown == price.runs:
+        yield f"In all: {each}{compared} runs{tuning}{same}"
+        return
     flops = known(price.flops, "{:.2e}".format)
     size = f"{known(price.tokens, count)} tokens, {flops} FLOPs"
     left_out = f" (without {price.unknown} runs of unknown cost)" if price.unknown else ""
@@ -412,10 +419,11 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         stats.resolvable(pairs, alpha=0.05 / max(1, price.largest_family)),
     )
     noise = existing_noise(plan, db)
-    unit = metrics.parse(plan.study.metric)[0].unit
+    unit = metrics.unit(plan.study.metric)
 
     def amount(effect: float, counted: str = "") -> str:
-        return f"{effect:.2g}{counted}" + (f" ({effect * noise.sd:.2g} {unit})" if noise else "")
+        size = f"{effect * noise.sd:.2g} {unit}".strip() if noise else ""
+        return f"{effect:.2g}{counted}" + (f" ({size})" if size else "")
 
     yield (
         (

@@ -93,6 +93,7 @@ class Kind(Protocol):
     name: str
     numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
+    uses_torch: bool  # whether a worker trains it with torch
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
         """Resolve fields: fill in defaults, apply rules.

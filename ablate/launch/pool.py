@@ -229,12 +229,14 @@ class WorkerPool:
             self._show_begin(each, run, pack)
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
-        rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
+        tune = self._plan.study.tune
+        rate = (
+            f", {tune.field} {run.run.fields[tune.field]:g}" if tune and run.role == "tune" else ""
+        )
         label = f"{run.cell}, seed {run.run.seed}{rate}"
         cost = run.run.cost
-        steps = cost.steps or 1
-        step_tokens = (cost.tokens or 0) // steps
-        running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
+        step_tokens = (cost.tokens or 0) // (cost.steps or 1)
+        running = Running(label, cost.steps, step_tokens, run.flops, self._metric)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is retried with {pack.in_memory}")

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ablate.kinds import Cost, Run
 from ablate.study import Study
@@ -23,7 +23,7 @@ class Cell:
         levels: Factor → label of its level, without factors that have no meaning beside the others.
         stratum: The levels of the `within` factors, such as "n_layer=12"; "" for none.
         run: Its run with seed 0.
-        epochs: Passes over the training text; estimated for most tokenizers.
+        epochs: Passes over the training text, estimated for most tokenizers; None if unknown.
         held_out: Held-out tokens of the text; estimated as `epochs` is.
         byte_coverage: Bytes that the tokens decode to per byte of text; 1 if unknown.
     """
@@ -32,7 +32,7 @@ class Cell:
     levels: dict[str, str]
     stratum: str
     run: Run
-    epochs: float
+    epochs: float | None = None
     held_out: float = math.inf
     byte_coverage: float = 1.0
 
@@ -45,6 +45,44 @@ class Cell:
     def cost(self) -> Cost:
         """What one of its runs takes."""
         return self.run.cost
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a combination of levels is resolved to; see `Cell`."""
+
+    run: Run
+    epochs: float | None = None
+    held_out: float = math.inf
+    byte_coverage: float = 1.0
+
+
+class Resolver(Protocol):
+    """Resolves the cells of one study.
+
+    Attributes:
+        sources: Content hash of what its runs read → its location.
+        texts: Names of corpus and tokenizer → what was read; {} for a kind without text.
+    """
+
+    sources: dict[str, str]
+    texts: dict[tuple[str, str], Text]
+
+    def levels(self, chosen: dict[str, str]) -> dict[str, str]:
+        """Return `chosen` (factor → label) without factors that have no effect in it."""
+        ...
+
+    def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
+        """Resolve a combination.
+
+        Args:
+            chosen: Factor → label of its level.
+            baseline: The run of its stratum's baseline; None for a baseline itself.
+
+        Raises:
+            AblateError: Fields contradict each other.
+        """
+        ...
 
 
 @dataclass(frozen=True)

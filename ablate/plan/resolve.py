@@ -1,4 +1,4 @@
-"""One combination of levels → its configuration: text, size ladder, budget."""
+"""One combination of levels → its transformer: text, size ladder, budget."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from ablate.errors import AblateError
 from ablate.kinds import Run, kind
 from ablate.plan.ladder import solve
 from ablate.plan.match import matched_d_mlp, matched_steps
-from ablate.plan.model import Text
+from ablate.plan.model import Resolved, Text
 from ablate.study import Fields, Study
 from ablate.study.source import Source, located
 from ablate.study.values import BUDGETS, LARGEST_BUDGET
 from ablate.text import corpora, describe, tokenizers
 
-KIND = "transformer"  # of all runs that a study file describes
 # of English with a vocabulary of some thousand pieces; for estimates
 BYTES_PER_TOKEN = 4.0
 _TRIED = 1 << 26  # bytes of text up to which a tokenizer from a file is tried on all of it
@@ -36,7 +35,7 @@ def meaningful(name: str, fields: Fields) -> bool:
 
 
 @dataclass
-class Resolver:
+class TransformerResolver:
     """Resolves the cells of one study; texts and steps of the ladder are looked up once."""
 
     study: Study
@@ -73,7 +72,7 @@ class Resolver:
             fields |= self.study.factors[factor][level]
         return fields
 
-    def run(self, chosen: dict[str, str], baseline: Run | None) -> tuple[Run, float]:
+    def resolve(self, chosen: dict[str, str], baseline: Run | None) -> Resolved:
         """Resolve a combination.
 
         Args:
@@ -81,7 +80,7 @@ class Resolver:
             baseline: What [match] matches it to; None for a baseline itself.
 
         Returns:
-            The run with seed 0, and its passes over the training text.
+            The run with seed 0, and what its text is to it.
 
         Raises:
             AblateError: Fields contradict each other, or the text is too short.
@@ -109,7 +108,7 @@ class Resolver:
         }
         if "params" in fields:
             fields |= self._geometry(fields)
-        run = Run(KIND, kind(KIND).check(fields))
+        run = Run("transformer", kind("transformer").check(fields))
         match = self.study.match if baseline else None
         if match and baseline and match.by == "d_mlp":
             run = run.with_(d_mlp=matched_d_mlp(run.config, baseline.config, match.quantity))
@@ -121,7 +120,9 @@ class Resolver:
         text.check(read.corpus, read.tokenizer, config.n_ctx, round(longest))
         if config.part("document_mask").within:
             tokenizers.check_separator(read.tokenizer)
-        return run, config.tokens / read.train_tokens
+        held_out = self.held_out[config.corpus_hash, config.tokenizer_hash]
+        coverage = self.byte_coverage.get(config.tokenizer_hash, 1.0)
+        return Resolved(run, config.tokens / read.train_tokens, held_out, coverage)
 
     def _text(self, corpus: str | None, tokenizer: str | None) -> Text:
         """Return the text that two fields name; its tokens are counted where max_epochs is set."""

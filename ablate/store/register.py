@@ -86,7 +86,9 @@ def _dropped(connection: Connection, plan: Plan, toml: str) -> str:
             fields = connection.exec_driver_sql(
                 "SELECT fields FROM run WHERE key = ?", (min(keys),)
             ).scalar_one()
-            if json.loads(fields) | {"lr": 0.0} == dict(cell.run.fields) | {"lr": 0.0}:
+            assert plan.study.tune
+            chosen = {plan.study.tune.field: 0.0}
+            if json.loads(fields) | chosen == dict(cell.run.fields) | chosen:
                 del before[cell.label]
     return dropped(toml, plan.study.toml, before, planned)
 

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from ablate.store.database import Database
 from ablate.store.owners import dead
+from ablate.study import tuned, tuned_field
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
 _OF_STUDY = (
@@ -25,7 +26,8 @@ class Survey:
 
     Attributes:
         counts: Status → number of runs.
-        flops_left: FLOPs of the whole trainings of unfinished runs, of those where they are known.
+        flops_left: FLOPs of the whole trainings of unfinished runs; one of unknown FLOPs counts
+            as 1.
     """
 
     counts: dict[str, int]
@@ -80,7 +82,7 @@ def survey(db: Database, study_id: int) -> Survey:
     """Count the runs of a study by status."""
     rows = _rows(
         db,
-        "SELECT status, count(*) AS number, coalesce(sum(flops), 0) AS flops FROM run WHERE"
+        "SELECT status, count(*) AS number, sum(coalesce(flops, 1)) AS flops FROM run WHERE"
         f" {_OF_STUDY} GROUP BY status",
         study=study_id,
     )
@@ -131,22 +133,25 @@ def waiting(db: Database, name: str) -> list[str]:
     it are not planned yet, so counts of runs do not show them.
     """
     rates = _undecided(
-        db, name, by="cell.label", role="tune", decision="lr", same="decided.id = cell.id"
+        db, name, by="cell.label", role="tune", decision="<> 'seeds'", same="decided.id = cell.id"
     )
     pilots = _undecided(
         db,
         name,
         by="cell.stratum",
         role="compare",
-        decision="seeds",
+        decision="= 'seeds'",
         same="decided.stratum = cell.stratum",
     )
-    two_stage = any(
-        _two_stage(row.toml)
+    settings = [
+        _settings(row.toml)
         for row in _rows(db, "SELECT toml FROM study WHERE name = :study", study=name)
-    )
+    ]
+    seeds = [one.get("seeds") for one in settings]
+    two_stage = any(isinstance(one, dict) and "pilot" in one for one in seeds)
+    what = tuned(tuned_field(settings[0] if settings else {}))
     return [
-        f"the learning rate tuned on {row.waiting} is not chosen yet, and the runs that will use it"
+        f"the {what} tuned on {row.waiting} is not chosen yet, and the runs that will use it"
         f" are not planned: {_why(row, 'tuning runs')}"
         for row in rates
     ] + [
@@ -164,7 +169,7 @@ FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id =
        JOIN run ON run.id = member.run_id
 WHERE study.name = :study AND cell.active AND member.role = '{role}' AND NOT EXISTS (
     SELECT 1 FROM decision JOIN cell AS decided ON decided.id = decision.cell_id
-    WHERE decision.study_id = study.id AND decision.name = '{decision}' AND {same})
+    WHERE decision.study_id = study.id AND decision.name {decision} AND {same})
 GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 """
 
@@ -180,13 +185,12 @@ def _why(row: Any, what: str) -> str:
     return f"{row.failed} of its {row.number} {what} failed; `ablate run` retries {them}"
 
 
-def _two_stage(toml: str) -> bool:
-    """Whether a pilot decides the number of seeds."""
+def _settings(toml: str) -> dict[str, Any]:
+    """The tables of a study file; empty if it is not readable."""
     try:
-        seeds = tomllib.loads(toml).get("seeds")
-        return isinstance(seeds, dict) and "pilot" in seeds
+        return tomllib.loads(toml)
     except tomllib.TOMLDecodeError:
-        return False
+        return {}
 
 
 def checkpoints(db: Database, study_id: int) -> dict[str, str]:

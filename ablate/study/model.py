@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,19 @@ from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
+TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
+
+
+def tuned(field: str) -> str:
+    """Return what readers call a field that [tune] finds."""
+    return "learning rate" if field == "lr" else field
+
+
+def tuned_field(settings: Mapping[str, Any]) -> str:
+    """Return the field that the [tune] of a study's tables finds; "lr" where there is none."""
+    table = settings.get("tune")
+    keys = table if isinstance(table, dict) else {}
+    return next((key for key in keys if key not in TUNE_KEYS), "lr")
 
 
 @dataclass(frozen=True)
@@ -23,9 +37,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Tune:
-    """[tune]: the learning rate of each group of cells, found on seeds that are not compared.
+    """[tune]: a number of each group of cells, such as the learning rate, found before comparing.
 
-    A group's rate is found on its first cell and shared by its other cells.
+    It is found on seeds that are not compared. A group's number is found on its first cell and
+    shared by its other cells.
     """
 
     low: float
@@ -34,6 +49,12 @@ class Tune:
     seeds: int  # runs at each rate
     # factors whose levels make a group: all of them for "cell", none for "study"
     per: tuple[str, ...]
+    field: str = "lr"  # what is found
+
+    @property
+    def what(self) -> str:
+        """What is found, in words."""
+        return tuned(self.field)
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,7 @@ class Study:
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
+    kind: str = "transformer"  # of its runs, see `ablate.kinds`
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
 

@@ -12,16 +12,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ablate import metrics
-from ablate.components import CATALOGUE
 from ablate.errors import AblateError, unknown
 from ablate.evaluation import CHANCE, FILLED_IN, LABELLED, Evaluation
 from ablate.study import tables
 from ablate.study.design import DESIGNS, MAX_CELLS, MAX_RUNS, PARTWISE, count
 from ablate.study.levels import Factors, fields_of, parse_factors, sets
 from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage
+from ablate.study.names import Names, TransformerNames
 from ablate.study.source import Source, located
 from ablate.study.tables import validated
-from ablate.study.values import BUDGETS, label, number, positive
+from ablate.study.values import BUDGETS, number, positive
 
 NAME = r"\w[\w .+-]*"  # of a study
 NAMED = "letters, digits, blanks and . + - _"
@@ -71,10 +71,11 @@ def parse(text: str, path: Path) -> Study:
     """
     source = Source(path, text)
     file = _read(source)
+    names: Names = TransformerNames()
     base = dict(file.base)
     max_epochs = _max_epochs(source, base)
-    fields = fields_of(source, base, "base")
-    factors = parse_factors(source, file.factors)
+    fields = fields_of(source, names, base, "base")
+    factors = parse_factors(source, names, file.factors)
     _apart(source, fields, factors)
     _one_budget(source, fields, factors)
     _check_design(source, file, factors)
@@ -97,7 +98,7 @@ def parse(text: str, path: Path) -> Study:
         seeds=seeds,
         base=fields,
         factors=factors,
-        exclude=_exclusions(source, file.exclude, factors),
+        exclude=_exclusions(source, names, file.exclude, factors),
         max_epochs=max_epochs,
         match=tables.match(source, file.match, factors, file.within),
         tune=tuned,
@@ -306,7 +307,7 @@ def _metric(source: Source, text: str, evaluation: Evaluation) -> tuple[str, str
 
 
 def _exclusions(
-    source: Source, rules: Sequence[Mapping[str, Any]], factors: Factors
+    source: Source, names: Names, rules: Sequence[Mapping[str, Any]], factors: Factors
 ) -> tuple[dict[str, str], ...]:
     exclusions = []
     for number_, rule in enumerate(rules):
@@ -320,11 +321,7 @@ def _exclusions(
             with located(source, "exclude", number_, name):
                 if name not in factors:
                     raise unknown("factor in [[exclude]]", name, factors)
-                text = (
-                    CATALOGUE[name].canonical(value)
-                    if name in CATALOGUE and CATALOGUE[name].levels
-                    else label(value)
-                )
+                text = names.level(name, value)
                 if text not in factors[name]:
                     raise unknown(f"level of {name} in [[exclude]]", text, factors[name])
             levels[name] = text
