@@ -3,7 +3,7 @@
 In Python `ablate.load(study)`, `curves`, `finals`, `pairs` and `effects` give tidy DataFrames,
 which the functions of `ablate.figures` draw. `ablate.findings(study)` gives all that a study found
 as typed records. `ablate.level` registers a level of a factor, and
-`ablate.factor` looks one up.
+`ablate.factor` looks one up. `ablate.log` reports the numbers of a training script.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ablate.analysis import findings as findings
     from ablate.components import factor as factor
     from ablate.components import level as level
+    from ablate.logged import log as log
     from ablate.results import curves as curves
     from ablate.results import finals as finals
     from ablate.results import load as load
@@ -29,6 +30,7 @@ _LAZY = dict.fromkeys(("load", "curves", "finals", "pairs"), "ablate.results") |
     "findings": "ablate.analysis",
     "level": "ablate.components",
     "factor": "ablate.components",
+    "log": "ablate.logged",
 }
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 
 from ablate import metrics, results, stats, tune
 from ablate.stats import selection
+from ablate.store.records import FAILED
 from ablate.study import split_seed
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SIZED = (
     *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
     *("standardised", "resolvable"),
 )
-ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
+ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still get a value
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,19 @@ def open_study(study: str, size: str | None) -> Plan:
     Raises:
         AblateError: The size is unknown, or the study has no meaning.
     """
-    from ablate.errors import unknown
+    from ablate.errors import AblateError, unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
     from ablate.study import load
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
-    return plan(tiny(load(study)) if size else load(study))
+    loaded = load(study)
+    if size and loaded.command:
+        raise AblateError(
+            "--size tiny shrinks transformers; give a script's own options smaller values in [base]"
+        )
+    return plan(tiny(loaded) if size else loaded)
 
 
 def plan(
@@ -83,8 +88,14 @@ def plan(
 
     if device and flops:
         raise AblateError("give one of --device, which times the models, and --flops")
+    opened = open_study(study, size)
+    if opened.study.command and (device or flops):
+        raise AblateError(
+            "--device and --flops time transformers; the time of a script is known once some of"
+            " its runs have ended"
+        )
     speed = _speed(flops) if flops else None
-    planned, done = _with_decisions(open_study(study, size), db)
+    planned, done = _with_decisions(opened, db)
     forecast, slots = None, list["Device"]()
     if device:
         slots = _slots(planned, device)
@@ -97,6 +108,7 @@ def plan(
     out.print(_cells(planned, forecast))
     cost = price(planned)
     for line in (
+        *planned.about,
         *_texts(planned),
         *_comparisons(planned),
         *_labels(planned),

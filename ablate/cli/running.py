@@ -59,21 +59,20 @@ def run(
     again to resume.
     """
     from ablate import store
-    from ablate.launch import devices
+    from ablate.launch import packs
     from ablate.launch.local import LocalExecutor
-    from ablate.launch.packs import worker_slots
     from ablate.store.register import would_drop
     from ablate.store.status import UNFINISHED
     from ablate.study_run import run_study
 
     plan = open_study(study, size)
     # Refuses a device that does not exist before a database is made.
-    found = devices.find(device, gpus(gpu_numbers))
+    found = packs.find_devices(plan, device, gpus(gpu_numbers))
     out = console(cast(IO[str], Dispensable(sys.stdout)))
     with store.open(db, create=True) as database:
         for note in (*database.notes, *too_long(plan)):
             out.print(note, markup=False)
-        executor = LocalExecutor(worker_slots(plan, found))
+        executor = LocalExecutor(packs.worker_slots(plan, found))
         threading.Thread(target=_preload, args=(executor, plan), daemon=True).start()
         if replace and (lost := would_drop(database, plan)):
             out.print(f"{plan.study.name}: no longer part of it: {lost}", markup=False)

@@ -53,6 +53,10 @@ class Job:
         recompute: Recompute activations in the backward pass.
         compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
             that is done first. A CPU always works eagerly.
+        settings: What the study says of its runs besides their fields, as JSON values; no part of
+            a run's key.
+        folder: A folder of its first run, the same for every attempt.
+        log: File for what the training prints.
     """
 
     runs: tuple[Run, ...]
@@ -63,6 +67,9 @@ class Job:
     micro_batch: int = 0
     recompute: bool = False
     compile: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    log: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,10 @@ class Kind(Protocol):
         ...
 
 
-_PATHS = {"transformer": "ablate.kinds.transformer:Transformer"}  # name → "module:class"
+_PATHS = {  # name → "module:class"
+    "transformer": "ablate.kinds.transformer:Transformer",
+    "command": "ablate.kinds.command:Command",
+}
 
 
 @functools.cache

@@ -35,5 +35,6 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     handle, journals = message.pop("handle"), map(Path, message.pop("journals"))
     message["runs"] = tuple(Run(**run) for run in message["runs"])
     message["evaluation"] = Evaluation(**message["evaluation"])
-    message["checkpoint"] = message["checkpoint"] and Path(message["checkpoint"])
+    for name in ("checkpoint", "folder", "log"):
+        message[name] = message[name] and Path(message[name])
     return handle, Job(**message), list(journals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -13,6 +14,7 @@ class PlainTrainer:
 
     def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
         """See `Trainer.setup`. The limit of memory is that of the machine."""
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # of the processes that it starts
         name = platform.processor() or platform.machine()
         return {
             "device_name": name if device == "cpu" else device,

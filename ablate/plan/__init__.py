@@ -57,7 +57,15 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
     Raises:
         AblateError: A decision is for a cell that the study no longer has.
     """
-    built = Built(base.cells, base.too_long, base.excluded, base.sources, base.texts)
+    built = Built(
+        base.cells,
+        base.too_long,
+        base.excluded,
+        base.sources,
+        base.texts,
+        base.settings,
+        base.about,
+    )
     return _derive(base.study, built, decisions, tried)
 
 
@@ -83,6 +91,8 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         undecided=tuning.undecided,
         sources=built.sources,
         texts=built.texts,
+        settings=built.settings,
+        about=built.about,
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=tuple(of_kind.notes(study, cells)),
         excluded=built.excluded,

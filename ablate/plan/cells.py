@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
@@ -24,6 +25,8 @@ class Built:
         excluded: Labels of cells that [[exclude]] leaves out.
         sources: Content hash of a corpus or tokenizer → its location.
         texts: Corpora with their tokenizers.
+        settings: See `Plan.settings`.
+        about: See `Plan.about`.
     """
 
     cells: tuple[Cell, ...]
@@ -31,6 +34,8 @@ class Built:
     excluded: tuple[str, ...]
     sources: dict[str, str]
     texts: tuple[Text, ...]
+    settings: Mapping[str, Any]
+    about: tuple[str, ...]
 
 
 def build(study: Study) -> Built:
@@ -81,7 +86,15 @@ def build(study: Study) -> Built:
             f" {too_long[0].epochs:.2f} times; lower the budget or use a larger corpus"
         )
     texts = tuple(resolver.texts.values())
-    return Built(kept, too_long, tuple(excluded), resolver.sources, texts)
+    return Built(
+        kept,
+        too_long,
+        tuple(excluded),
+        resolver.sources,
+        texts,
+        resolver.settings,
+        tuple(resolver.about),
+    )
 
 
 def _too_long(study: Study, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:

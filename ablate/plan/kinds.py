@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ablate.plan import check, confounds, held_out
+from ablate.plan import check, commands, confounds, held_out
 from ablate.plan import notes as transformer_notes
+from ablate.plan.commands import CommandResolver
 from ablate.plan.model import Cell, Confound, Contrast, Plan, Resolver, Text
 from ablate.plan.resolve import TransformerResolver
 from ablate.study import Study
@@ -43,7 +44,15 @@ PLANNING = {
         confounds.shared_rate,
         transformer_notes.notes,
         held_out.with_final_tokens,
-    )
+    ),
+    "command": Planning(
+        resolver=CommandResolver,
+        complaints=commands.complaints,
+        confounds=lambda study, pairs: (),
+        shared_rate=lambda cells: (),
+        notes=commands.notes,
+        measured=lambda plan: plan,
+    ),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,10 +63,18 @@ class Resolver(Protocol):
     Attributes:
         sources: Content hash of what its runs read → its location.
         texts: Names of corpus and tokenizer → what was read; {} for a kind without text.
+        settings: What the study says of its runs besides their fields.
+        about: Lines on how its runs are made.
     """
 
     sources: dict[str, str]
     texts: dict[tuple[str, str], Text]
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def about(self) -> Sequence[str]: ...
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
         """Return `chosen` (factor → label) without factors that have no effect in it."""
@@ -181,6 +189,8 @@ class Plan:
         undecided: Groups whose learning rate is not decided.
         sources: Content hash of a corpus, tokenizer or file of labels → its location.
         texts: Corpora with their tokenizers.
+        settings: What the study says of its runs besides their fields, see `Job.settings`.
+        about: Lines on how its runs are made, for the reader of the plan.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
@@ -196,6 +206,8 @@ class Plan:
     undecided: tuple[Group, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     texts: tuple[Text, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: tuple[str, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,8 @@ class TransformerResolver:
     byte_coverage: dict[str, float] = field(default_factory=dict)
     # names of corpus and tokenizer → what was read
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: tuple[str, ...] = ()
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:

@@ -16,9 +16,10 @@ from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
+from ablate.store.records import FAILED
 from ablate.units import duration, listed
 
-UNFINISHED = ("failed", "oom", "diverged", "stopped")
+UNFINISHED = (*FAILED, "diverged", "stopped")
 
 
 def cost(data: ReportData) -> Table:
@@ -115,7 +116,9 @@ def troubles(data: ReportData) -> Table:
                 run["cell"],
                 Value(f"{run['seed']}", run["seed"]),
                 run["role"],
-                "out of memory" if run["status"] == "oom" else run["status"],
+                {"oom": "out of memory", "timeout": "out of time"}.get(
+                    run["status"], run["status"]
+                ),
                 Value("–" if pd.isna(step) else f"{int(step):,}", plain(step)),
                 Value(f"{run['attempts']}", run["attempts"]),
                 _last_line(error),

@@ -127,6 +127,7 @@ def _counted(data: ReportData) -> str:
         ("diverged", "diverged"),
         ("failed", "failed"),
         ("oom", "ran out of memory"),
+        ("timeout", "ran out of time"),
     ):
         if counts.get(status, 0):
             parts.append(f"{int(counts[status])} {text}")

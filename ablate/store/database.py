@@ -28,6 +28,7 @@ class Database:
         notes: Lines for the user about how it was opened.
         journals: Folder of the journals.
         checkpoints: Folder of the checkpoints.
+        outputs: Folder of what scripts of the user's own write, a folder for each run.
         series_ids: Name → id of the series known to exist.
     """
 
@@ -36,6 +37,7 @@ class Database:
         self.notes = notes
         self.journals = folder(path, "journals")
         self.checkpoints = folder(path, "checkpoints")
+        self.outputs = folder(path, "outputs")
         self.series_ids: dict[str, int] = {}
         self._owned = owned  # opened by a writer, which sets DELETE mode when it closes
         self._identity = sqlite.identity(path)
@@ -118,7 +120,7 @@ class Database:
 
 
 def folder(path: Path, kind: str) -> Path:
-    """Return the folder next to a database for its "journals" or "checkpoints"."""
+    """Return the folder next to a database for its "journals", "checkpoints" or "outputs"."""
     return path.with_name(f"{path.name.removesuffix('.db')}.{kind}")
 
 

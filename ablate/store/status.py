@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from ablate.store.database import Database
 from ablate.store.owners import dead
+from ablate.store.records import FAILED
 from ablate.study import tuned, tuned_field
 
 UNFINISHED = ("planned", "running", "stopped")  # statuses of runs that may still get a result
@@ -163,7 +164,7 @@ def waiting(db: Database, name: str) -> list[str]:
 
 _UNDECIDED = """
 SELECT {by} AS waiting, count(DISTINCT run.id) AS number,
-       count(DISTINCT CASE WHEN run.status IN ('failed', 'oom') THEN run.id END) AS failed,
+       count(DISTINCT CASE WHEN run.status IN {failed_ones} THEN run.id END) AS failed,
        count(DISTINCT CASE WHEN run.status IN {unfinished} THEN run.id END) AS unfinished
 FROM study JOIN cell ON cell.study_id = study.id JOIN member ON member.cell_id = cell.id
        JOIN run ON run.id = member.run_id
@@ -175,7 +176,9 @@ GROUP BY {by} HAVING failed OR NOT unfinished ORDER BY min(member.ordinal)
 
 
 def _undecided(db: Database, name: str, **parts: str) -> list[Any]:
-    return _rows(db, _UNDECIDED.format(unfinished=UNFINISHED, **parts), study=name)
+    return _rows(
+        db, _UNDECIDED.format(unfinished=UNFINISHED, failed_ones=FAILED, **parts), study=name
+    )
 
 
 def _why(row: Any, what: str) -> str:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.evaluation import Evaluation
 from ablate.text.options import DEFAULT, Reading
+
+if TYPE_CHECKING:
+    from ablate.study.command import Command
 
 Fields = dict[str, Any]  # field of a run's configuration, or a budget → value
 TUNE_KEYS = ("points", "seeds", "per")  # of [tune], besides the field that is found
@@ -117,6 +120,7 @@ class Reporting:
 
     delta: float | None = None  # effects within ±delta do not matter, in the metric's unit
     correction: str = "family"  # Holm's correction covers a family, or all of the "study"
+    threshold: float | None = None  # that the mean of each cell is tested against
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,19 @@ class Study:
     reporting: Reporting = field(default_factory=Reporting)
     evaluation: Evaluation = field(default_factory=Evaluation)
     reading: Reading = DEFAULT  # [data]: how the files of a corpus are read
-    kind: str = "transformer"  # of its runs, see `ablate.kinds`
+    command: Command | None = None  # [command]: its runs are those of a script
     path: Path = Path("study.toml")  # the file; relative paths in it start from its folder
     toml: str = ""  # the file's text
+
+    @property
+    def kind(self) -> str:
+        """The kind of its runs, see `ablate.kinds`."""
+        return "command" if self.command else "transformer"
+
+    @property
+    def reported(self) -> str:
+        """The name under which runs report the metric, without which of its values decides."""
+        return self.metric.removeprefix("best ") if self.command else self.metric
 
     def seed_fields(self, seed: int) -> Fields:
         """Return the fields of a run that its seed sets: none unless seeds are crossed."""
