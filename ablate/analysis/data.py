@@ -46,7 +46,8 @@ class StudyData:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        return results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
+        names = [self.study.reported] if self.study.own else ["loss", "train_loss"]
+        return results.curves(self.study.name, names, self.db, points=POINTS)
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
@@ -55,7 +56,7 @@ class StudyData:
         The mean of a row is the run's metric. {} if the metric is no such loss.
         """
         name, _ = final(self.study.metric)
-        if name not in ("loss", "probe_loss"):
+        if name not in ("loss", "probe_loss") or self.study.own:
             return {}
         return results.weighted_windows(self.study.name, self.db, self.study.metric)
 

@@ -87,7 +87,7 @@ def _of_kind(kind: str, torch: bool) -> list[Device]:
     cpu = Device("cpu", cpu_memory(), cpu_threads())
     if kind == "cpu" or (kind == "auto" and not _accelerator_possible()):
         return [cpu]
-    nvidia = _nvidia(torch) if kind != "mps" else []
+    nvidia = (_nvidia() if torch else _of_driver()) if kind != "mps" else []
     if not torch and not nvidia:
         if kind == "auto":
             return [cpu]
@@ -240,20 +240,23 @@ def _accelerator_possible() -> bool:
     )
 
 
-def _nvidia(torch: bool = True) -> list[tuple[str, int]]:
-    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver or CUDA torch.
+def _nvidia() -> list[tuple[str, int]]:
+    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver or CUDA torch."""
+    torch = importlib.util.find_spec("torch")
+    if not torch or not any(
+        Path(folder, "lib/libtorch_cuda.so").exists()
+        for folder in torch.submodule_search_locations or ()
+    ):
+        return []
+    return _of_driver()
 
-    With `torch` false the driver alone counts.
+
+def _of_driver() -> list[tuple[str, int]]:
+    """(torch's name, bytes) of every GPU of NVIDIA's driver; empty without driver.
 
     The driver numbers GPUs as torch does and heeds CUDA_VISIBLE_DEVICES. Importing torch would take
     seconds.
     """
-    found_torch = importlib.util.find_spec("torch") if torch else None
-    if torch and not any(
-        Path(folder, "lib/libtorch_cuda.so").exists()
-        for folder in (found_torch and found_torch.submodule_search_locations) or ()
-    ):
-        return []
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

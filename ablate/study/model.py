@@ -30,6 +30,11 @@ def tuned_field(settings: Mapping[str, Any]) -> str:
     return next((key for key in keys if key not in TUNE_KEYS), "lr")
 
 
+def kind_of(settings: Mapping[str, Any]) -> str:
+    """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
+    return "command" if isinstance(settings.get("command"), dict) else "transformer"
+
+
 @dataclass(frozen=True)
 class Match:
     """[match]: what every cell of a stratum shares with the baseline, and what is solved for it."""

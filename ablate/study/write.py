@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from ablate.components import CATALOGUE
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
+from ablate.study.command import CommandTable
 from ablate.study.parse import StudyFile
 from ablate.study.tables import FitTable, MatchTable, ReportTable, TuneTable
 from ablate.study.values import BUDGETS, label
@@ -28,6 +29,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "eval": Evaluation,
     "report": ReportTable,
     "data": Reading,
+    "command": CommandTable,
 }
 
 
