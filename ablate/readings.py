@@ -189,13 +189,13 @@ def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
 def _of_tensor(tensor: bytes) -> float | None:
     """The number of a tensor of one float or double; None for any other tensor."""
     parts = dict(_message(tensor))
-    kind, content, listed = parts.get(1), parts.get(4), parts.get(5)
-    if isinstance(listed, bytes) and len(listed) == 4:
-        return float(struct.unpack("<f", listed)[0])
-    if isinstance(listed, float):
-        return listed
-    if isinstance(content, bytes) and (kind, len(content)) in ((1, 4), (2, 8)):
-        return float(struct.unpack("<f" if kind == 1 else "<d", content)[0])
+    kind = parts.get(1)
+    for field in (4, 5, 6):  # tensor_content, float_val, double_val
+        value = parts.get(field)
+        if isinstance(value, float):
+            return value
+        if isinstance(value, bytes) and (kind, len(value)) in ((1, 4), (2, 8)):
+            return float(struct.unpack("<f" if kind == 1 else "<d", value)[0])
     return None
 
 

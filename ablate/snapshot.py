@@ -17,6 +17,11 @@ from pathlib import Path
 from ablate.errors import AblateError
 
 DATABASES = (".db", ".db-wal", ".db-shm", ".db-journal")  # results, which change with every run
+# ends of the names of untracked files that a user may have forgotten; results have others
+SOURCES = (
+    *(".py", ".pyx", ".ipynb", ".sh", ".R", ".jl", ".js", ".ts", ".rs", ".go", ".c", ".cc", ".cpp"),
+    *(".cu", ".cuh", ".h", ".hpp", ".toml", ".yaml", ".yml", ".cfg", ".ini"),
+)
 _STUDY = re.compile(rb"^question\s*=.*^\[factors[.\]]", re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +33,8 @@ class Snapshot:
         version: SHA-256 of the names and the content of its files; equal content, equal version.
         commit: The git commit; "" where there is none.
         changed: Files that differ from the commit.
-        untracked: Files beside them that git neither tracks nor ignores: no part of the version.
+        untracked: Source files beside them that git neither tracks nor ignores: no part of the
+            version.
         diff: What differs from the commit, as `git diff` writes it.
     """
 
@@ -200,7 +206,8 @@ def _untracked(folder: Path, folders: Sequence[str]) -> tuple[str, ...]:
         sorted(
             path
             for path in map(os.fsdecode, filter(None, found.split(b"\0")))
-            if not path.endswith(DATABASES)
+            if path.endswith(SOURCES) and ".outputs/" not in path
+            if not _is_study(folder, path, "", "")
         )
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +11,7 @@ from ablate.cli import complete
 from ablate.cli.database import existing_noise
 from ablate.cli.flags import option
 from ablate.cli.render import Db, console, next_command, table
+from ablate.errors import AblateError
 from ablate.launch.devices import KINDS
 from ablate.units import count, duration, known, memory
 
@@ -49,7 +50,7 @@ def open_study(study: str, size: str | None) -> Plan:
     Raises:
         AblateError: The size is unknown, or the study has no meaning.
     """
-    from ablate.errors import AblateError, unknown
+    from ablate.errors import unknown
     from ablate.plan import plan
     from ablate.plan.tiny import tiny
     from ablate.study import load
@@ -82,7 +83,6 @@ def plan(
     db: Db = None,
 ) -> None:
     """Show what a study would train, what it would cost, and the smallest detectable effect."""
-    from ablate.errors import AblateError
     from ablate.plan.forecast import at_speed
     from ablate.plan.price import price
 
@@ -105,7 +105,8 @@ def plan(
     how = _how(forecast, speed)
     out = console()
     out.print(f"{planned.study.name}: {planned.study.question}\n", style="bold", markup=False)
-    out.print(_cells(planned, forecast))
+    learnt = _learnt(planned, db)
+    out.print(_cells(planned, forecast, learnt))
     cost = price(planned)
     for line in (
         *planned.about,
@@ -114,6 +115,7 @@ def plan(
         *_labels(planned),
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
+        *_time(planned, done, learnt),
         *(fit(planned, slots[0]) if slots else ()),
         *_slow(planned, forecast),
         *_resolution(planned, cost, db),
@@ -174,7 +176,6 @@ def _how(forecast: Forecast | None, speed: float | None) -> str:
 
 
 def _speed(text: str) -> float:
-    from ablate.errors import AblateError
     from ablate.study.values import number
 
     speed = float(number("--flops", text))
@@ -200,8 +201,54 @@ def _measure(plan: Plan, slots: Sequence[Device]) -> Forecast:
         return forecast.measure(plan, slots, lambda done: status.update(f"{doing}: {done} done"))
 
 
-def _cells(plan: Plan, forecast: Forecast | None) -> Table:
-    """A row a cell; what is unknown of every cell has no column."""
+def _learnt(plan: Plan, db: str | None) -> dict[str, float]:
+    """Cell → seconds of a run, from complete runs of a script; {} for other kinds."""
+    from ablate.cli.database import existing
+
+    if not plan.study.command or (database := existing(db)) is None:
+        return {}
+    from ablate.store.status import seconds_by_cell
+
+    with database:
+        return seconds_by_cell(database, plan.study.name)
+
+
+def _time(plan: Plan, done: frozenset[str], learnt: dict[str, float]) -> Iterator[str]:
+    """How long the runs take that are still to come; a cell without a run takes the mean time."""
+    from statistics import fmean
+
+    from ablate.launch import packs
+
+    runs = {one.run.key: one.cell for one in (*plan.runs, *plan.later)}
+    left = [cell for key, cell in runs.items() if key not in done]
+    if not plan.study.command:
+        return
+    if not learnt:
+        yield "How long a run takes is known once one has ended"
+        return
+    seconds = sum(learnt.get(cell, fmean(learnt.values())) for cell in left)
+    try:
+        n = len(packs.worker_slots(plan, packs.find_devices(plan, "auto")))
+    except AblateError:  # the GPUs are on another host
+        n = 1
+    each = f", {n} at a time on this host" if n > 1 else ""
+    yield (
+        f"Left: {len(left)} runs, about {duration(seconds / n)}{each}, by the runs that have ended"
+        if left
+        else "Left: no run"
+    )
+
+
+def _cells(
+    plan: Plan, forecast: Forecast | None, learnt: Mapping[str, float] | None = None
+) -> Table:
+    """A row a cell; what is unknown of every cell has no column.
+
+    Args:
+        plan: The plan.
+        forecast: The speed of its cells, if it is known.
+        learnt: Cell → seconds of a run, from runs that have ended.
+    """
     costs = [cell.cost for cell in plan.cells]
     written: dict[str, list[str | None]] = {
         "parameters": [_number(cost.params, "{:,}".format) for cost in costs],
@@ -221,6 +268,10 @@ def _cells(plan: Plan, forecast: Forecast | None) -> Table:
         columns["tokens/s"] = [count(forecast.tokens_per_second[cell.label]) for cell in plan.cells]
         columns["time a run"] = [
             duration(forecast.seconds(cell, plan.study.evaluation)) for cell in plan.cells
+        ]
+    if learnt:
+        columns["time a run"] = [
+            duration(learnt[cell.label]) if cell.label in learnt else "" for cell in plan.cells
         ]
     return table(
         list(columns),

@@ -141,6 +141,18 @@ def same_seeds(db: Database, study: str) -> list[SameSeeds]:
     return found
 
 
+def seconds_by_cell(db: Database, study: str) -> dict[str, float]:
+    """Return cell → mean seconds of the training of its complete runs, of every role."""
+    rows = _rows(
+        db,
+        "SELECT r.cell AS cell, avg(f.value) AS seconds FROM all_runs AS r JOIN final AS f ON"
+        " f.run_id = r.run AND f.name = 'train_seconds' WHERE r.study = :study AND r.status ="
+        " 'complete' GROUP BY r.cell ORDER BY min(r.run)",
+        study=study,
+    )
+    return {row.cell: row.seconds for row in rows}
+
+
 def counts_by_cell(db: Database, study: str) -> dict[str, dict[str, int]]:
     """Return cell → status → number of runs of the study of that name."""
     counts: dict[str, dict[str, int]] = {}

@@ -49,7 +49,11 @@ def write(raw: Mapping[str, Any]) -> str:
                 ]
         elif isinstance(value, dict) and key not in plain:
             lines += ["", *([f"# {_described(key)}"] if _described(key) else []), f"[{_key(key)}]"]
-            lines += [_line(name, field, _meaning(key, name)) for name, field in value.items()]
+            known = key in _TABLES or "command" not in raw  # else names are the user's own
+            lines += [
+                _line(name, field, _meaning(key, name) if known else "")
+                for name, field in value.items()
+            ]
     return "\n".join(lines) + "\n"
 
 
