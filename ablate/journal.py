@@ -6,7 +6,7 @@ line without it. Journals of earlier versions have none.
 | event | further keys |
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
-          compile_mode, versions, commit, dirty |
+          compile_mode, note, versions, commit, dirty |
 | heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |

@@ -65,6 +65,7 @@ def decide(base: Plan, decisions: Sequence[Decision], tried: Tried) -> Plan:
         base.texts,
         base.settings,
         base.about,
+        base.code,
     )
     return _derive(base.study, built, decisions, tried)
 
@@ -93,6 +94,7 @@ def _derive(study: Study, built: Built, decisions: Sequence[Decision], tried: Tr
         texts=built.texts,
         settings=built.settings,
         about=built.about,
+        code=built.code,
         confounds=confounds(study, cells, compared, tuning.groups),
         notes=tuple(of_kind.notes(study, cells)),
         excluded=built.excluded,

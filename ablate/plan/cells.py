@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.code import Code
 from ablate.errors import AblateError, UnlocatedError
 from ablate.kinds import Run
 from ablate.plan.kinds import planning_of
@@ -27,6 +28,7 @@ class Built:
         texts: Corpora with their tokenizers.
         settings: See `Plan.settings`.
         about: See `Plan.about`.
+        code: See `Plan.code`.
     """
 
     cells: tuple[Cell, ...]
@@ -36,6 +38,7 @@ class Built:
     texts: tuple[Text, ...]
     settings: Mapping[str, Any]
     about: tuple[str, ...]
+    code: tuple[Code, ...]
 
 
 def build(study: Study) -> Built:
@@ -94,6 +97,7 @@ def build(study: Study) -> Built:
         texts,
         resolver.settings,
         tuple(resolver.about),
+        tuple(resolver.code),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import metrics, snapshot
+from ablate.code import Code
 from ablate.errors import AblateError
 from ablate.kinds import SEEDS, Run, kind
 from ablate.kinds.command import values_of
@@ -20,6 +21,7 @@ from ablate.study.source import Source, located
 from ablate.study.template import filled, placeholders
 from ablate.units import duration, listed
 
+WORK_TREE = "work tree"  # the name of code as it is on the disk
 SCRIPTS = (".py", ".sh", ".R", ".jl", ".pl", ".rb", ".lua", ".js")  # ends of their names
 
 
@@ -89,6 +91,20 @@ class CommandResolver:
         if self.command.limit is not None:
             lines.append(f"A run may take {duration(self.command.limit)}")
         return lines
+
+    @property
+    def code(self) -> list[Code]:
+        """The versions of the code, each with its commit and what differs from it."""
+        return [
+            Code(
+                revision or WORK_TREE,
+                taken.version,
+                taken.diff or None,
+                {"commit": taken.commit, "files": self._entries, "changed": taken.changed},
+            )
+            for revision, taken in self._taken.items()
+            if taken.version
+        ]
 
     @property
     def _varies_revision(self) -> bool:

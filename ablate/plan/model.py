@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ablate.code import Code
 from ablate.kinds import Cost, Run
 from ablate.study import Study
 from ablate.text.corpora import Corpus
@@ -65,6 +66,7 @@ class Resolver(Protocol):
         texts: Names of corpus and tokenizer → what was read; {} for a kind without text.
         settings: What the study says of its runs besides their fields.
         about: Lines on how its runs are made.
+        code: Code from outside of ablate that its runs depend on.
     """
 
     sources: dict[str, str]
@@ -75,6 +77,9 @@ class Resolver(Protocol):
 
     @property
     def about(self) -> Sequence[str]: ...
+
+    @property
+    def code(self) -> Sequence[Code]: ...
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:
         """Return `chosen` (factor → label) without factors that have no effect in it."""
@@ -191,6 +196,7 @@ class Plan:
         texts: Corpora with their tokenizers.
         settings: What the study says of its runs besides their fields, see `Job.settings`.
         about: Lines on how its runs are made, for the reader of the plan.
+        code: Code from outside of ablate that its runs depend on.
         confounds: Differences besides the factors.
         notes: Warnings and hints for the reader of the plan.
         excluded: Labels of cells that [[exclude]] leaves out.
@@ -208,6 +214,7 @@ class Plan:
     texts: tuple[Text, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     about: tuple[str, ...] = ()
+    code: tuple[Code, ...] = ()
     confounds: tuple[Confound, ...] = ()
     notes: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate import sizes, text
+from ablate.code import Code
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig, field_info
 from ablate.errors import AblateError
@@ -50,6 +51,7 @@ class TransformerResolver:
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     about: tuple[str, ...] = ()
+    code: tuple[Code, ...] = ()
     _geometries: dict[tuple[Any, ...], Fields] = field(default_factory=dict)
 
     def levels(self, chosen: dict[str, str]) -> dict[str, str]:

@@ -12,10 +12,13 @@ from ablate.store import owners
 from ablate.store.database import KEY, Database
 
 _ITS_RUNS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
-_OWN = (
-    f"{_ITS_RUNS} EXCEPT SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <>"
-    " :study"
+# runs by an earlier version of its code have left their cell
+_FORMER = (
+    "SELECT run.id FROM code JOIN run ON instr(coalesce(json_extract(run.fields, '$.code'), ''),"
+    " code.version) WHERE code.study_id = :study AND run.id NOT IN (SELECT run_id FROM member)"
 )
+_OTHERS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id <> :study"
+_OWN = f"{_ITS_RUNS} UNION {_FORMER} EXCEPT {_OTHERS}"
 _COUNTED = {
     "cells": "SELECT count(*) FROM cell WHERE study_id = :study",
     "decisions": "SELECT count(*) FROM decision WHERE study_id = :study",
@@ -94,8 +97,8 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
     rows = {
         what: connection.exec_driver_sql(sql, study).scalar_one() for what, sql in _COUNTED.items()
     }
-    its = connection.exec_driver_sql(
-        f"SELECT count(*) FROM ({_ITS_RUNS} GROUP BY run_id)", study
+    shared = connection.exec_driver_sql(
+        f"SELECT count(*) FROM ({_ITS_RUNS} INTERSECT {_OTHERS})", study
     ).scalar_one()
     journals = connection.exec_driver_sql(
         f"SELECT journal FROM attempt WHERE run_id IN ({_OWN})", study
@@ -121,4 +124,4 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         }
         if file is not None and file.is_file()
     )
-    return Part(rows, tuple(files), its - rows["runs"])
+    return Part(rows, tuple(files), shared)

@@ -77,6 +77,7 @@ _FROM_START = (
     "threads",
     "pack_size",
     "compile_mode",
+    "note",
     "commit",
     "dirty",
 )

@@ -19,7 +19,7 @@ from ablate.evaluation import Evaluation
 from ablate.kinds import Run
 from ablate.plan import Plan
 from ablate.plan.held_out import measured
-from ablate.store import schema, views
+from ablate.store import code, schema, views
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, revalidate
 from ablate.store.replaced import dropped, results
@@ -57,6 +57,7 @@ def register(db: Database, plan: Plan, *, replace: bool = False) -> int:
                 f" {lost}; give this study another name, or replace that one with --replace"
             )
         study_id = _study(connection, plan, plan_hash, existing)
+        code.write(connection, study_id, plan.code)
         if not existing or existing.plan_hash != plan_hash:
             connection.exec_driver_sql("DELETE FROM finding WHERE study_id = ?", (study_id,))
             cells = _cells(connection, study_id, plan)

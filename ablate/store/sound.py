@@ -189,6 +189,7 @@ _COLUMNS: Mapping[str, Callable[[Any], Any]] = {
     "decision.value": lambda text: isinstance(json.loads(text), int | float),
     "decision.evidence": _object,
     "finding.data": _object,
+    "code.about": _object,
 }
 # what all values of a row must be together
 _WHOLE: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
