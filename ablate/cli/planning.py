@@ -482,7 +482,7 @@ def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:
         stats.resolvable(pairs, alpha=0.05 / max(1, price.largest_family)),
     )
     noise = existing_noise(plan, db)
-    unit = metrics.unit(plan.study.metric)
+    unit = "" if plan.study.command else metrics.unit(plan.study.metric)
 
     def amount(effect: float, counted: str = "") -> str:
         size = f"{effect * noise.sd:.2g} {unit}".strip() if noise else ""
