@@ -383,3 +383,42 @@ flag = { off = "", on = "--a 'b c'" }
     with store.open(str(path)) as db:
         log = db.log(journal)
         assert log and log.read_text().splitlines()[0].endswith("--a 'b c'")
+
+
+def test_scaling_curves_over_the_fields_that_the_study_names(tmp_path: Path) -> None:
+    """The script's loss is 1.5 + 40·N^−0.4, times a seed's noise of a thousandth."""
+    script = tmp_path / "law.py"
+    script.write_text(
+        "import json, random, sys\n"
+        "n, seed = float(sys.argv[1]), int(sys.argv[2])\n"
+        "noise = 1 + random.Random(f'{n} {seed}').gauss(0, 0.001)\n"
+        "print(json.dumps({'val_loss': (1.5 + 40 * n ** -0.4) * noise}))\n"
+    )
+    path = tmp_path / "law.toml"
+    path.write_text(
+        f"""
+name = "law"
+question = "How does the loss fall with size?"
+metric = "val_loss"
+goal = "lower"
+seeds = 2
+[command]
+run = "{sys.executable} law.py {{n_layer}} {{seed}} {{examples}}"
+code = ["law.py"]
+gpus = 0
+[factors]
+n_layer = [1000, 4000, 16000, 64000, 256000, 1024000]
+[base]
+examples = 50000
+[fit]
+n = "n_layer"
+d = "examples"
+"""
+    )
+    made = plan(load(str(path)))
+    assert launch(made, tmp_path / "a.db")[0].counts == {"complete": 12}
+    (fit,) = analysis.findings("law", str(tmp_path / "a.db")).of(records.ScalingFit)
+    assert fit.form == "L(N)" and fit.runs == 12
+    assert fit.constants["alpha"][0] == pytest.approx(0.4, abs=0.03)
+    with store.open(str(tmp_path / "a.db")) as db:
+        report.write(report.gather(db, "law"), tmp_path / "page")

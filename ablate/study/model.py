@@ -30,6 +30,11 @@ def tuned_field(settings: Mapping[str, Any]) -> str:
     return next((key for key in keys if key not in TUNE_KEYS), "lr")
 
 
+def resource_fields(fit: Mapping[str, Any]) -> dict[str, str]:
+    """Return resource → the field of a script that holds it, of a study's table [fit]."""
+    return {name: str(fit[name]) for name in ("n", "d") if fit.get(name)}
+
+
 def kind_of(settings: Mapping[str, Any]) -> str:
     """Return the kind of the runs of a study with these tables, see `ablate.kinds`."""
     return "command" if isinstance(settings.get("command"), dict) else "transformer"
@@ -117,6 +122,13 @@ class Fit:
     # the runs that check the fit, a key of `ablate.scaling.held_out.HELD_OUT`; "" for none
     hold_out: str = ""
     predict: tuple[str, ...] = ()  # where losses are predicted, such as "N=3.3e9,D=5e10"
+    n: str = ""  # the field of a script that holds its parameters, "" for none
+    d: str = ""  # the field of a script that holds its tokens, "" for none
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Resource, "n" or "d" → the field of a script that holds it."""
+        return resource_fields(vars(self))
 
 
 @dataclass(frozen=True)

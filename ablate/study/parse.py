@@ -125,7 +125,7 @@ def parse(text: str, path: Path) -> Study:
         tune=tuned,
         two_stage=two_stage,
         crossed=rule if isinstance(rule, Crossed) else None,
-        fit=tables.fit(source, file.fit, factors),
+        fit=tables.fit(source, file.fit, factors, fields if command else None),
         reporting=tables.report(source, file.report),
         evaluation=evaluation,
         reading=tables.data(source, file.data),

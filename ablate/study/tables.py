@@ -106,6 +106,8 @@ class FitTable(_Table):
     hold_out: Held | None = Field(
         None, description="the runs that check a curve fitted without them"
     )
+    n: str = Field("", description="the field of a script that holds its parameters N")
+    d: str = Field("", description="the field of a script that holds its tokens or examples D")
     predict: list[str] = Field(
         [], description='where to predict the loss: `["N=1.2e7,D=5e8", "C=1e16"]`'
     )
@@ -302,17 +304,56 @@ def tune(
     return Tune(low, high, table.points, table.seeds, per, field)
 
 
-def fit(source: Source, raw: Mapping[str, Any] | None, factors: Factors) -> Fit | None:
-    """Return [fit], or None without one."""
+def fit(
+    source: Source, raw: Mapping[str, Any] | None, factors: Factors, own: Fields | None = None
+) -> Fit | None:
+    """Return [fit], or None without one.
+
+    Args:
+        source: The study file.
+        raw: The table.
+        factors: [factors].
+        own: [base] of a script, of which ablate does not know N and D; None for a transformer.
+    """
     if raw is None:
         return None
     table = table_of(source, FitTable, raw, "fit", "[fit]")
+    _check_resources(source, table, factors, own)
     if table.group and table.group not in factors:
         raise unknown("factor in [fit] group", table.group, factors, source.where("fit", "group"))
     for text in table.predict:
         with located(source, "fit", "predict"):
             point(text)
-    return Fit(table.group, table.hold_out or "", tuple(table.predict))
+    return Fit(table.group, table.hold_out or "", tuple(table.predict), table.n, table.d)
+
+
+def _check_resources(source: Source, table: FitTable, factors: Factors, own: Fields | None) -> None:
+    """Refuse N and D of a transformer, which are known, and those of a script that are missing."""
+    given = {key: getattr(table, key) for key in ("n", "d") if getattr(table, key)}
+    if own is None:
+        if given:
+            raise AblateError(
+                f"{source.where('fit', *given)}: [fit] {' and '.join(given)}: ablate counts the"
+                " parameters and tokens of its own models; remove it"
+            )
+        return
+    if len(given) < 2:
+        raise AblateError(
+            f"{source.where('fit')}: [fit] needs n and d, the fields of the script that hold its"
+            " parameters N and its tokens, or examples, D"
+        )
+    tables = [own, *(fields for levels in factors.values() for fields in levels.values())]
+    for key, name in given.items():
+        values = [fields[name] for fields in tables if name in fields]
+        if not values:
+            known = dict.fromkeys(field for fields in tables for field in fields)
+            raise unknown(f"field in [fit] {key}", name, known, source.where("fit", key))
+        wrong = [one for one in values if isinstance(one, bool | str) or not one > 0]
+        if wrong:
+            raise AblateError(
+                f"{source.where('fit', key)}: [fit] {key} = {name!r}: {written(wrong[0]):.80} is no"
+                " number above 0"
+            )
 
 
 def report(source: Source, raw: Mapping[str, Any] | None) -> Reporting:
