@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -218,6 +219,13 @@ def test_the_value_that_decides(tmp_path: Path, at: str, metric: str, expected: 
     assert rows(path, "SELECT metric FROM study") == [(metric,)]
     (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
     assert value == (pytest.approx(expected),)
+    attempts = rows(path, "SELECT count(*) FROM attempt")
+    launch(planned(tmp_path, seeds=[0], command="at = 3"), path)  # found in the stored curve
+    (value,) = rows(path, "SELECT metric FROM runs WHERE cell = 'depth=1'")
+    assert value == (pytest.approx(loss(1, 0, 3)),)
+    assert rows(path, "SELECT count(*) FROM attempt") == attempts
+    kept = rows(path, "SELECT DISTINCT versions FROM attempt")
+    assert [sorted(json.loads(one)) for (one,) in kept] == [["ablate", "python"]]  # no torch
 
 
 def test_another_number_than_the_rate_is_tuned(tmp_path: Path) -> None:

@@ -57,12 +57,7 @@ def open_study(study: str, size: str | None) -> Plan:
 
     if size not in (None, "tiny"):
         raise unknown("size", size, ["tiny"])
-    loaded = load(study)
-    if size and loaded.command:
-        raise AblateError(
-            "--size tiny shrinks transformers; give a script's own options smaller values in [base]"
-        )
-    return plan(tiny(loaded) if size else loaded)
+    return plan(tiny(load(study)) if size else load(study))
 
 
 def plan(

@@ -94,7 +94,7 @@ def curves(figure_set: FigureSet, data: ReportData) -> list[Figure]:
         label = f"{series} (nats per token)"
         if data.study.own:
             series = label = data.study.reported
-        comparable = data.compared["mask_ratio"].nunique() == 1
+        comparable = data.study.own or data.compared["mask_ratio"].nunique() == 1
         short = f" {SHORT}" if part.groupby("run")["step"].max().nunique() > 1 else ""
         if not comparable:
             short += " Each arm has its own masking ratio; values are not comparable across them."
