@@ -321,15 +321,22 @@ def too_long(plan: Plan) -> Iterator[str]:
 
 
 def _texts(plan: Plan) -> Iterator[str]:
-    """Yield lines on the parts of each corpus, and what speaks against them."""
-    from ablate.text import describe
+    """Yield lines on the parts of each corpus, its tokens, and what speaks against them."""
+    from ablate import text
+    from ablate.text import describe, frequencies
 
     asked = "tokens" in plan.study.evaluation.model_fields_set  # then a note says it
     scored = 0 if asked else plan.study.evaluation.tokens
-    for text in {text.corpus.location: text for text in plan.texts}.values():
-        found = describe.describe(text.corpus)
-        yield from describe.lines(text.corpus, found)
-        for warning in describe.warnings(text.corpus, found, text.held_out_tokens, scored):
+    for location in dict.fromkeys(one.corpus.location for one in plan.texts):
+        first, *_ = of_corpus = [one for one in plan.texts if one.corpus.location == location]
+        found = describe.describe(first.corpus)
+        yield from describe.lines(first.corpus, found)
+        for one in of_corpus:
+            if text.counted(one.corpus, one.tokenizer):
+                yield frequencies.line(one.tokenizer, text.of(one.corpus, one.tokenizer))
+            else:
+                yield f"Tokens: {one.tokenizer.name}; `ablate data` trains it and counts them"
+        for warning in describe.warnings(first.corpus, found, first.held_out_tokens, scored):
             yield f"Warning: {warning}"
 
 
