@@ -12,7 +12,7 @@ line without it. Journals of earlier versions have none.
 | final | values: [[name, at, float]] |
 | windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |
 | checkpoint | step, path |
-| end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
+| end | status (complete, diverged, failed, oom, timeout, stopped), step, error, device_seconds,
         peak_bytes, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ablate import results
 from ablate.analysis import paired
-from ablate.metrics import final, parse
+from ablate.metrics import final
 from ablate.plan.check import COMPARABLE
 from ablate.store import status
 from ablate.store.code import Made, made
@@ -48,7 +48,8 @@ class StudyData:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Losses of compared runs over training; read on first use, as the answer needs none."""
-        return results.curves(self.study.name, ["loss", "train_loss"], self.db, points=POINTS)
+        names = [self.study.reported] if self.study.own else ["loss", "train_loss"]
+        return results.curves(self.study.name, names, self.db, points=POINTS)
 
     @cached_property
     def windows(self) -> dict[str, pd.DataFrame]:
@@ -57,7 +58,7 @@ class StudyData:
         The mean of a row is the run's metric. {} if the metric is no such loss.
         """
         name, _ = final(self.study.metric)
-        if name not in ("loss", "probe_loss"):
+        if name not in ("loss", "probe_loss") or self.study.own:
             return {}
         return results.weighted_windows(self.study.name, self.db, self.study.metric)
 
@@ -90,7 +91,7 @@ class StudyData:
     @cached_property
     def incomparable(self) -> list[str]:
         """Fields across which the metric does not compare, but which differ between cells."""
-        fields = COMPARABLE.get(parse(self.study.metric)[0].name, ())
+        fields = COMPARABLE.get(final(self.study.metric)[0], ())
         return [
             name
             for name in fields

@@ -178,6 +178,7 @@ def _of_study(
     from ablate import results, store
     from ablate.errors import AblateError
     from ablate.scaling.study import of_study
+    from ablate.study import resource_fields
 
     if len(group) > 1:
         raise AblateError(f"--group takes one factor of a study; got {', '.join(group)}")
@@ -192,7 +193,7 @@ def _of_study(
         settings = row.settings.get("fit", {})
         chosen = group[0] if group else str(settings.get("group", ""))
         return (
-            of_study(runs, levels, group=chosen, count=count),
+            of_study(runs, levels, group=chosen, count=count, own=resource_fields(settings)),
             hold_out or str(settings.get("hold_out", "")),
             list(settings.get("predict", [])),
         )

@@ -55,6 +55,10 @@ class Job:
         recompute: Recompute activations in the backward pass.
         compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
             that is done first. A CPU always works eagerly.
+        settings: What the study says of its runs besides their fields, as JSON values; no part of
+            a run's key.
+        folder: A folder of its first run, the same for every attempt.
+        log: File for what the training prints.
     """
 
     runs: tuple[Run, ...]
@@ -66,6 +70,9 @@ class Job:
     micro_batch: int = 0
     recompute: bool = False
     compile: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    log: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,7 @@ class Kind(Protocol):
     name: str
     numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
+    uses_torch: bool  # whether a worker trains it with torch
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
         """Resolve fields: fill in defaults, apply rules.
@@ -130,7 +138,10 @@ class Kind(Protocol):
         ...
 
 
-_PATHS = {"transformer": "ablate.kinds.transformer:Transformer"}  # name → "module:class"
+_PATHS = {  # name → "module:class"
+    "transformer": "ablate.kinds.transformer:Transformer",
+    "command": "ablate.kinds.command:Command",
+}
 
 
 @functools.cache

@@ -19,6 +19,7 @@ class Transformer:
 
     name = "transformer"
     numerics = NUMERICS
+    uses_torch = True
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ablate import sizes
 from ablate.config import RunConfig
+from ablate.errors import AblateError
 from ablate.kinds import Run
 from ablate.launch import devices
 from ablate.launch.devices import MEMORY_SHARE, Device
@@ -75,8 +76,30 @@ def size(run: Run, device: Device, oom_level: int, *, last: bool = False) -> Siz
     return ladder[min(next(fits, len(ladder) - 1) + oom_level, len(ladder) - 1)]
 
 
+def find_devices(plan: Plan, kind: str, numbers: Sequence[int] = ()) -> list[Device]:
+    """Return the devices of a kind that a plan's runs can use, see `devices.find`.
+
+    Raises:
+        AblateError: There is no such device, or the study needs GPUs that are not there.
+    """
+    command = plan.study.command
+    if not command:
+        return devices.find(kind, numbers)
+    if command.gpus == 0:
+        return devices.find("cpu")
+    found = devices.find(kind, numbers, torch=False)
+    if command.gpus and kind == "auto" and not found[0].name.startswith("cuda"):
+        raise AblateError(
+            f"[command] gpus = {command.gpus:g}: this host has no GPU; give gpus = 0, or --device"
+            " cpu to run without"
+        )
+    return found
+
+
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
     """Return a device, or its share of one, for each worker of a plan."""
+    if command := plan.study.command:
+        return devices.for_scripts(found, command.gpus, command.cpus)
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
     bytes_of = [run.cost.bytes for run in runs]
     if None in bytes_of:  # unknown: no second worker shares a device

@@ -120,9 +120,7 @@ def cells(data: ReportData) -> Table:
         *(("stratum",) if any(data.strata) else ()),
         "arm",
         "runs",
-        "parameters",
-        "body",
-        "FLOPs",
+        *(() if data.study.own else ("parameters", "body", "FLOPs")),
         "seconds",
         labels.phrase,
         "sd",
@@ -131,8 +129,9 @@ def cells(data: ReportData) -> Table:
     )
     return Table(
         "cells",
-        "The compared cells and the cost of one run of each. The body is all parameters except"
-        f" embeddings and head; {labels.axis} is the mean over completed runs, and sd its"
+        "The compared cells and the cost of one run of each."
+        f"{'' if data.study.own else ' The body is all parameters except embeddings and head;'}"
+        f" {labels.axis} is the mean over completed runs, and sd its"
         " standard deviation over seeds.",
         columns,
         tuple(rows),
@@ -197,6 +196,7 @@ def _cell(
         *(
             _size(first[name], write)
             for name, write in (("n_params", count), ("n_params_body", count), ("flops", power))
+            if not data.study.own
         ),
         _duration(float(good["seconds"].mean())),
         measured(float(good["metric"].mean()), places),

@@ -63,7 +63,7 @@ def _planned(plan: Plan) -> Losses:
     """Return the runs to be compared, as if they were complete."""
     cells = {cell.label: cell for cell in plan.cells}
     rows = [
-        planned.config.model_dump()
+        (planned.config.model_dump() if planned.config else dict(planned.run.fields))
         | {
             "cell": planned.cell,
             "run": planned.run.key,
@@ -78,9 +78,9 @@ def _planned(plan: Plan) -> Losses:
         for cost in [cells[planned.cell].cost]
     ]
     chosen = {label: cell.levels for label, cell in cells.items()}
-    return of_study(
-        pd.DataFrame(rows), chosen, group=plan.study.fit.group if plan.study.fit else ""
-    )
+    fit = plan.study.fit
+    assert fit
+    return of_study(pd.DataFrame(rows), chosen, group=fit.group, own=fit.fields)
 
 
 def _curve(form: Form, columns: dict[str, Floats], hold_out: str) -> str:

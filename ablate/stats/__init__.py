@@ -14,6 +14,7 @@ from ablate.stats.groups import (
     seed_groups,
     within_groups,
 )
+from ablate.stats.one_sample import OneSample, one_sample
 from ablate.stats.pairs import (
     Effect,
     Equivalence,
@@ -54,6 +55,7 @@ __all__ = [
     "GridEffects",
     "HodgesLehmann",
     "LevelEffect",
+    "OneSample",
     "Outlying",
     "Pairing",
     "SeedGroups",
@@ -77,6 +79,7 @@ __all__ = [
     "hodges_lehmann",
     "holm",
     "max_t",
+    "one_sample",
     "outlying",
     "pair_correlation",
     "paired",

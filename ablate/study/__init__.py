@@ -8,12 +8,37 @@ from pathlib import Path
 
 from ablate.errors import AblateError, nearest
 from ablate.study import examples
-from ablate.study.model import Crossed, Fields, Study, Tune, TwoStage, split_seed
+from ablate.study.model import (
+    Crossed,
+    Fields,
+    Study,
+    Tune,
+    TwoStage,
+    kind_of,
+    resource_fields,
+    split_seed,
+    tuned,
+    tuned_field,
+)
 from ablate.study.parse import parse
 
 LARGEST_FILE = 1 << 20  # bytes
 
-__all__ = ["Crossed", "Fields", "Study", "Tune", "TwoStage", "find", "load", "name", "split_seed"]
+__all__ = [
+    "Crossed",
+    "Fields",
+    "Study",
+    "Tune",
+    "TwoStage",
+    "find",
+    "kind_of",
+    "load",
+    "name",
+    "resource_fields",
+    "split_seed",
+    "tuned",
+    "tuned_field",
+]
 
 
 def load(path_or_name: str) -> Study:
