@@ -122,7 +122,13 @@ def train(job: Job, context: Context) -> None:
         (out / STATE).unlink(missing_ok=True)
     else:
         _keep_state(out, settings, curves, before)
-    emit("end", status=status, step=curves.last, error=error, device_seconds=seconds)
+    lost = [
+        step
+        for step, value in curves.points.get(settings.metric, {}).items()
+        if not math.isfinite(value)
+    ]
+    last = min(lost) if status == "diverged" else curves.last
+    emit("end", status=status, step=last, error=error, device_seconds=seconds)
 
 
 def _follow(

@@ -29,6 +29,7 @@ from ablate.scaling.losses import Losses
 from ablate.scaling.solve import Floats
 from ablate.scaling.study import of_study
 from ablate.scaling.table import natural_form, repeating
+from ablate.study.model import Fit
 from ablate.units import listed
 
 NOISES = (1e-6, 0.5)  # range in which a sufficient noise is searched
@@ -78,8 +79,7 @@ def _planned(plan: Plan) -> Losses:
         for cost in [cells[planned.cell].cost]
     ]
     chosen = {label: cell.levels for label, cell in cells.items()}
-    fit = plan.study.fit
-    assert fit
+    fit = plan.study.fit or Fit()
     return of_study(pd.DataFrame(rows), chosen, group=fit.group, own=fit.fields)
 
 
