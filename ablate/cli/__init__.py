@@ -26,7 +26,7 @@ from ablate.cli import (
     show,
     studies,
 )
-from ablate.cli.flags import Command, Group
+from ablate.cli.flags import Command, Group, UsageError, wrong
 from ablate.errors import AblateError
 
 app = typer.Typer(
@@ -93,7 +93,12 @@ def main() -> None:
     output.encodable()
     try:
         with output.written(), complete.words_of_bash():
-            app()
+            sys.exit(app(standalone_mode=False) or 0)
+    except UsageError as error:
+        if not error.message and not hasattr(error, "param"):  # the help is printed
+            sys.exit(2)
+        output.complain(" ".join(str(wrong(error)).split()))
+        sys.exit(2)
     except AblateError as error:
         output.complain(" ".join(str(error).split()))
         sys.exit(2)

@@ -111,7 +111,7 @@ def plan(
         *_stages(planned, done),
         *_costs(planned, cost, forecast, how),
         *_time(planned, done, learnt),
-        *(fit(planned, slots[0]) if slots else ()),
+        *fit(planned, slots),
         *_slow(planned, forecast),
         *_resolution(planned, cost, db),
         *_curves(planned),
@@ -165,9 +165,8 @@ def _how(forecast: Forecast | None, speed: float | None) -> str:
     of = "workers on" if forecast.device == "cpu" else "devices such as"
     many = f"{forecast.side_by_side} {of} " if forecast.side_by_side > 1 else ""
     start = f", after about {duration(forecast.start)} of start-up" if forecast.start else ""
-    compiler = " without a compiler, which `ablate run` uses for long runs"
-    bound = compiler if forecast.upper_bound else ""
-    return f"on {many}{forecast.device}, as timed now{bound}{start}"
+    compiled = ", with an estimate of what compiling saves" if forecast.estimated else ""
+    return f"on {many}{forecast.device}, as timed now{compiled}{start}"
 
 
 def _speed(text: str) -> float:
@@ -415,28 +414,29 @@ def _costs(plan: Plan, price: Price, forecast: Forecast | None, how: str) -> Ite
     left_out = f" (without {price.unknown} runs of unknown cost)" if price.unknown else ""
     time = ". To estimate the time, add --device auto"
     if forecast:
-        at_most = "at most " if forecast.upper_bound else ""
-        time = f", {at_most}{duration(forecast.total(plan))} {how}"
-    yield (
-        f"In all: {each}{compared} runs{tuning}{same}, {size}, at most"
-        f" {known(price.memory, memory)} per run{left_out}{time}"
-    )
+        about = "about " if forecast.estimated else ""
+        time = f", {about}{duration(forecast.total(plan))} {how}"
+    # On a GPU a line of its own says in which parts a batch is trained.
+    on_gpu = forecast is not None and forecast.device.startswith("cuda")
+    most = "" if on_gpu else f", at most {known(price.memory, memory)} per run"
+    yield f"In all: {each}{compared} runs{tuning}{same}, {size}{most}{left_out}{time}"
 
 
-def fit(plan: Plan, device: Device) -> Iterator[str]:
+def fit(plan: Plan, slots: Sequence[Device]) -> Iterator[str]:
     """Yield how the cells fit into the memory of a GPU, or that they may not.
 
     Args:
         plan: The plan.
-        device: What one worker has.
+        slots: What its workers would have.
     """
     from ablate import sizes
-    from ablate.launch import packs
+    from ablate.launch import devices, packs
     from ablate.launch.devices import MEMORY_SHARE
     from ablate.units import listed
 
-    if not device.name.startswith("cuda"):
+    if not slots or not slots[0].name.startswith("cuda"):
         return
+    device = slots[0]
     alike: dict[tuple[str, str], list[str]] = {}
     for cell in plan.cells:
         size, config = packs.size(cell.run, device, oom_level=0), cell.config
@@ -459,12 +459,19 @@ def fit(plan: Plan, device: Device) -> Iterator[str]:
             f"Memory on {device.name} ({memory(device.memory)} for a worker): {who} trains {how},"
             f" in about {needs}"
         )
+    largest = max(packs.needed(cell.run, device) or 0 for cell in plan.cells)
+    shapes = {cell.run.pack_key for cell in plan.cells}
+    alone = sum(slot.name == device.name for slot in slots) == 1
+    if alone and len(shapes) > 1 and devices.room(device, largest) < 2:
+        yield (
+            f"Each model is set up only after the one before it has ended: two of {memory(largest)}"
+            f" do not fit into {device.name}"
+        )
 
 
 def _slow(plan: Plan, forecast: Forecast | None) -> Iterator[str]:
     for cell, baseline, share in forecast.slow(plan) if forecast else ():
-        compiler = " without a compiler" if forecast and forecast.upper_bound else ""
-        yield f"Slow: {cell} trains at {share:.2f} times the speed of {baseline}{compiler}"
+        yield f"Slow: {cell} trains at {share:.2f} times the speed of {baseline}"
 
 
 def _resolution(plan: Plan, price: Price, db: str | None) -> Iterator[str]:

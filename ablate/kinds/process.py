@@ -163,6 +163,7 @@ def _follow(
             raise Ended("diverged", "")
         if ended:
             break
+        context.progress.advance()  # a script may be silent: its own limit ends it
         if context.stop():
             script.stop()
             raise Ended("stopped", "")

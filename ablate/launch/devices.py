@@ -123,15 +123,14 @@ def shares(found: Sequence[Device], n_runs: int, n_shapes: int, run_bytes: int) 
         found: The devices.
         n_runs: Runs of the study.
         n_shapes: Shapes of its runs, each of which is compiled.
-        run_bytes: Memory of the largest run.
+        run_bytes: Memory that the largest run takes at once.
     """
     useful = {"cpu": n_runs, "cuda": min(COMPILING + 1, -(-n_shapes // len(found))), "mps": 1}[
         found[0].name.partition(":")[0]
     ]
     parts: list[list[Device]] = []
     for device in found:
-        fitting = int(MEMORY_SHARE * device.memory) // (WORKER_BYTES + run_bytes)
-        n = max(1, min(device.threads, useful, fitting))
+        n = max(1, min(device.threads, useful, room(device, run_bytes)))
         parts.append([replace(device, memory=device.memory // n, threads=device.threads // n)] * n)
     rows = zip_longest(*parts)  # the first share of each device comes first
     return [part for row in rows for part in row if part]
@@ -173,6 +172,11 @@ def for_scripts(found: Sequence[Device], gpus: float | None, cpus: int) -> list[
         )
         for group in groups
     ]
+
+
+def room(device: Device, run_bytes: int) -> int:
+    """Return how many workers, each with a run of `run_bytes`, fit into a device's memory."""
+    return int(MEMORY_SHARE * device.memory) // (WORKER_BYTES + run_bytes)
 
 
 def cpu_memory() -> int:

@@ -37,6 +37,6 @@ def decode(line: bytes) -> tuple[int, Job, list[Path]]:
     message["runs"] = tuple(Run(**run) for run in message["runs"])
     message["use"] = tuple(Code(**code) for code in message["use"])
     message["evaluation"] = Evaluation(**message["evaluation"])
-    for name in ("checkpoint", "folder", "log"):
+    for name in ("checkpoint", "resume", "folder", "log"):
         message[name] = message[name] and Path(message[name])
     return handle, Job(**message), list(journals)

@@ -97,16 +97,30 @@ def find_devices(plan: Plan, kind: str, numbers: Sequence[int] = ()) -> list[Dev
 
 
 def worker_slots(plan: Plan, found: Sequence[Device]) -> list[Device]:
-    """Return a device, or its share of one, for each worker of a plan."""
+    """Return a device, or its share of one, for each worker of a plan.
+
+    A share has room for what the whole device would have in memory of one run at once.
+    """
     if command := plan.study.command:
         return devices.for_scripts(found, command.gpus, command.cpus)
     runs = {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values()
-    bytes_of = [run.cost.bytes for run in runs]
-    if None in bytes_of:  # unknown: no second worker shares a device
+    by_shape = {run.pack_key: run for run in runs}
+    bytes_of = [needed(run, found[0]) for run in by_shape.values()]
+    known = [each for each in bytes_of if each is not None]
+    if len(known) < len(bytes_of):  # no second worker shares a device
         return list(found)
-    largest = max((size for size in bytes_of if size), default=0)
-    n_shapes = len({run.pack_key for run in runs})
-    return devices.shares(found, len(runs), n_shapes, largest)
+    return devices.shares(found, len(runs), len(by_shape), max(known, default=0))
+
+
+def needed(run: Run, device: Device) -> int | None:
+    """Return the bytes of a device that one run takes, in the micro-batches in which it trains.
+
+    None if that is not known.
+    """
+    if not isinstance(run.config, RunConfig):
+        return run.cost.bytes
+    _, micro_batch, recompute = size(run, device, oom_level=0)
+    return sizes.memory_bytes(run.config, 1, micro_batch, recompute)
 
 
 def share(waiting: int, capacity: int, idle: int) -> int:

@@ -24,7 +24,7 @@ class Pack:
         runs: Its runs, of one shape.
         size: How many were to train together, and how they keep within memory.
         oom_level: How often their shape had run out of memory.
-        checkpoint: File that its runs wrote together and resume from; None to start from step 0.
+        checkpoint: File that its runs wrote together and resume from; None to begin at step 0.
     """
 
     slot: Slot

@@ -22,14 +22,14 @@ class Forecast:
         side_by_side: Runs or packs that train at the same time.
         start: Seconds from the command to the first step.
         device: Where the speed was measured; "" for one that was given.
-        upper_bound: Whether runs may be faster, since the speed was measured without a compiler.
+        estimated: Whether some speeds are those of compiled steps, estimated from eager ones.
     """
 
     tokens_per_second: Mapping[str, float]
     side_by_side: int = 1
     start: float = 0.0
     device: str = ""
-    upper_bound: bool = False
+    estimated: bool = False
 
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
         """Return the seconds of one run of a cell, evaluations included."""

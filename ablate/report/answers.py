@@ -240,7 +240,7 @@ def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
         case Equivalence():
             return say("equivalence", other, data.labels, one.verdict == "inconclusive")
         case Failures():
-            return say("failures", other) if one.n else ""
+            return say("failures", other)
         case Spread():
             return say("spread", other)
         case Mismatch():

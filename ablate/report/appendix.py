@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import formats, stats
+from ablate import formats
 from ablate.report.data import ReportData
-from ablate.report.document import Span, Table, Value
-from ablate.report.labels import decimals, percent, plural
+from ablate.report.document import Table, Value
+from ablate.report.labels import decimals, plural
 from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
@@ -134,35 +134,6 @@ def troubles(data: ReportData) -> Table:
         "SELECT run, cell, seed, role, status, diverged_at, attempts\nFROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)} AND status IN"
         f" ({listed(map(quoted, UNFINISHED)).replace(' and', ',')});",
-    )
-
-
-def unstable(data: ReportData) -> Table:
-    """Return a table of the cells with diverged runs, and their rate."""
-    rows: list[tuple[str | Value, ...]] = []
-    ended = data.compared[data.compared["status"].isin(["complete", "diverged"])]
-    for cell, part in ended.groupby("cell", sort=False):
-        diverged = int((part["status"] == "diverged").sum())
-        if diverged:
-            low, high = stats.wilson(diverged, len(part))
-            share = diverged / len(part)
-            known = not data.crossed  # the interval needs independent runs
-            interval = (
-                Span(f"{percent(low)} to {percent(high)}", low, high)
-                if known
-                else Span("–", math.nan, math.nan)
-            )
-            counted = Value(f"{diverged} of {len(part)}", diverged)
-            rows.append((str(cell), counted, Value(percent(share), share), interval))
-    return Table(
-        "unstable",
-        "Cells with diverged runs, and the share of diverged seeds with its 95% interval (Wilson"
-        " 1927).",
-        ("cell", "diverged", "share", "95% interval"),
-        tuple(rows),
-        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\nWHERE"
-        f" study = {quoted(data.study.name)} AND role = 'compare' AND status IN ('complete',"
-        " 'diverged')\nGROUP BY cell HAVING sum(status = 'diverged') > 0;",
     )
 
 

@@ -64,15 +64,16 @@ class Database:
         path = self.journal(journal)
         return path and path.with_suffix(".log")
 
-    def checkpoint(self, path: str) -> list[Path]:
-        """Return the existing files of a checkpoint, wherever the database was when it was written.
+    def checkpoint(self, path: str) -> tuple[Path, list[Path]]:
+        """Return where a checkpoint is, wherever the database was when it was written.
 
         Returns:
-            The newest, the one before it, or both; none for a name that `ablate run` does not give
-            to a checkpoint.
+            Its file, and what exists of it: the newest, the one before it, or both; none for a name
+            that `ablate run` does not give to a checkpoint.
         """
-        name = Path(path).name
-        return sorted(self.checkpoints.glob(f"{name}*")) if CHECKPOINT.fullmatch(name) else []
+        file = self.checkpoints / Path(path).name
+        known = CHECKPOINT.fullmatch(file.name)
+        return file, sorted(self.checkpoints.glob(f"{file.name}*")) if known else []
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:

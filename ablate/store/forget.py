@@ -107,7 +107,7 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
     checkpoints = {
-        own: {file for path, its in written if its == own for file in db.checkpoint(path)}
+        own: {file for path, its in written if its == own for file in db.checkpoint(path)[1]}
         for own in (0, 1)
     }
     # a checkpoint that a pack wrote together stays as long as one of its runs

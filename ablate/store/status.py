@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
@@ -268,9 +267,9 @@ def checkpoints(db: Database, study_id: int) -> dict[str, str]:
     )
     existing = []
     for row in rows:
-        whole = [file.stat().st_mtime for file in db.checkpoint(row.path)]
-        file = db.checkpoints / Path(row.path).name  # the database may have been moved
-        existing += [(max(whole), row.key, str(file))] if whole else []
+        file, there = db.checkpoint(row.path)
+        written = [each.stat().st_mtime for each in there]
+        existing += [(max(written), row.key, str(file))] if written else []
     return {key: path for _, key, path in sorted(existing)}
 
 
