@@ -1,11 +1,12 @@
 """Do scaling intervals hold what they claim if runs share errors, and beyond the runs?
 
-    python benchmarks/scaling.py [--pairs 30] [--ladders 20] [--linear 400] [--only linear]
-                                 [--seed 0] [--processes N]
+    python benchmarks/scaling.py [--linear 400] [--pairs 30] [--isoflop 100] [--ladders 20]
+                                 [--only linear] [--seed 0] [--processes N]
 
 Prints the tables of docs/method.md: coverage of the constants, of the curve and of held-out sizes;
-false differences of two groups of one law; and coverage of losses predicted at 2, 4 and 10 times
-the largest size, of laws that follow the form and of laws that do not.
+false differences of two groups of one law; coverage of isoFLOP exponents; and coverage of losses
+predicted at 2, 4 and 10 times the largest size, of laws that follow the form and of laws that do
+not.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def runs(
     ratios: bool = False,
     low: float = 1e8,
     high: float = 3e9,
+    seeds: int = 1,
 ) -> tuple[dict[str, Floats], Floats]:
     """Return points and losses of a grid of sizes and budgets, or of tokens per parameter."""
     n = np.repeat(np.geomspace(low, high, sizes), budgets)
@@ -102,10 +104,10 @@ def runs(
     c = np.tile(np.geomspace(12.5 * middle, 1250 * middle, budgets), sizes)
     d = n * np.tile(np.geomspace(5, 160, budgets), sizes) if ratios else c / 6 / n
     run, size, budget = errors
-    noise = run * rng.normal(size=len(n))
-    noise += np.repeat(size * rng.normal(size=sizes), budgets)
+    noise = np.repeat(size * rng.normal(size=sizes), budgets)
     noise += np.tile(budget * rng.normal(size=budgets), sizes)
-    return {"n": n, "d": d}, law(n, d) * np.exp(noise)
+    n, d, noise = (np.tile(x, seeds) for x in (n, d, noise))
+    return {"n": n, "d": d}, law(n, d) * np.exp(noise + run * rng.normal(size=len(n)))
 
 
 def table(*columns: str) -> None:
@@ -223,6 +225,34 @@ def pair(
     return hits, widths, found.comparisons[0].verdict != "inconclusive"
 
 
+def isoflop(cores: Cores, tables: int) -> None:
+    """Coverage of a by isoFLOP minima of sizes about the best, with one seed and with three."""
+    table("design", "errors", "seeds", "tables", "a", "width of a", "needed")
+    cases = [(*case, seeds) for case in CASES for seeds in (1, 3)]
+    for case, results in zip(cases, cores.each(minima, cases, tables), strict=True):
+        found = np.array([one for one in results if one is not None])
+        hits, widths, values = found.T
+        needed = 2 * 1.96 * values.std()  # width that 95% of normal estimates need
+        cells = f"{np.median(widths):.2f}", f"{needed:.2f}"
+        row(*titles(*case[:3]), case[3], len(found), float(hits.mean()), *cells)
+
+
+def minima(
+    rng: np.random.Generator, sizes: int, budgets: int, errors: Errors, seeds: int
+) -> tuple[bool, float, float] | None:
+    """Return whether the interval of a contains the truth, its width and a.
+
+    None if too few budgets have a minimum.
+    """
+    columns, loss = runs(rng, usual, sizes, budgets, errors, high=7e9, seeds=seeds)
+    c = 6 * columns["n"] * columns["d"]
+    try:
+        a = scaling.isoflop(loss, c=c, rng=rng, bootstraps=REPLICATES, **columns).n_exponent
+    except AblateError:
+        return None
+    return a.lo <= USUAL[4] / (USUAL[2] + USUAL[4]) <= a.hi, a.hi - a.lo, a.value
+
+
 def beyond(cores: Cores, ladders: int) -> None:
     table("law", "design", "errors", "2 times", "4 times", "10 times", "± at 10 times")
     cases = [
@@ -270,7 +300,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=30, help="pairs of groups a case")
     parser.add_argument("--ladders", type=int, default=20, help="simulated ladders a law")
     parser.add_argument("--linear", type=int, default=400, help="linear tables a case")
-    parser.add_argument("--only", default="", choices=("", "linear", "shared", "beyond"))
+    parser.add_argument("--isoflop", type=int, default=100, help="isoFLOP tables a case")
+    parser.add_argument("--only", default="", choices=("", "linear", "shared", "isoflop", "beyond"))
     arguments(parser)
     options = parser.parse_args()
     print(
@@ -282,6 +313,7 @@ def main() -> None:
         for part, count in (
             (linear, options.linear),
             (shared, options.pairs),
+            (isoflop, options.isoflop),
             (beyond, options.ladders),
         ):
             if options.only in ("", part.__name__):

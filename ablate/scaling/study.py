@@ -13,6 +13,7 @@ from ablate.config import SEED_FIELDS, RunConfig
 from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
 from ablate.scaling.table import complete
+from ablate.units import listed
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
 # a step of size or budget changes at least one of these
@@ -44,6 +45,7 @@ def of_study(
     levels: Mapping[str, Mapping[str, str]],
     *,
     group: str = "",
+    baseline: str = "",
     count: str = "body",
     own: Mapping[str, str] | None = None,
 ) -> Losses:
@@ -54,12 +56,13 @@ def of_study(
         levels: `results.levels`.
         group: The factor whose levels are compared; by default the one that changes neither size
             nor budget. Any further factor makes further curves, each compared with that of the
-            group's first level.
+            group's baseline.
+        baseline: A level of the group; by default its first one.
         count: A key of `COUNTS`.
         own: Of a script, "n" and "d" → the field that holds it; C is then 6·N·D.
 
     Raises:
-        AblateError: No such factor or count, or no run has completed.
+        AblateError: No such factor, level or count, or no run has completed.
     """
     if count not in COUNTS:
         raise unknown("count", count, COUNTS)
@@ -76,6 +79,9 @@ def of_study(
         *(factor for factor in several if factor not in (group, *steps)),
     ]
     compared_by = group or (rest[0] if len(rest) == 1 else "")
+    if baseline and not compared_by:
+        which = f": {listed(rest, 'or')}" if rest else ", but all runs are on one curve"
+        raise AblateError(f"baseline {baseline!r} needs a group, whose level it is{which}")
     named = {cell: _curve(chosen, rest) for cell, chosen in levels.items()}
     good = compared[
         (compared["status"] == "complete") & np.isfinite(compared["metric"].astype(float))
@@ -92,7 +98,7 @@ def of_study(
             else _resources_of(good, count)
         ),
         curves=tuple(named[cell] for cell in good["cell"]),
-        against=_against(levels, rest, compared_by),
+        against=_against(levels, rest, compared_by, baseline),
         means={**own, "c": f"6 · {own['n']} · {own['d']}"}
         if own
         else {"n": COUNTS[count].n, "d": "training tokens", "c": COUNTS[count].c},
@@ -152,21 +158,23 @@ def _curve(chosen: Mapping[str, str], rest: Sequence[str]) -> str:
 
 
 def _against(
-    levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str
+    levels: Mapping[str, Mapping[str, str]], rest: Sequence[str], group: str, baseline: str
 ) -> dict[str, str]:
-    """Return curve → that of the group's first level, all else equal; the first if no group."""
-    first: dict[str, str] = {}
-    against = {}
+    """Return curve → that of the group's baseline, all else equal; the first if no group."""
+    known = list(dict.fromkeys(chosen[group] for chosen in levels.values() if group in chosen))
+    if baseline and baseline not in known:
+        raise unknown(f"level of {group} as baseline", baseline, known)
+    curves = []  # all else, name, whether it may be a baseline
     for chosen in levels.values():
-        others = (
-            _curve({name: level for name, level in chosen.items() if name != group}, rest)
-            if group
-            else ""
-        )
-        name = _curve(chosen, rest)
-        if name != first.setdefault(others, name):
-            against[name] = first[others]
-    return against
+        rest_of = {name: level for name, level in chosen.items() if name != group}
+        others = _curve(rest_of, rest) if group else ""
+        base = not baseline or chosen.get(group) == baseline
+        curves.append((others, _curve(chosen, rest), base))
+    first: dict[str, str] = {}
+    for others, name, base in curves:
+        if base:
+            first.setdefault(others, name)
+    return {name: first[others] for others, name, _ in curves if first.get(others, name) != name}
 
 
 def _resources_of(runs: pd.DataFrame, count: str) -> dict[str, np.ndarray]:
