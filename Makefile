@@ -14,7 +14,7 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: more threads wait for one another
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m slow -rP  # with what the tests print: kills, attempts, what was resumed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow -rP  # with what the tests print: kills, resumed runs
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

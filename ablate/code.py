@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,25 @@ def of_text(name: str, text: str, about: Mapping[str, Any] | None = None) -> Cod
     return Code(name, hashlib.sha256(text.encode()).hexdigest(), text, about or {})
 
 
+def identity(labels: Iterable[str]) -> list[str]:
+    """Return what of the labels enters a run's key: a file is known by its hash alone."""
+    parts = (label.rpartition("@") for label in labels)
+    return sorted(
+        version if _is_hash(version) else f"{name}@{version}" for name, _, version in parts
+    )
+
+
 def short(version: str) -> str:
     """Return a version for readers: the first digits of a hash, else the version itself."""
-    is_hash = len(version) == 64 and set(version) <= set("0123456789abcdef")
-    return version[:SHORT] if is_hash else version
+    return version[:SHORT] if _is_hash(version) else version
+
+
+def place(error: BaseException, names: Collection[str]) -> str:
+    """Return the line of one of these files in which an error was raised last; "" for none."""
+    trace = traceback.extract_tb(error.__traceback__)
+    places = [f"{one.filename}, line {one.lineno}" for one in trace if one.filename in names]
+    return places[-1] if places else ""
+
+
+def _is_hash(version: str) -> bool:
+    return len(version) == 64 and set(version) <= set("0123456789abcdef")

@@ -7,12 +7,13 @@ line without it. Journals of earlier versions have none.
 | --- | --- |
 | start | step (made before), time, host, pid, device, device_name, threads, pack_size,
           compile_mode, note, versions, commit, dirty |
-| heartbeat | n: int, grows; shows that the worker lives, also while it compiles |
+| heartbeat | n: int, grows; shows that the worker lives, also while it compiles; done, long: how
+              far the job is, see `ablate.kinds.Progress` |
 | metrics | steps: [int], series: {name: [float]}, one value a step |
 | final | values: [[name, at, float]] |
 | windows | name, at, tokens; layout and losses as `ablate.windows` packs them, in base64 |
 | checkpoint | step, path |
-| end | status (complete, diverged, failed, oom, stopped), step, error, device_seconds,
+| end | status (complete, diverged, failed, oom, timeout, stopped), step, error, device_seconds,
         peak_bytes, time |
 
 NaN and ±Infinity are written as Python's `json` writes them. The writer holds an operating-system
@@ -82,10 +83,15 @@ class Journal:
         self.close()
 
 
-def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
+def read(path: Path, offset: int = 0, end: int | None = None) -> tuple[list[Event], int]:
     """Return the events from byte `offset` on, and the offset after the last of them.
 
     A torn last line is left for the next call.
+
+    Args:
+        path: The file.
+        offset: Where a line begins.
+        end: Where a line ends, after which nothing is read; None for the end of the file.
 
     Raises:
         OSError: It cannot be read, or is not a regular file.
@@ -94,7 +100,7 @@ def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     try:
         with os.fdopen(_open(path), "rb") as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(-1 if end is None else end - offset)
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from ablate.kinds import Job
+from ablate.kinds import Job, Progress
 from ablate.launch.devices import Device
 from ablate.launch.executor import Ended, Slot
 from ablate.launch.worker import Trainer, opened, provenance, train_job
@@ -39,10 +39,12 @@ class InProcessExecutor:
             how, reason = "done", ""
             try:
                 facts = trainer.setup(device.name, device.threads, device.memory)
-                with opened(journals) as attempts:
+                progress = Progress()
+                with opened(journals, progress) as attempts:
                     for attempt in attempts:
                         attempt.provenance = provenance(device.name, facts, {})
-                    train_job(trainer, device.name, job, attempts, stop.is_set, nullcontext())
+                    lock = nullcontext()
+                    train_job(trainer, device.name, job, attempts, stop.is_set, lock, progress)
                 how = "stopped" if stop.is_set() else "done"
             except BaseException as error:
                 how, reason = "lost", repr(error)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pytest
 from report_study import Outcome, study
 
 from ablate import analysis
@@ -45,6 +48,25 @@ COMMANDS = (
     *(("db", "forget", "one", "--yes"), ("fit", "one"), ("plan", "one.toml")),
     *(("query", "--tables"), ("db", "merge", "other.db"), ("compare", "1", "2", "--plot", "c.png")),
 )
+
+
+def chunks(few: int, last: int, size: int, found: Sequence[int] = ()) -> list[Any]:
+    """Parameters of a test with numbered cases: the first few and those that once failed, which
+    every run of the tests has, and the rest in slow chunks that several processes can share.
+    """
+    slow = [pytest.mark.slow, pytest.mark.timeout(3600)]
+    return [
+        pytest.param([*range(few), *found], id="few"),
+        *(
+            pytest.param(range(k, min(k + size, last)), marks=slow, id=f"from {k}")
+            for k in range(few, last, size)
+        ),
+    ]
+
+
+def allowed(folder: Path) -> float:
+    """Return the seconds of CPU that a command may have taken: two, and one for each figure."""
+    return 2.0 + len(list(folder.rglob("*.svg")))
 
 
 def build(folder: Path) -> Path:

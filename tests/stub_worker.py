@@ -50,19 +50,24 @@ class Stub:
         return 1 << 20
 
     def train(self, job, context):
-        with context.device_lock, log_of_training(context.device):
+        lock, training = context.device_lock, context.progress.during(long=False)
+        with lock, training, log_of_training(context.device):
             self.steps(job, context)
 
     def steps(self, job, context):
         configs, emit, stop = [run.config for run in job.runs], context.emit, context.stop
         checkpoint = job.checkpoint
-        at = json.loads(checkpoint.read_text()) if job.resume and checkpoint.exists() else 0
+        there = job.resume and job.resume.exists()
+        at = json.loads(job.resume.read_text()) if there else 0
+        if job.covered is not None and at > job.covered:
+            at = 0
         for to in emit:
             to("start", step=at, compile_mode="none")
         steps, series, last = [], {"train_loss": [], "lr": []}, configs[0].steps
         for step in range(at + 1, last + 1):
             time.sleep(float(os.environ.get("STUB_DELAY", "0")))
             self.misbehave(configs, checkpoint, step)
+            context.progress.advance()
             steps.append(step)
             if step % 2 == 0 or step == last or stop():
                 for config, to in zip(configs, emit, strict=True):

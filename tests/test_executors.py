@@ -54,7 +54,9 @@ def job(folder: Path, name: str, *configs: RunConfig, resume: bool = False) -> t
     runs = tuple(map(run_of, configs))
     checkpoint = folder / f"{configs[0].seed}.pt"
     journals = [folder / f"{name}-{config.seed}.jsonl" for config in configs]
-    return Job(runs, Evaluation(), checkpoint=checkpoint, resume=resume), journals
+    return Job(
+        runs, Evaluation(), checkpoint=checkpoint, resume=checkpoint if resume else None
+    ), journals
 
 
 def ended(executor: Executor, number: int = 1, seconds: float = 30) -> dict[int, Ended]:
@@ -226,7 +228,8 @@ def test_a_job_is_the_same_behind_the_pipe(tmp_path: Path) -> None:
     run = Run("transformer", run_of(RunConfig(steps=3, seed=7)).fields, 7, parent="ab" * 32)
     evaluation = Evaluation(tokens=512, lengths=(1, 2))
     for checkpoint in (None, tmp_path / "a.pt"):
-        work = Job((run, run), evaluation, {"hash": "/text"}, checkpoint, True, 2, True, "whole")
+        kept = checkpoint, checkpoint, 5
+        work = Job((run, run), evaluation, {"hash": "/text"}, *kept, 2, True, "whole")
         journals = [tmp_path / "a", tmp_path / "b"]
         line = messages.encode(3, work, journals)
         assert line.count(b"\n") == 1 and line.endswith(b"\n")

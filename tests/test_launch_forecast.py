@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from ablate import sizes
 from ablate.config import RunConfig
@@ -12,7 +14,7 @@ from ablate.launch import forecast, packs
 from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import plan
-from ablate.plan.forecast import at_speed
+from ablate.plan.forecast import Forecast, at_speed
 from ablate.study import parse
 
 STUDY = """
@@ -41,6 +43,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[list[RunConfig]]:
     monkeypatch.setattr(TorchTrainer, "setup", lambda *of: None)
     monkeypatch.setattr(packs, "size", lambda *of, **more: packs.Size(2, 4))
     monkeypatch.setattr(forecast, "_speed", speed)
+    monkeypatch.setattr(forecast, "can_compile", lambda: False)
     return found
 
 
@@ -59,16 +62,44 @@ def test_every_shape_is_timed_once_as_a_pack_of_the_size_that_trains(
     assert done == [1, 2, 3, 4]
 
 
-def test_a_forecast_without_a_compiler_is_an_upper_bound_where_runs_are_compiled(
-    timed: list[list[RunConfig]],
-) -> None:
+def test_workers_that_share_a_gpu_train_one_at_a_time(timed: list[list[RunConfig]]) -> None:
     made = plan(parse(STUDY, Path("t.toml")))
     on_gpu = forecast.measure(made, [GPU] * 3, lambda done: None)
-    assert on_gpu.upper_bound and on_gpu.start > 0 and on_gpu.side_by_side == 1
+    assert on_gpu.start > 0 and on_gpu.side_by_side == 1 and not on_gpu.estimated
     two = forecast.measure(made, [GPU, Device("cuda:1", 80 << 30, 8)], lambda done: None)
     assert two.side_by_side == 2 and two.total(made) == on_gpu.total(made) / 2
     on_cpu = forecast.measure(made, [Device("cpu", 8 << 30, 1)] * 4, lambda done: None)
-    assert not on_cpu.upper_bound and on_cpu.start == 0 and on_cpu.side_by_side == 4
+    assert not on_cpu.estimated and on_cpu.start == 0 and on_cpu.side_by_side == 4
+
+
+def test_long_runs_are_foretold_as_they_are_compiled(
+    timed: list[list[RunConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faster than eager steps, but never than their matrix products; short runs stay eager."""
+    monkeypatch.setattr(forecast, "can_compile", lambda: True)
+    made = plan(parse(STUDY, Path("t.toml")))
+    flops = {cell.label: sizes.train_flops(cell.config) / cell.config.tokens for cell in made.cells}
+
+    def foretold(study: str, ceiling: float) -> Forecast:
+        monkeypatch.setattr(forecast, "product_speed", lambda *of: ceiling)
+        return forecast.measure(plan(parse(study, Path("t.toml"))), [GPU], lambda done: None)
+
+    fast, slow = foretold(STUDY, 1e20), foretold(STUDY, 3e6 * max(flops.values()))
+    for cell in made.cells:
+        eager = {"serial": 2e6, "parallel": 4e6}[cell.config.topology]
+        assert fast.tokens_per_second[cell.label] > 2 * eager
+        assert eager <= slow.tokens_per_second[cell.label] < fast.tokens_per_second[cell.label]
+        assert slow.tokens_per_second[cell.label] <= max(eager, 3e6)
+    assert fast.estimated and fast.start > 30
+    short = foretold(STUDY.replace("10_000_000_000", "1_000_000"), 1e20)
+    assert set(short.tokens_per_second.values()) == {2e6, 4e6}
+    assert not short.estimated and short.start < fast.start
+
+
+def test_the_speed_of_products_is_that_of_the_device() -> None:
+    begun = time.perf_counter()
+    speed = forecast.product_speed("cpu", torch.float32, 64)
+    assert 2 * 64**3 / (time.perf_counter() - begun) < speed < 1e14
 
 
 def test_the_timed_speed_is_that_of_the_real_step(monkeypatch: pytest.MonkeyPatch) -> None:

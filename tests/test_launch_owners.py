@@ -155,6 +155,45 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 100,)]
 
 
+HANGS_ONCE = """
+def misbehave(self, configs, checkpoint, step):
+    if step == 30 and not os.path.exists({once!r}):
+        open({once!r}, "w").close()
+        time.sleep(99)
+"""
+
+
+def test_a_worker_whose_main_thread_hangs_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats go on, without progress."""
+    use_worker(monkeypatch, "hanging", tmp_path, HANGS_ONCE.format(once=str(tmp_path / "once")))
+    monkeypatch.setattr(pool, "STALL", 1.0)
+    plan, path = small_plan(tmp_path, [1e-3], steps=60), tmp_path / "a.db"
+    assert launch(plan, path)[0].counts == {"complete": 1}
+    assert rows(path, "SELECT status, error FROM attempt ORDER BY n") == [
+        ("dead", "its worker made no progress for 1 s and was killed"),
+        ("complete", None),
+    ]
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 60,)]
+    (first,) = rows(path, "SELECT journal FROM attempt WHERE n = 1")[0]
+    beats = [event["done"] for event in read(tmp_path / "a.journals" / first)[0] if "done" in event]
+    assert beats.count(beats[-1]) > 5, "the thread of heartbeats lived"
+
+
+def test_a_worker_with_slow_steps_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too long follows from its own pace, and its first step and set-up may take long."""
+    slow = "def setup(self, *of):\n    time.sleep(1)\n    return super().setup(*of)\n"
+    use_worker(monkeypatch, "slow_worker", tmp_path, slow)
+    monkeypatch.setenv("STUB_DELAY", "0.7")
+    monkeypatch.setattr(pool, "STALL", 0.3)
+    path = tmp_path / "a.db"
+    assert launch(small_plan(tmp_path, [1e-3], steps=4), path)[0].counts == {"complete": 1}
+    assert rows(path, "SELECT status FROM attempt") == [("complete",)]
+
+
 def test_a_worker_that_never_writes_is_replaced_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

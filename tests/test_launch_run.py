@@ -241,6 +241,20 @@ def test_a_signal_lets_running_jobs_checkpoint_and_the_study_goes_on_later(
     assert rows(path, "SELECT count(*) FROM metric") == [(2 * 2 * 400,)]
 
 
+def test_a_checkpoint_beyond_what_was_ingested_is_not_gone_on_from(tmp_path, monkeypatch):
+    """As one of a worker that trained on after its run was taken over."""
+    plan, path = small_plan(tmp_path, [1e-3], steps=400), tmp_path / "a.db"
+    first = at_work(plan, path, monkeypatch)
+    first.kill(signal.SIGINT)
+    assert first.wait() == 130
+    (saved,) = path.with_suffix(".checkpoints").iterdir()
+    assert 0 < int(saved.read_text()) < 350
+    saved.write_text(str(int(saved.read_text()) + 50))
+    monkeypatch.setenv("STUB_DELAY", "0")
+    assert launch(plan, path)[0].counts == {"complete": 1}
+    assert rows(path, "SELECT count(*) FROM metric") == [(2 * 400,)]
+
+
 def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     deaf = (
         "def train(self, job, context):\n    context.emit[0]('start', step=0)\n    time.sleep(60)\n"
@@ -258,6 +272,20 @@ def test_a_second_interrupt_kills(tmp_path, monkeypatch):
     assert not Path(f"/proc/{worker}").exists()
     assert rows(path, "SELECT status, error FROM attempt") == [
         ("stopped", "it was stopped before it could write a checkpoint")
+    ]
+
+
+def test_a_run_that_is_stopped_during_set_up_says_so(tmp_path, monkeypatch):
+    late = "def setup(self, *of):\n    time.sleep(60)\n"
+    use_worker(monkeypatch, "late", tmp_path, late)
+    monkeypatch.setenv("STUB_HEARTBEAT", "0.05")
+    plan, path = small_plan(tmp_path, [1e-3]), tmp_path / "a.db"
+    first = Launcher(plan, path)
+    wait_for(lambda: rows(path, "SELECT 1 FROM attempt WHERE heartbeat > 0"))
+    first.kill(signal.SIGINT)
+    assert first.wait(5) == 130
+    assert rows(path, "SELECT status, error FROM attempt") == [
+        ("stopped", "it was stopped during its set-up, before it had trained a step")
     ]
 
 

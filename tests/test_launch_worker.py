@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -31,10 +32,16 @@ def worker(tmp_path, monkeypatch):
     """Starts stub workers; any that still lives at the end of a test is killed."""
     started = []
 
-    def start(lines: str = "", setup: str = "", **environment: str) -> subprocess.Popen:
+    def start(
+        lines: str = "", setup: str = "", lock: int | None = None, **environment: str
+    ) -> subprocess.Popen:
         use_worker(monkeypatch, "own_worker" if lines else "stub_worker", tmp_path, lines, setup)
         process = subprocess.Popen(
-            [sys.executable, "-m", os.environ["ABLATE_WORKER"], *ARGUMENTS],
+            [
+                *(sys.executable, "-m", os.environ["ABLATE_WORKER"], *ARGUMENTS),
+                *([] if lock is None else [f"--device-lock={lock}"]),
+            ],
+            pass_fds=[] if lock is None else [lock],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "stderr").open("ab"),
@@ -56,7 +63,8 @@ def send(
 ) -> list[Path]:
     journals = [folder / f"{number}-{k}.jsonl" for k in range(len(configs))]
     runs = tuple(map(run_of, configs))
-    job = Job(runs, Evaluation(), checkpoint=folder / "checkpoint", resume=resume)
+    path = folder / "checkpoint"
+    job = Job(runs, Evaluation(), checkpoint=path, resume=path if resume else None)
     process.stdin.write(encode(number, job, journals))
     process.stdin.flush()
     return journals
@@ -69,6 +77,20 @@ def done(process: subprocess.Popen) -> int | None:
         if "done" in answer:
             return answer["done"]
     return None
+
+
+def test_a_worker_that_waits_for_its_device_gets_on(worker, tmp_path):
+    """Another worker may train for hours; the launcher kills one that stands still."""
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        process = worker(lock=lock.fileno(), STUB_HEARTBEAT="0.05")
+        (path,) = send(process, 1, tmp_path, RunConfig(steps=6))
+        wait_for(lambda: len({each["done"] for each in events(path, "heartbeat")}) > 5)
+        assert all(each["long"] for each in events(path, "heartbeat"))
+        assert not events(path, "start")
+        fcntl.lockf(lock, fcntl.LOCK_UN)
+        assert done(process) == 1
+        assert events(path, "end")[0]["status"] == "complete"
 
 
 def events(path: Path, kind: str) -> list[dict]:

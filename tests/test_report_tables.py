@@ -356,7 +356,7 @@ def test_every_column_of_a_csv_file_has_what_the_table_shows(reported: Written) 
 
 
 NAMES = {
-    "a grid with strata": "effects changes interactions cells levels setting unstable troubles",
+    "a grid with strata": "effects changes interactions cells levels setting troubles",
     "small differences": "effects interactions cells factors main-effects runs cost",
     "masked": "probe-grid",
     "tuned": "rates effects-by-rate",

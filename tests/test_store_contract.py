@@ -102,6 +102,7 @@ HELD_BY = {
         "runs::test_the_heartbeat_in_the_journal_keeps_a_run",
         "runs::test_last_output_of_an_ended_worker_is_no_heartbeat",
     ],
+    "covered": ["runs::test_a_checkpoint_is_covered_where_all_points_before_it_are_stored"],
     "at-rest": ["open::test_file_at_rest_is_one_file_in_delete_mode"],
 }
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -262,6 +263,39 @@ def test_stopped_run_is_resumed(db: Database, owner: owners.Owner) -> None:
     assert [run.checkpoint for run in runs.candidates(db, study_id, owner)] == [True]
     (again,) = claim_next(db, study_id, owner, 1)
     assert again.n == 2 and again.run_id == claim.run_id
+
+
+def test_a_checkpoint_is_covered_where_all_points_before_it_are_stored(
+    db: Database, owner: owners.Owner
+) -> None:
+    study_id = register.register(db, plan_of(seeds=(0,), levels=("serial",)))
+
+    def attempt(*events: tuple[str, int], unread: Sequence[tuple[str, int]] = ()) -> int:
+        """Ingest an attempt's events, then write the rest; return how far it is covered."""
+        (claim,) = claim_next(db, study_id, owner, 1)
+        with Journal(claim.journal) as journal:
+            for name, step in events:
+                more = {"path": "a.checkpoints/x.pt"} if name == "checkpoint" else {}
+                journal.append(name, step=step, **more)
+            ingest(db, claim.attempt_id)
+            for name, step in unread:
+                journal.append(name, step=step, path="a.checkpoints/x.pt")
+        with db.begin() as connection:
+            owners.mark_dead(connection, claim.attempt_id, "taken over")
+            connection.exec_driver_sql("UPDATE attempt SET owner = 'elsewhere:1:a'")
+        return runs.covered_by_checkpoint(db, claim.run_id)
+
+    assert attempt() == 0
+    saved = ("start", 0), ("checkpoint", 5), ("checkpoint", 9)
+    assert attempt(*saved, unread=[("checkpoint", 12)]) == 9
+    assert attempt(("start", 5)) == 5  # from the checkpoint before, so that later points went
+    assert attempt(("start", 5), ("checkpoint", 7)) == 7
+    assert attempt(("start", 0)) == 0  # as in a smaller pack
+    assert attempt(("start", 0), ("checkpoint", 4)) == 4
+    assert attempt() == 4
+    (journal,) = rows(db.path, "SELECT journal FROM attempt ORDER BY n DESC LIMIT 1 OFFSET 1")
+    (db.journals / journal[0]).unlink()
+    assert runs.covered_by_checkpoint(db, 1) == 0
 
 
 def test_complete_run_is_done_again_for_finals_that_it_lacks(

@@ -12,21 +12,23 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 import train_helpers
-from train_helpers import Events, after, config, run
+from train_helpers import EVALUATION, Events, after, config, run, text
 
-from ablate import text
+from ablate import text as texts
 from ablate.components import CATALOGUE
 from ablate.config import RunConfig
 from ablate.data.batches import length_windows
 from ablate.data.objectives import Example
 from ablate.errors import AblateError
 from ablate.evaluation import Evaluation
+from ablate.kinds import Context, Job, Progress
+from ablate.kinds.transformer import run_of
 from ablate.text import corpora, tokenizers
 from ablate.train import checkpoint, engine
 from ablate.train.evaluate import Evaluator
@@ -212,7 +214,7 @@ def test_a_downstream_probe_tells_novels_apart_better_than_chance() -> None:
         "tokenizer_hash": byte.hash,
     }
     wanted = config(**known, n_ctx=32, steps=2)
-    tokens = text.load(wanted, {austen.hash: austen.location, byte.hash: byte.location})
+    tokens = texts.load(wanted, {austen.hash: austen.location, byte.hash: byte.location})
     evaluation = Evaluation(points=1, tokens=64, downstream=("novel_accuracy",))
     one, other = run(
         wanted, wanted.model_copy(update={"seed": 1}), tokens=tokens, evaluation=evaluation
@@ -328,6 +330,25 @@ def test_a_crash_at_any_event_and_a_resume_change_no_bit(
     assert events.measured() == whole.measured()
 
 
+def test_a_checkpoint_newer_than_what_is_stored_is_not_continued(tmp_path: Path) -> None:
+    """The job writes a file of its own, and leaves neither."""
+    (whole,) = run(config())
+    old, own = tmp_path / "old.pt", tmp_path / "own.pt"
+    for covered, step in ((29, 20), (19, 10), (9, 0)):
+        run(config(), checkpoint=old, stop=after(11))
+        old.rename(checkpoint.previous(old))
+        run(config(), checkpoint=old, stop=after(21))
+        events = Events()
+        job = Job((run_of(config()),), EVALUATION, checkpoint=own, resume=old, covered=covered)
+        engine.train(job, Context("cpu", [events], after(5)), text())
+        assert events.of("start")[0]["step"] == step
+        assert events.end["status"] == "stopped" and events.end["step"] == step + 4
+        assert [file.name for file in tmp_path.iterdir()] == ["own.pt"]
+        run(config(), into=[events], checkpoint=own, resume=True)
+        assert events.series("loss")[30] == whole.series("loss")[30]
+        assert not list(tmp_path.iterdir())
+
+
 def test_some_members_of_a_pack_can_be_resumed(tmp_path: Path) -> None:
     pack = [config(seed=seed, precision="float64") for seed in range(3)]
     whole = run(*pack)
@@ -351,6 +372,41 @@ def test_a_checkpoint_of_a_child_of_another_parent_is_not_taken_up(tmp_path: Pat
         (tmp_path / "own").write_bytes((tmp_path / "c").read_bytes())
         (events,) = run(config(), parent=parent, checkpoint=tmp_path / "own", resume=True)
         assert events.of("start")[0]["step"] == step
+
+
+def test_progress_is_told_by_steps_and_by_parts_of_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, parts, saving = Progress(), [], []
+    sums, save = Evaluator._sums, checkpoint.save
+
+    def counted(self: Evaluator, part: Example) -> tuple[torch.Tensor, torch.Tensor]:
+        parts.append((progress.done, progress.long))
+        return sums(self, part)
+
+    def saved(*of: Any) -> None:
+        saving.append(progress.long)
+        save(*of)
+
+    monkeypatch.setattr(Evaluator, "_sums", counted)
+    monkeypatch.setattr(checkpoint, "save", saved)
+    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
+    emitted: list[tuple[str, int, bool]] = []
+
+    def emit(event: str, **values: Any) -> None:
+        emitted.append((event, progress.done, progress.long))
+
+    context = Context("cpu", [emit], progress=progress)
+    evaluation = Evaluation(points=3, tokens=256)
+    job = Job((run_of(config()),), evaluation, checkpoint=tmp_path / "c.pt")
+    engine.train(job, context, text())
+    assert not any(long for _, _, long in emitted) and emitted[0][0] == "start"
+    points = [done for event, done, _ in emitted if event == "metrics"]
+    assert points[-1] - points[0] >= 29, "steps"
+    assert len(parts) > 9 and len({done for done, _ in parts}) == len(parts), "each moves it on"
+    assert not any(long for _, long in parts)
+    assert saving and all(saving)
+    assert progress.long, "until the next job's first step"
 
 
 def test_checkpoints_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

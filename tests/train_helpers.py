@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,16 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     device_lock: AbstractContextManager[None] | None = None,
     parent: str = "",
+    checkpoint: Path | None = None,
+    resume: bool = False,
     **arguments: Any,
 ) -> list[Events]:
-    """Train a pack on the CPU; its members' events, appended to `into`."""
+    """Train a pack on the CPU; its members' events, appended to `into`. `resume`: continue from
+    `checkpoint`, which must not change which file is written.
+    """
     events = list(into) or [Events() for _ in configs]
     job = Job(tuple(run_of(config, parent) for config in configs), evaluation, **arguments)
+    job = replace(job, checkpoint=checkpoint, resume=checkpoint if resume else None)
     train(job, Context(device, events, stop, device_lock or nullcontext()), tokens or text())
     return events
 

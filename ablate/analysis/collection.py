@@ -7,13 +7,13 @@ computed elsewhere. `ablate.analysis.records` describes each kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pandas as pd
 
 from ablate import results
-from ablate.analysis import cells, contrasts, grid, paired, strata, tuning
+from ablate.analysis import cells, contrasts, grid, own, paired, strata, tuning
 from ablate.analysis import curves as scaling
 from ablate.analysis.curves import Scaled, scaled
 from ablate.analysis.data import StudyData, read
@@ -78,7 +78,7 @@ def findings(study: str, db: results.Source = None) -> Findings:
     return find(data, scaled(data))
 
 
-def analyse(db: Database, study: str) -> list[paired.EffectRow]:
+def analyse(db: Database, study: str) -> list[Contrast]:
     """Compute a study's effects and findings; store them in the tables `effect` and `finding`.
 
     Returns:
@@ -88,22 +88,19 @@ def analyse(db: Database, study: str) -> list[paired.EffectRow]:
     from ablate.store import findings as table
 
     data = read(db, study)
-    names = [field.name for field in fields(paired.EffectRow)]
-    rows = [
-        paired.EffectRow(*values)
-        for values in data.effects[names].itertuples(index=False, name=None)
-    ]
+    findings = find(data, scaled(data))
     found = [
         table.FindingRow(
             kind=one.kind,
             **{name: getattr(one, name, None) or None for name in SUBJECT},
             data=asdict(one),
         )
-        for one in find(data, scaled(data))
+        for one in findings
     ]
-    effects.write(db, data.study.id, rows)  # type: ignore[arg-type]  # the protocol's fields can be set
+    contrasts = findings.of(Contrast)
+    effects.write(db, data.study.id, contrasts)  # type: ignore[arg-type]  # the protocol's fields can be set
     table.write(db, data.study.id, found)
-    return rows
+    return contrasts
 
 
 def find(data: StudyData, curves: Scaled | None) -> Findings:
@@ -129,6 +126,9 @@ def _findings(data: StudyData, curves: Scaled | None) -> Iterator[Finding]:
     yield from contrasts.changes(data)
     yield from cells.untrained(data)
     yield from cells.seed_groups(data)
+    yield from own.thresholds(data)
+    yield from own.same_seeds(data)
+    yield from own.partly_reported(data)
     yield from cells.copying(data)
     yield from cells.variance(data)
     if not data.crossed:  # both need independent seeds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -73,16 +74,15 @@ def _contrast(
     verdict: records.Verdict,
     p_study: float,
 ) -> records.Contrast:
-    names = ("metric", "n", "lost", "pending", "correlation", "method", "input_hash")
-    sized = (*("mean", "sd", "lo", "hi", "family_lo", "family_hi"), *("p", "p_holm", "p_sign_flip"))
-    numbers: dict[str, Any] = {name: row[name] for name in (*names, *sized)}
-    numbers |= {"p_study": p_study, "detectable": row["resolvable"]}
-    numbers["significant"] = bool(row["significant"])
+    numbers: dict[str, Any] = {field.name: row[field.name] for field in fields(records.Measured)}
     columns = ("seed", "value", "baseline_value", "status", "baseline_status")
     return records.Contrast(
         **which,
         **numbers,
         verdict=verdict,
+        p_study=p_study,
+        detectable=row["resolvable"],
+        significant=bool(row["significant"]),
         pairs=tuple(
             records.Pair(int(seed), float(value), float(baseline), *map(str, statuses))
             for seed, value, baseline, *statuses in pairs[list(columns)].to_numpy(object)

@@ -17,13 +17,17 @@ import numpy as np
 import pandas as pd
 
 from ablate import metrics, results, stats, tune
+from ablate.analysis.records import Measured
 from ablate.stats import selection
+from ablate.store.records import FAILED
 from ablate.study import split_seed
 
 if TYPE_CHECKING:
     from ablate.store import Database
 
 CONFIDENCE = 0.95
+# what names a contrast
+NAMED = ("family", "stratum", "factor", "level", "cell", "baseline")
 # columns of `changes` and `interactions`; `resolved` is the former name of `significant`
 CHANGE = ("n", "mean", "lo", "hi", "p", "p_holm", "resolvable", "significant", "resolved")
 TIMES = " × "  # between names, and levels, of factors that are varied together
@@ -32,12 +36,12 @@ SIZED = (
     *("mean", "sd", "lo", "hi", "family_lo", "family_hi", "p", "p_holm", "p_sign_flip"),
     *("standardised", "resolvable"),
 )
-ENDED = ("complete", "diverged", "failed", "oom")  # a run of another status may still get a value
+ENDED = ("complete", "diverged", *FAILED)  # a run of another status may still get a value
 
 
-@dataclass(frozen=True)
-class EffectRow:
-    """One contrast with its effect, in the metric's unit.
+@dataclass(frozen=True, kw_only=True)
+class EffectRow(Measured):
+    """One contrast with its effect: a row of `effects`.
 
     Attributes:
         family: Contrasts that are corrected together.
@@ -46,26 +50,10 @@ class EffectRow:
         level: Level of `factor`.
         cell: Label of the cell.
         baseline: Label of the baseline cell.
-        metric: Name of the metric.
-        n: Pairs that count.
-        lost: Pairs that ended without a finite difference.
-        pending: Pairs still to be run.
-        mean: Mean paired difference; positive means a larger metric than the baseline's.
-        sd: Standard deviation of the paired differences.
-        lo: Lower end of the 95% t-interval, with the error of the choice of tuned rates.
-        hi: Upper end of it.
-        family_lo: Lower end of the simultaneous interval over the family.
-        family_hi: Upper end of it.
-        p: p value of no effect.
-        p_holm: The same after Holm's correction over the family.
-        p_sign_flip: p value of the exact sign-flip test; NaN where seeds are crossed.
-        correlation: Correlation of the two arms over seeds.
         standardised: mean / sd.
         resolvable: Smallest true effect that this many pairs of this noise detect with 80% power,
             after correction.
         resolved: Whether p_holm is at most 0.05, as the table `effect` calls it.
-        method: Name of the test.
-        input_hash: Hash of every input value: equal hashes, equal results.
     """
 
     family: str
@@ -74,25 +62,9 @@ class EffectRow:
     level: str
     cell: str
     baseline: str
-    metric: str
-    n: int
-    lost: int
-    pending: int
-    mean: float
-    sd: float
-    lo: float
-    hi: float
-    family_lo: float
-    family_hi: float
-    p: float
-    p_holm: float
-    p_sign_flip: float
-    correlation: float
     standardised: float
     resolvable: float
     resolved: bool
-    method: str
-    input_hash: str
 
     @property
     def significant(self) -> bool:
@@ -141,9 +113,8 @@ def effects_of(
     covered, both = correction(settings), crossed(settings)
     rows = of_pairs(pairs, pilots, choices, correction=covered, crossed=both)
     rows = [_without_size(row) if {row.cell, row.baseline} & untrained else row for row in rows]
-    frame = pd.DataFrame(
-        [asdict(row) for row in rows], columns=[field.name for field in fields(EffectRow)]
-    )
+    numbers = [field.name for field in fields(EffectRow) if field.name not in NAMED]
+    frame = pd.DataFrame([asdict(row) for row in rows], columns=[*NAMED, *numbers])
     levels, arms = results.levels(study, db), results.arms(study, db).set_index("cell")["arm"]
     named = zip(frame["factor"], frame["baseline"], strict=True)
     return frame.assign(
@@ -234,7 +205,7 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
         pairs: As in `of_pairs`.
     """
     found: dict[str, Chosen] = {}
-    for row in decisions[decisions["name"] == "lr"].to_dict("records"):
+    for row in decisions[decisions["name"] != "seeds"].to_dict("records"):
         evidence, rates = row["evidence"], row["evidence"]["rates"]
         values, ladder = tune.values(evidence), evidence["ladder"]
         choice = selection.choice_error(
@@ -242,7 +213,9 @@ def choices(decisions: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, Chosen]:
             values,
             row["value"],
             step=math.log(ladder[1] / ladder[0]),
-            goal=metrics.parse(evidence["metric"])[0].goal,
+            goal=evidence["goal"]
+            if "goal" in evidence
+            else metrics.parse(evidence["metric"])[0].goal,
             noise=_seed_noise(pairs, evidence["cells"]) if len(values) == 1 else None,
         )
         decision = repr((row["value"], rates, values))
@@ -540,10 +513,7 @@ def _row(pairs: pd.DataFrame, effect: stats.Effect, digest: str) -> EffectRow:
     first, done = pairs.iloc[0], ended(pairs)
     value = np.where(counted(pairs).notna(), pairs["value"].astype(float), math.nan)
     return EffectRow(
-        **{
-            name: str(first[name])
-            for name in ("family", "stratum", "factor", "level", "cell", "baseline", "metric")
-        },
+        **{name: str(first[name]) for name in (*NAMED, "metric")},
         n=effect.n,
         lost=int(done.sum()) - effect.n,
         pending=int((~done).sum()),

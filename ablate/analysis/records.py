@@ -74,20 +74,15 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast(OfContrast):
-    """The effect of a level, with its verdict.
+class Measured:
+    """A difference from the baseline, in the metric's unit.
 
     Attributes:
         metric: Name of the metric.
-        verdict: "better" or "worse": significant after Holm's correction, with every pair;
-            "inconclusive"; "partial": pairs were lost, so the effect holds for the others only;
-            "untrained": an arm learnt no more than token frequencies, so there is no effect size;
-            "unknown": too few pairs, or no noise, to test.
-        pairs: Every pair, by seed.
         n: Pairs that count.
         lost: Pairs that ended without a finite difference.
         pending: Pairs still to be run.
-        mean: Mean paired difference.
+        mean: Mean paired difference; positive means a larger metric than the baseline's.
         sd: Standard deviation of the paired differences.
         lo: Lower end of the 95% interval, for new seeds on this held-out text. It includes the
             choice of the learning rates where they were tuned.
@@ -96,28 +91,13 @@ class Contrast(OfContrast):
         family_hi: Upper end of it.
         p: p value of no effect.
         p_holm: The same after Holm's correction over the family.
-        p_study: The same after Holm's correction over all contrasts of the study.
-        p_sign_flip: p value of the exact sign-flip test.
-        detectable: Smallest true effect that is detected with 80% power, after correction.
+        p_sign_flip: p value of the exact sign-flip test; NaN where seeds are crossed.
         correlation: Correlation of the two arms over seeds.
-        choice_error: Standard error that the choice of the learning rates adds; 0 for a shared
-            rate, NaN where nothing was tuned.
-        median: Hodges–Lehmann estimate of the difference.
-        median_lo: Lower end of its exact interval; NaN below six pairs.
-        median_hi: Upper end of it.
-        outlying: Seeds whose pair lies far from the others.
-        text_lo: Lower end of the 95% interval for new seeds and new text; NaN where no losses of
-            single windows are stored.
-        text_hi: Upper end of it.
         method: Name of the test.
-        input_hash: Hash of every input value of the family.
-        significant: Whether Holm's p is at most 0.05.
+        input_hash: Hash of every input value of the family: equal hashes, equal results.
     """
 
-    kind: ClassVar[str] = "contrast"
     metric: str
-    verdict: Verdict
-    pairs: tuple[Pair, ...]
     n: int
     lost: int
     pending: int
@@ -129,10 +109,41 @@ class Contrast(OfContrast):
     family_hi: float
     p: float
     p_holm: float
-    p_study: float
     p_sign_flip: float
-    detectable: float
     correlation: float
+    method: str
+    input_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Measured, OfContrast):
+    """The effect of a level, with its verdict.
+
+    Attributes:
+        verdict: "better" or "worse": significant after Holm's correction, with every pair;
+            "inconclusive"; "partial": pairs were lost, so the effect holds for the others only;
+            "untrained": an arm learnt no more than token frequencies, so there is no effect size;
+            "unknown": too few pairs, or no noise, to test.
+        pairs: Every pair, by seed.
+        p_study: p after Holm's correction over all contrasts of the study.
+        detectable: Smallest true effect that is detected with 80% power, after correction.
+        choice_error: Standard error that the choice of the learning rates adds; 0 for a shared
+            rate, NaN where nothing was tuned.
+        median: Hodges–Lehmann estimate of the difference.
+        median_lo: Lower end of its exact interval; NaN below six pairs.
+        median_hi: Upper end of it.
+        outlying: Seeds whose pair lies far from the others.
+        text_lo: Lower end of the 95% interval for new seeds and new text; NaN where no losses of
+            single windows are stored.
+        text_hi: Upper end of it.
+        significant: Whether Holm's p is at most 0.05.
+    """
+
+    kind: ClassVar[str] = "contrast"
+    verdict: Verdict
+    pairs: tuple[Pair, ...]
+    p_study: float
+    detectable: float
     choice_error: float
     median: float
     median_lo: float
@@ -140,8 +151,6 @@ class Contrast(OfContrast):
     outlying: tuple[int, ...]
     text_lo: float
     text_hi: float
-    method: str
-    input_hash: str
     significant: bool
 
 
@@ -435,6 +444,62 @@ class SeedGroups(OfCell):
     copying: tuple[float, ...]
     p_copying: float
     like: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(OfCell):
+    """The mean of a cell against the threshold of [report].
+
+    Attributes:
+        threshold: The value to beat.
+        n: Runs that count.
+        mean: Their mean.
+        lo: Lower end of its 95% t-interval.
+        hi: Upper end of it.
+        p: One-sided p value of a true mean that does not beat the threshold (Student's t).
+        p_holm: The same after Holm's correction over the cells of the study.
+        beaten: Whether p_holm is at most 0.05.
+    """
+
+    kind: ClassVar[str] = "threshold"
+    threshold: float
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    p: float
+    p_holm: float
+    beaten: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameSeeds(OfCell):
+    """A cell of a script whose seeds give the same curve: it may ignore its seed.
+
+    Attributes:
+        seeds: Seeds with identical curves of the metric.
+        of: Seeds that completed.
+    """
+
+    kind: ClassVar[str] = "same-seeds"
+    seeds: tuple[int, ...]
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartlyReported(Finding):
+    """A number that only some of a script's completed runs reported.
+
+    Attributes:
+        name: Its name.
+        runs: Runs that reported it.
+        of: Runs that completed.
+    """
+
+    kind: ClassVar[str] = "partly-reported"
+    name: str
+    runs: int
+    of: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def multiplicity(
     largest = max(families.values())
     pairs = max(one.n for one in contrasts)
     size = len(contrasts) if correction == "study" else largest
-    floor = stats.sign_flip_floor(pairs, size).p if pairs and not crossed else math.nan
+    floor = stats.sign_flip_floor(pairs, size) if pairs and not crossed else math.nan
     yield records.Multiplicity(
         families=len(families),
         contrasts=len(contrasts),

@@ -10,6 +10,7 @@ import typer
 
 from ablate.cli import (
     answers,
+    check,
     compare,
     complete,
     data,
@@ -25,7 +26,7 @@ from ablate.cli import (
     show,
     studies,
 )
-from ablate.cli.flags import Command, Group
+from ablate.cli.flags import Command, Group, UsageError, wrong
 from ablate.errors import AblateError
 
 app = typer.Typer(
@@ -41,7 +42,14 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Before a run": (new.new, studies.studies, planning.factors, data.data, planning.plan),
+    "Before a run": (
+        new.new,
+        studies.studies,
+        planning.factors,
+        check.check,
+        data.data,
+        planning.plan,
+    ),
     "Run": (running.run, running.status),
     "After a run": (
         answers.report,
@@ -85,7 +93,12 @@ def main() -> None:
     output.encodable()
     try:
         with output.written(), complete.words_of_bash():
-            app()
+            sys.exit(app(standalone_mode=False) or 0)
+    except UsageError as error:
+        if not error.message and not hasattr(error, "param"):  # the help is printed
+            sys.exit(2)
+        output.complain(" ".join(str(wrong(error)).split()))
+        sys.exit(2)
     except AblateError as error:
         output.complain(" ".join(str(error).split()))
         sys.exit(2)

@@ -188,6 +188,7 @@ def _of_study(
     from ablate import results, store
     from ablate.errors import AblateError
     from ablate.scaling.study import of_study
+    from ablate.study import resource_fields
 
     if len(group) > 1:
         raise AblateError(f"--group takes one factor of a study; got {', '.join(group)}")
@@ -201,7 +202,14 @@ def _of_study(
             )
         settings = row.settings.get("fit", {})
         chosen = group[0] if group else str(settings.get("group", ""))
-        losses = of_study(runs, levels, group=chosen, baseline=baseline, count=count)
+        losses = of_study(
+            runs,
+            levels,
+            group=chosen,
+            baseline=baseline,
+            count=count,
+            own=resource_fields(settings),
+        )
         return losses, settings
 
 

@@ -11,12 +11,13 @@ import functools
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.code import Code
 from ablate.components import Field
 from ablate.components.base import check_name
 from ablate.errors import unknown
@@ -46,23 +47,64 @@ class Job:
     Attributes:
         runs: Members of the pack; a kind that cannot pack gets one.
         evaluation: What is measured on held-out text.
+        use: Code of the runs' levels from outside, which the worker loads.
         sources: Content hash of a corpus, tokenizer or file → its location.
-        checkpoint: File to checkpoint to, None for no checkpoints.
-        resume: Continue from the checkpoint.
+        checkpoint: File to checkpoint to, of this job alone; None for no checkpoints.
+        resume: Checkpoint of an earlier job to continue from, None to begin at step 0.
+        covered: Step up to which the points of earlier jobs are stored; a newer checkpoint is not
+            continued from. None where all are.
         micro_batch: Sequences of each run in memory at once, 0 for the whole batch.
         recompute: Recompute activations in the backward pass.
         compile: What is compiled: a mode of `ablate.train.compiled.MODES`, or "auto" for the one
             that is done first. A CPU always works eagerly.
+        settings: What the study says of its runs besides their fields, as JSON values; no part of
+            a run's key.
+        folder: A folder of its first run, the same for every attempt.
+        log: File for what the training prints.
     """
 
     runs: tuple[Run, ...]
     evaluation: Evaluation
+    use: tuple[Code, ...] = field(default=(), kw_only=True)
     sources: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Path | None = None
-    resume: bool = False
+    resume: Path | None = None
+    covered: int | None = None
     micro_batch: int = 0
     recompute: bool = False
     compile: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    log: Path | None = None
+
+
+@dataclass
+class Progress:
+    """How far a job is. The thread that trains sets it; heartbeats carry it to the launcher, which
+    ends a worker whose job stands still.
+
+    Attributes:
+        done: Steps, windows of evaluations and events so far; grows while the job gets on.
+        long: Whether it does one long thing, such as its set-up or a checkpoint.
+    """
+
+    done: int = 0
+    long: bool = True
+
+    def advance(self, n: int = 1) -> None:
+        """Count n more."""
+        self.done += n
+
+    @contextmanager
+    def during(self, long: bool) -> Iterator[None]:
+        """Set `long` for a while; entering and leaving counts as progress."""
+        before, self.long = self.long, long
+        self.advance()
+        try:
+            yield
+        finally:
+            self.long = before
+            self.advance()
 
 
 @dataclass(frozen=True)
@@ -74,12 +116,14 @@ class Context:
         emit: One function a run; takes the events that `ablate.journal` lists.
         stop: Asked between steps; once true, the job checkpoints and returns.
         device_lock: Held while the device is in use, where several workers share it.
+        progress: Where the job says how far it is.
     """
 
     device: str
     emit: Sequence[Emit]
     stop: Callable[[], bool] = lambda: False
     device_lock: AbstractContextManager[None] = field(default_factory=nullcontext)
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def shared(self) -> bool:
@@ -93,6 +137,7 @@ class Kind(Protocol):
     name: str
     numerics: int  # increased whenever the mathematics or a default changes; part of every key
     fields: Mapping[str, Field]
+    uses_torch: bool  # whether a worker trains it with torch
 
     def check(self, fields: Mapping[str, Any]) -> Fields:
         """Resolve fields: fill in defaults, apply rules.
@@ -127,7 +172,10 @@ class Kind(Protocol):
         ...
 
 
-_PATHS = {"transformer": "ablate.kinds.transformer:Transformer"}  # name → "module:class"
+_PATHS = {  # name → "module:class"
+    "transformer": "ablate.kinds.transformer:Transformer",
+    "command": "ablate.kinds.command:Command",
+}
 
 
 @functools.cache

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from ablate import sizes
 from ablate.config import RunConfig
 from ablate.evaluation import Evaluation
 from ablate.kinds import Context, Job, kind
@@ -15,21 +20,23 @@ from ablate.launch.devices import Device
 from ablate.launch.trainer import TorchTrainer
 from ablate.plan import Plan
 from ablate.plan.forecast import Forecast
+from ablate.train.compiled import FIRST, MODES, can_compile, possible, worthwhile
 
-# Seconds from the command to a GPU's first step: imports, CUDA and one capture (9 to 13 on H200
-# hosts).
-START = 11.0
+# Seconds from the command to a GPU's first step, beside the set-up of its mode: imports and CUDA (8
+# to 12 on H200 hosts).
+START = 10.0
 SECONDS = 2.0  # of training a shape, without set-up
 STEPS = 200  # at most, so that every step is reported
+PRODUCT_SECONDS = 0.1  # of products of matrices
 EVALUATION = Evaluation(points=1, tokens=1)
 
 
 def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) -> Forecast:
     """Train every shape of a plan for a moment, and return the speeds.
 
-    Nothing is compiled. On a GPU, where workers compile jobs that are long enough, the forecast is
-    an upper bound: a compiler was seen to shorten a step to 0.39 to 0.65 of its time (H200).
-    Imports torch into this process, and sets its threads.
+    Nothing is compiled, which takes up to a minute a shape. Where workers on a GPU would compile a
+    shape, its speed is estimated by `ablate.train.compiled.Mode.seconds` from the time of an eager
+    step and that of its matrix products. Imports torch into this process, and sets its threads.
 
     Args:
         plan: The plan.
@@ -39,20 +46,70 @@ def measure(plan: Plan, slots: Sequence[Device], done: Callable[[int], object]) 
     device = slots[0]
     gpu = device.name.startswith("cuda")
     TorchTrainer().setup(device.name, device.threads, device.memory)
+    tokens: Counter[str] = Counter()  # by shape
+    for run in {planned.run.key: planned.run for planned in (*plan.runs, *plan.later)}.values():
+        tokens[run.pack_key] += run.cost.tokens or 0
+    names = {slot.name for slot in slots}
+    shared = gpu and len(slots) > len(names)
     speeds: dict[str, float] = {}  # by shape
+    modes: dict[str, str] = {}
     for timed, cell in enumerate(plan.cells, 1):
         shape = cell.run.pack_key
         if shape not in speeds:
             size = packs.size(cell.run, device, oom_level=0)
             n_runs = min(len(plan.study.seeds), size.runs)
             pack = [cell.config.model_copy(update={"seed": seed}) for seed in range(n_runs)]
-            speeds[shape] = _speed(pack, plan.sources, device, size)
+            speed = _speed(pack, plan.sources, device, size)
+            modes[shape], speeds[shape] = "eager", speed
+            if gpu and can_compile():
+                eager = tokens[shape] / speed
+                products = tokens[shape] * _seconds_of_products(cell.config, device.name)
+                mode = worthwhile(eager, "eager", products, shared=shared, first=True)
+                modes[shape] = possible(mode, size.recompute)
+                speeds[shape] *= eager / MODES[modes[shape]].seconds(eager, products)
         done(timed)
     by_cell = {cell.label: speeds[cell.run.pack_key] for cell in plan.cells}
-    # Workers that share a GPU train one at a time.
-    side_by_side = len({slot.name for slot in slots}) if gpu else len(slots)
-    start = START if gpu else 0.0
-    return Forecast(by_cell, side_by_side, start, device.name, upper_bound=gpu)
+    start, side_by_side = 0.0, len(slots)
+    if gpu:  # workers that share a GPU train one at a time
+        side_by_side = len(names)
+        start = START + min(
+            MODES[mode].setup + FIRST * (mode != "eager") for mode in modes.values()
+        )
+    estimated = any(mode != "eager" for mode in modes.values())
+    return Forecast(by_cell, side_by_side, start, device.name, estimated=estimated)
+
+
+def _seconds_of_products(config: RunConfig, device: str) -> float:
+    """Seconds that the matrix products of training take alone, a token; 0 if unknown."""
+    precision = config.part("precision")
+    dtype = torch.bfloat16 if precision.casts else getattr(torch, precision.dtype)
+    return (sizes.train_flops(config) or 0) / config.tokens / product_speed(device, dtype)
+
+
+@functools.cache
+def product_speed(device: str, dtype: torch.dtype, n: int = 8192) -> float:
+    """Return the FLOP/s of a product of two n × n matrices, as it is just now.
+
+    Args:
+        device: Torch's name of the device.
+        dtype: Of the numbers.
+        n: Rows; at 8192 a GPU reaches its highest speed (`benchmarks/RESULTS.md`).
+    """
+    a = torch.ones(n, n, device=device, dtype=dtype)
+    out = torch.empty_like(a)
+
+    def seconds(times: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(times):
+            torch.mm(a, a, out=out)
+        float(out[0, 0])  # waits for the device
+        return time.perf_counter() - begun
+
+    seconds(1)  # chooses a kernel
+    times = 1
+    while (took := seconds(times)) < PRODUCT_SECONDS:
+        times *= 2
+    return 2 * n**3 * times / took
 
 
 def _speed(

@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.console import Console
 
+from ablate import metrics
 from ablate.errors import AblateError
 from ablate.journal import Event
 from ablate.kinds import Job
@@ -22,8 +23,8 @@ from ablate.plan import Plan
 from ablate.store import Database, status
 from ablate.store.ingest import IngestError, ingest_all
 from ablate.store.owners import Owner, owned
-from ablate.store.records import ACCEPTED, Candidate, Claim
-from ablate.store.runs import candidates, claim, finish, status_of
+from ablate.store.records import ACCEPTED, FAILED, Candidate, Claim
+from ablate.store.runs import candidates, claim, covered_by_checkpoint, finish, status_of
 
 GRACE = 10.0  # seconds in which jobs must checkpoint once they are to stop
 # Seconds in which a second signal counts as an echo of the first: `timeout` signals its child and
@@ -36,6 +37,11 @@ CHECK = 5.0  # seconds between two looks whether attempts were taken over
 # Seconds in which a job must write its first heartbeat; after that it has the owner's lease. A
 # worker that starts from a cold network disk takes long.
 START = 300.0
+# Seconds without progress after which a job that trains or evaluates hangs, or the time of so many
+# of its own steps, if that is longer.
+STALL, STALL_STEPS = 300.0, 20
+# the same while it is set up or compiled, makes its first step or writes a checkpoint
+STALL_LONG = 1800.0
 # Most seconds of silence that one reading of the journals counts: while this process was stopped,
 # or its host asleep, workers may have been so too.
 STEP = 5.0
@@ -64,14 +70,52 @@ class Active:
         attempts: Those that have not ended.
         heard: Whether it has written an event.
         silent: Seconds since its last event, or since it was submitted.
-        hung: Why it was killed, if it was silent for too long.
+        begun: Whether it has reached its first step.
+        done: `ablate.kinds.Progress.done`, as its worker last told it.
+        long: `ablate.kinds.Progress.long`, likewise.
+        still: Seconds since `done` grew.
+        steps: What `done` grew by while it was not `long`.
+        seconds: Seconds in which it did so.
+        hung: Why it was killed, if it was silent or stood still for too long.
     """
 
     pack: Pack
     attempts: dict[int, tuple[Claim, Candidate]] = field(default_factory=dict)
     heard: bool = False
     silent: float = 0.0
+    begun: bool = False
+    done: int = 0
+    long: bool = True
+    still: float = 0.0
+    steps: int = 0
+    seconds: float = 0.0
     hung: str = ""
+
+    def told(self, event: Event) -> None:
+        """Note what an event says about its progress."""
+        self.heard, self.silent = True, 0.0
+        self.begun |= event["event"] == "start"
+        if (done := event.get("done", 0)) > self.done:
+            if not self.long:
+                self.steps += done - self.done
+                self.seconds += self.still
+            self.done, self.long, self.still = done, event["long"], 0.0
+
+    def hangs(self, lease: float) -> str:
+        """Return why it is to be killed; "" if it is not.
+
+        Args:
+            lease: Seconds in which a worker that has been heard sends a heartbeat.
+        """
+        limit = lease if self.heard else START
+        if self.silent > limit:
+            return f"its worker sent no heartbeat for {limit:g} s and was killed"
+        limit = STALL_LONG
+        if self.steps and not self.long:
+            limit = max(STALL, STALL_STEPS * self.seconds / self.steps)
+        if self.still > limit:
+            return f"its worker made no progress for {limit:.0f} s and was killed"
+        return ""
 
 
 class WorkerPool:
@@ -147,7 +191,7 @@ class WorkerPool:
         self.say(f"{self._study}: {totals}")
         if self._signals.received:
             return Outcome(after, 128 + self._signals.received[0])
-        return Outcome(after, int(bool(after.keys() & {"failed", "oom"})))
+        return Outcome(after, int(bool(after.keys() & {*FAILED})))
 
     def say(self, text: str) -> None:
         """Print a line that stays above the bars."""
@@ -210,15 +254,22 @@ class WorkerPool:
             return  # another launcher was quicker
         first = claims[0]
         pack = replace(pack, runs=tuple(by_id[each.run_id] for each in claims))
-        new_file = self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt"
+        covered = None
+        if pack.checkpoint:
+            covered = min(covered_by_checkpoint(self._db, each.run_id) for each in claims)
         job = Job(
             runs=tuple(each.run for each in claims),
             evaluation=first.evaluation,
+            use=self._plan.study.use,
             sources=self._plan.sources,
-            checkpoint=Path(pack.checkpoint) if pack.checkpoint else new_file,
-            resume=pack.checkpoint is not None,
+            checkpoint=self._db.checkpoints / f"{first.run.key[:12]}-{first.n}.pt",
+            resume=Path(pack.checkpoint) if pack.checkpoint else None,
+            covered=covered,
             micro_batch=pack.size.micro_batch,
             recompute=pack.size.recompute,
+            settings=self._plan.settings,
+            folder=self._db.outputs / first.run.key[:12],
+            log=first.journal.with_suffix(".log"),
         )
         handle = self._executor.submit(pack.slot.number, job, [each.journal for each in claims])
         attempts = {
@@ -229,12 +280,16 @@ class WorkerPool:
             self._show_begin(each, run, pack)
 
     def _show_begin(self, each: Claim, run: Candidate, pack: Pack) -> None:
-        rate = f", lr {run.run.fields['lr']:g}" if run.role == "tune" else ""
+        tune = self._plan.study.tune
+        rate = (
+            f", {tune.field} {run.run.fields[tune.field]:g}" if tune and run.role == "tune" else ""
+        )
         label = f"{run.cell}, seed {run.run.seed}{rate}"
         cost = run.run.cost
-        steps = cost.steps or 1
-        step_tokens = (cost.tokens or 0) // steps
-        running = Running(label, steps, step_tokens, run.flops or 0.0, self._metric)
+        step_tokens = (cost.tokens or 0) // (cost.steps or 1)
+        study = self._plan.study
+        own = (metrics.final(study.reported)[0], study.metric) if study.command else ()
+        running = Running(label, cost.steps, step_tokens, run.flops, self._metric, *own)
         self._tally.begin(run.run.key, running)
         if pack.oom_level and each.n > 1:
             self.say(f"{self._study}: {label} is retried with {pack.in_memory}")
@@ -252,6 +307,8 @@ class WorkerPool:
             how, reason = "dead", job.hung
         if ended.how != "done" and self._deadline is not None:
             how, reason = "stopped", "it was stopped before it could write a checkpoint"
+            if not job.begun:
+                reason = "it was stopped during its set-up, before it had trained a step"
         for attempt, (claimed, _) in list(job.attempts.items()):
             if finish(self._db, attempt, how, reason):
                 self._attempt_ended(job, attempt, how, reason)
@@ -277,9 +334,8 @@ class WorkerPool:
         for attempt, events in new.items():
             job = jobs[attempt]
             key = job.attempts[attempt][0].run.key
-            if events:
-                job.heard, job.silent = True, 0.0
             for event in events:
+                job.told(event)
                 self._tally.observe(key, event)
                 if event["event"] == "end":
                     why = event.get("error") or ""
@@ -293,16 +349,16 @@ class WorkerPool:
             self._stop()
 
     def _kill_hung(self, seconds: float) -> None:
-        """Kill jobs whose worker has sent no heartbeat for too long.
+        """Kill jobs whose worker has sent no heartbeat, or made no progress, for too long.
 
         Args:
             seconds: What the silence of a job without a new event has grown by.
         """
         for handle, job in self._jobs.items():
             job.silent += seconds
-            limit = self._owner.lease if job.heard else START
-            if job.silent > limit and not job.hung:
-                job.hung = f"its worker sent no heartbeat for {limit:g} s and was killed"
+            job.still += seconds
+            if not job.hung and (why := job.hangs(self._owner.lease)):
+                job.hung = why
                 self._executor.cancel(handle, kill=True)
 
     def _kill_taken_over(self) -> None:

@@ -3,11 +3,11 @@
     python -m ablate.launch.worker --device=cuda:0 --threads=2 --memory=85899345920 --device-lock=3
 
 `ablate.launch.messages` has the format of a job. With the first job the worker
-imports torch and sets its device up. On stdout `{"ready": device}` says that it has, `{"done":
-handle}` that it is free for the next job. A run that fails is recorded
-and the worker goes on; after it ran out of memory, or when the device no longer answers, it ends,
-and the launcher starts another. When stdin closes, because the launcher closes it or died, the
-worker checkpoints what it trains and ends.
+sets its device up, and imports torch if the job's kind trains with it. On stdout `{"ready":
+device}` says that it has, `{"done": handle}` that it is free for the next job. A run that fails is
+recorded and the worker goes on; after it ran out of memory, or when the device no longer answers,
+it ends, and the launcher starts another. When stdin closes, because the launcher closes it or died,
+the worker checkpoints what it trains and ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, Protocol
 
 import ablate
 from ablate.journal import Journal
-from ablate.kinds import Context, Job
+from ablate.kinds import Context, Job, Progress, kind
 from ablate.launch.device_lock import device_lock
 from ablate.launch.messages import decode
 
@@ -49,7 +49,7 @@ ASKED = 75
 
 
 class Trainer(Protocol):
-    """What a worker trains with: `ablate.launch.trainer.TorchTrainer`, or another one in tests."""
+    """What a worker trains with: one of `trainer_of`, or another one in tests."""
 
     def setup(self, device: str, threads: int, memory: int) -> dict[str, Any]:
         """Set a device up; return what an attempt records of it.
@@ -73,7 +73,7 @@ class Trainer(Protocol):
         """Return whether the device still computes."""
         ...
 
-    def peak_bytes(self, device: str) -> int:
+    def peak_bytes(self, device: str) -> int | None:
         """Return the most memory held so far: allocated on a GPU, resident otherwise."""
         ...
 
@@ -121,10 +121,11 @@ class Attempt:
 
     Args:
         journal: The journal, open for writing.
+        progress: How far its job is.
     """
 
-    def __init__(self, journal: Journal):
-        self._journal = journal
+    def __init__(self, journal: Journal, progress: Progress):
+        self._journal, self._progress = journal, progress
         self.provenance: dict[str, Any] = {}
         self._step = self._beats = 0
         self._lock = threading.Lock()  # heartbeats come from another thread
@@ -141,20 +142,26 @@ class Attempt:
         with self._lock:
             self._journal.append(event, **values)
             self.ended = event == "end"
+        self._progress.advance()
 
     def beat(self) -> None:
         """Write a heartbeat, unless the run has ended."""
         with self._lock:
             if not self.ended:
                 self._beats += 1
-                self._journal.append("heartbeat", n=self._beats)
+                far = {"done": self._progress.done, "long": self._progress.long}
+                self._journal.append("heartbeat", n=self._beats, **far)
 
 
 @contextlib.contextmanager
-def opened(journals: Sequence[Path]) -> Iterator[list[Attempt]]:
+def opened(journals: Sequence[Path], progress: Progress) -> Iterator[list[Attempt]]:
     """Open the journals of a job, and write heartbeats into them.
 
     A thread writes these, so that they come while the worker imports, compiles or evaluates too.
+
+    Args:
+        journals: One for each run of the job.
+        progress: How far the job is.
     """
     done = threading.Event()
 
@@ -166,7 +173,7 @@ def opened(journals: Sequence[Path]) -> Iterator[list[Attempt]]:
                     attempt.beat()
 
     with ExitStack() as stack:
-        attempts = [Attempt(stack.enter_context(Journal(path))) for path in journals]
+        attempts = [Attempt(stack.enter_context(Journal(path)), progress) for path in journals]
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
@@ -183,6 +190,7 @@ def train_job(
     attempts: Sequence[Attempt],
     stop: Callable[[], bool],
     lock: AbstractContextManager[None],
+    progress: Progress,
 ) -> bool:
     """Train a job to the end of its journals; return whether the process can train another.
 
@@ -193,13 +201,15 @@ def train_job(
         attempts: One for each of its runs, see `opened`.
         stop: Asked between steps; once true, the job checkpoints and ends.
         lock: The device lock.
+        progress: How far the job is.
 
     Raises:
         Exception: The disk is full, or the device no longer computes. Runs that have not ended are
             not to blame; their journals do not end.
     """
     try:
-        trainer.train(job, Context(device, [attempt.emit for attempt in attempts], stop, lock))
+        emit = [attempt.emit for attempt in attempts]
+        trainer.train(job, Context(device, emit, stop, lock, progress))
         assert all(attempt.ended for attempt in attempts), (
             "the trainer returned before every run had ended"
         )
@@ -280,18 +290,22 @@ def checkout() -> dict[str, Any]:
         return {}
 
 
-def torch_trainer() -> Trainer:
-    """Return the trainer of real workers. Imports torch."""
-    from ablate.launch.trainer import TorchTrainer
+def trainer_of(job: Job) -> Trainer:
+    """Return the trainer of real workers; imports torch if the job's kind trains with it."""
+    if kind(job.runs[0].kind).uses_torch:
+        from ablate.launch.trainer import TorchTrainer
 
-    return TorchTrainer()
+        return TorchTrainer()
+    from ablate.launch.plain import PlainTrainer
+
+    return PlainTrainer()
 
 
-def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
+def main(stub: Callable[[], Trainer] | None = None) -> None:
     """Run a worker with the arguments of this process.
 
     Args:
-        trainer_of: Makes what it trains with, at the first job.
+        stub: Makes what it trains with, in tests; by default `trainer_of`, at the first job.
     """
     parser = argparse.ArgumentParser(prog="python -m ablate.launch.worker")
     parser.add_argument("--device", required=True)
@@ -312,10 +326,17 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
     def answer(**values: object) -> None:
         print(json.dumps(values), file=answers, flush=True)
 
-    def set_up() -> tuple[Trainer, dict[str, Any]]:
+    def waiting(progress: Progress) -> Callable[[], bool]:
+        def stop() -> bool:
+            progress.advance()  # the job waits for the device for as long as another one trains
+            return inbox.closed()
+
+        return stop
+
+    def set_up(job: Job) -> tuple[Trainer, dict[str, Any]]:
         with ThreadPoolExecutor(1) as pool:
             source = pool.submit(checkout)  # waits for processes, while torch is imported
-            trainer = trainer_of()
+            trainer = stub() if stub else trainer_of(job)
             facts = trainer.setup(device, arguments.threads, arguments.memory)
         inbox.ready = True
         answer(ready=device)
@@ -327,13 +348,14 @@ def main(trainer_of: Callable[[], Trainer] = torch_trainer) -> None:
     try:
         while line := inbox.next():
             handle, job, journals = decode(line)
-            with opened(journals) as attempts:
+            progress = Progress()
+            with opened(journals, progress) as attempts:
                 if trainer is None:  # not before its first job, whose heartbeats have begun
-                    trainer, origin = set_up()
+                    trainer, origin = set_up(job)
                 for attempt in attempts:
                     attempt.provenance = {**origin, "pack_size": len(attempts)}
-                lock = nullcontext() if fd is None else device_lock(fd, inbox.closed)
-                fit = train_job(trainer, device, job, attempts, inbox.closed, lock)
+                lock = nullcontext() if fd is None else device_lock(fd, waiting(progress))
+                fit = train_job(trainer, device, job, attempts, inbox.closed, lock, progress)
             if not fit or inbox.closed():  # it ends, and must not get another job
                 break
             answer(done=handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ablate import sizes
+from ablate.errors import AblateError
 from ablate.evaluation import FORWARD, Evaluation
 from ablate.plan.model import Cell, Plan
 
@@ -22,14 +22,14 @@ class Forecast:
         side_by_side: Runs or packs that train at the same time.
         start: Seconds from the command to the first step.
         device: Where the speed was measured; "" for one that was given.
-        upper_bound: Whether runs may be faster, since the speed was measured without a compiler.
+        estimated: Whether some speeds are those of compiled steps, estimated from eager ones.
     """
 
     tokens_per_second: Mapping[str, float]
     side_by_side: int = 1
     start: float = 0.0
     device: str = ""
-    upper_bound: bool = False
+    estimated: bool = False
 
     def seconds(self, cell: Cell, evaluation: Evaluation) -> float:
         """Return the seconds of one run of a cell, evaluations included."""
@@ -59,10 +59,15 @@ def at_speed(plan: Plan, flops: float) -> Forecast:
     Args:
         plan: The plan.
         flops: Floating-point operations a second.
+
+    Raises:
+        AblateError: The FLOPs of a cell are unknown.
     """
-    return Forecast(
-        {
-            cell.label: flops * cell.config.tokens / sizes.train_flops(cell.config)
-            for cell in plan.cells
-        }
-    )
+    speeds = {}
+    for cell in plan.cells:
+        if cell.cost.flops is None:
+            raise AblateError(
+                f"--flops: the FLOPs of {cell.label!r} are unknown; --device times the models"
+            )
+        speeds[cell.label] = flops * cell.config.tokens / cell.cost.flops
+    return Forecast(speeds)

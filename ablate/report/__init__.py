@@ -188,7 +188,7 @@ def _sections(data: ReportData, folder: Path) -> list[Section]:
             "troubles",
             "Failed, diverged and excluded runs",
             paragraphs=appendix.excluded(data),
-            tables=_full(appendix.unstable(data), appendix.troubles(data)),
+            tables=_full(appendix.troubles(data)),
         ),
         Section("method", "Method", paragraphs=paragraphs(data)),
         Section("runs", "All runs", tables=_full(appendix.runs(data))),

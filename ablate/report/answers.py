@@ -24,6 +24,7 @@ from ablate.analysis.records import (
     SameRuns,
     SeedGroups,
     Spread,
+    Threshold,
     Untrained,
     Variance,
     Verdict,
@@ -103,6 +104,7 @@ def cells(data: ReportData) -> list[str]:
         *(say("untrained", one) for one in data.findings.of(Untrained)),
         *(say("seed_groups", one, data.labels) for one in data.findings.of(SeedGroups)),
         *(say("copying", one, data.labels) for one in data.findings.of(Copying)),
+        *(say("threshold", one, data.labels) for one in data.findings.of(Threshold)),
     ]
 
 
@@ -238,7 +240,7 @@ def _qualified(data: ReportData, one: Contrast, other: OfContrast) -> str:
         case Equivalence():
             return say("equivalence", other, data.labels, one.verdict == "inconclusive")
         case Failures():
-            return say("failures", other) if one.n else ""
+            return say("failures", other)
         case Spread():
             return say("spread", other)
         case Mismatch():

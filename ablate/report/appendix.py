@@ -8,17 +8,19 @@ from typing import Any
 
 import pandas as pd
 
-from ablate import formats, stats
+from ablate import formats
 from ablate.report.data import ReportData
-from ablate.report.document import Span, Table, Value
-from ablate.report.labels import decimals, percent, plural
+from ablate.report.document import Table, Value
+from ablate.report.labels import decimals, plural
 from ablate.report.tables import measured, plain
 from ablate.results import without_folders
 from ablate.store import questions
 from ablate.store.questions import quoted
+from ablate.store.records import FAILED
+from ablate.study import tuned, tuned_field
 from ablate.units import duration, listed
 
-UNFINISHED = ("failed", "oom", "diverged", "stopped")
+UNFINISHED = (*FAILED, "diverged", "stopped")
 
 
 def cost(data: ReportData) -> Table:
@@ -115,7 +117,9 @@ def troubles(data: ReportData) -> Table:
                 run["cell"],
                 Value(f"{run['seed']}", run["seed"]),
                 run["role"],
-                "out of memory" if run["status"] == "oom" else run["status"],
+                {"oom": "out of memory", "timeout": "out of time"}.get(
+                    run["status"], run["status"]
+                ),
                 Value("–" if pd.isna(step) else f"{int(step):,}", plain(step)),
                 Value(f"{run['attempts']}", run["attempts"]),
                 _last_line(error),
@@ -133,35 +137,6 @@ def troubles(data: ReportData) -> Table:
     )
 
 
-def unstable(data: ReportData) -> Table:
-    """Return a table of the cells with diverged runs, and their rate."""
-    rows: list[tuple[str | Value, ...]] = []
-    ended = data.compared[data.compared["status"].isin(["complete", "diverged"])]
-    for cell, part in ended.groupby("cell", sort=False):
-        diverged = int((part["status"] == "diverged").sum())
-        if diverged:
-            low, high = stats.wilson(diverged, len(part))
-            share = diverged / len(part)
-            known = not data.crossed  # the interval needs independent runs
-            interval = (
-                Span(f"{percent(low)} to {percent(high)}", low, high)
-                if known
-                else Span("–", math.nan, math.nan)
-            )
-            counted = Value(f"{diverged} of {len(part)}", diverged)
-            rows.append((str(cell), counted, Value(percent(share), share), interval))
-    return Table(
-        "unstable",
-        "Cells with diverged runs, and the share of diverged seeds with its 95% interval (Wilson"
-        " 1927).",
-        ("cell", "diverged", "share", "95% interval"),
-        tuple(rows),
-        "SELECT cell, sum(status = 'diverged') AS diverged, count(*) AS runs\nFROM runs\nWHERE"
-        f" study = {quoted(data.study.name)} AND role = 'compare' AND status IN ('complete',"
-        " 'diverged')\nGROUP BY cell HAVING sum(status = 'diverged') > 0;",
-    )
-
-
 def _last_line(error: Any) -> str:
     lines = (
         [line for line in str(error).splitlines() if line.strip()] if isinstance(error, str) else []
@@ -172,6 +147,9 @@ def _last_line(error: Any) -> str:
 def runs(data: ReportData) -> Table:
     """Return a table of all runs, one row each."""
     places = decimals(float(data.good["metric"].std()) / 10) if len(data.good) > 1 else 4
+    field = tuned_field(data.settings)
+    if data.study.own and data.runs.get(field, pd.Series(dtype=float)).isna().all():
+        field = ""  # no column
     rows = tuple(
         (
             Value(f"{run['run']}", run["run"]),
@@ -180,7 +158,7 @@ def runs(data: ReportData) -> Table:
             run["role"],
             run["status"],
             measured(float(run["metric"]), places),
-            Value(f"{run['lr']:.3g}", run["lr"]),
+            *((_rate(run[field]),) if field in data.runs else ()),
             _seconds(float(run["seconds"])),
             Value(f"{run['attempts']}", run["attempts"]),
         )
@@ -196,16 +174,22 @@ def runs(data: ReportData) -> Table:
             "role",
             "status",
             data.labels.axis,
-            "learning rate",
+            *((tuned(field),) if field in data.runs else ()),
             "training time",
             "attempts",
         ),
         rows,
-        "SELECT run, cell, seed, role, status, metric, lr, attempts\nFROM all_runs\nWHERE study ="
+        f"SELECT run, cell, seed, role, status, metric, {field + ', ' if field else ''}attempts\n"
+        "FROM all_runs\nWHERE study ="
         f" {quoted(data.study.name)};",
         folded=True,
         data=without_folders(data.runs),
     )
+
+
+def _rate(value: Any) -> Value:
+    known = isinstance(value, int | float) and not math.isnan(value)
+    return Value(f"{value:.3g}", value) if known else Value("–", None)
 
 
 def excluded(data: ReportData) -> list[str]:

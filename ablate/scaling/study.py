@@ -12,6 +12,7 @@ from ablate import sizes
 from ablate.config import SEED_FIELDS, RunConfig
 from ablate.errors import AblateError, unknown
 from ablate.scaling.losses import Losses
+from ablate.scaling.table import complete
 from ablate.units import listed
 
 GROWS = 1.1  # sizes or token counts nearer than this ratio are the same
@@ -46,6 +47,7 @@ def of_study(
     group: str = "",
     baseline: str = "",
     count: str = "body",
+    own: Mapping[str, str] | None = None,
 ) -> Losses:
     """Return the compared runs of a study that completed, by the study's metric.
 
@@ -57,6 +59,7 @@ def of_study(
             group's baseline.
         baseline: A level of the group; by default its first one.
         count: A key of `COUNTS`.
+        own: Of a script, "n" and "d" → the field that holds it; C is then 6·N·D.
 
     Raises:
         AblateError: No such factor, level or count, or no run has completed.
@@ -67,7 +70,7 @@ def of_study(
     factors = list(dict.fromkeys(factor for cell in levels.values() for factor in cell))
     if group and group not in factors:
         raise unknown("factor in group", group, factors)
-    steps = resources(compared, levels)
+    steps = _deciding(compared, levels, [*own.values()]) if own else resources(compared, levels)
     several = [
         f for f in factors if len({chosen[f] for chosen in levels.values() if f in chosen}) > 1
     ]
@@ -89,12 +92,35 @@ def of_study(
         )
     return Losses(
         loss=good["metric"].to_numpy(float),
-        columns=_resources_of(good, count),
+        columns=(
+            complete(good[own["n"]].to_numpy(float), good[own["d"]].to_numpy(float), None)[0]
+            if own
+            else _resources_of(good, count)
+        ),
         curves=tuple(named[cell] for cell in good["cell"]),
         against=_against(levels, rest, compared_by, baseline),
-        means={"n": COUNTS[count].n, "d": "training tokens", "c": COUNTS[count].c},
+        means={**own, "c": f"6 · {own['n']} · {own['d']}"}
+        if own
+        else {"n": COUNTS[count].n, "d": "training tokens", "c": COUNTS[count].c},
         notes=_left_out(compared, good),
     )
+
+
+def _deciding(
+    runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]], fields: Sequence[str]
+) -> list[str]:
+    """Return the factors that decide one of the fields, all other levels equal."""
+    first = runs.drop_duplicates("cell").set_index("cell")
+    found = []
+    for factor in dict.fromkeys(factor for chosen in levels.values() for factor in chosen):
+        alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for cell, chosen in levels.items():
+            if cell in first.index:
+                rest = tuple((name, level) for name, level in chosen.items() if name != factor)
+                alike.setdefault(rest, []).append(cell)
+        if any((first.loc[cells, list(fields)].nunique() > 1).any() for cells in alike.values()):
+            found.append(factor)
+    return found
 
 
 def resources(runs: pd.DataFrame, levels: Mapping[str, Mapping[str, str]]) -> list[str]:

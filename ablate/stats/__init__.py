@@ -14,11 +14,11 @@ from ablate.stats.groups import (
     seed_groups,
     within_groups,
 )
+from ablate.stats.one_sample import OneSample, one_sample
 from ablate.stats.pairs import (
     Effect,
     Equivalence,
     Pairing,
-    SignFlipFloor,
     after_pilot,
     compare,
     detectable,
@@ -54,10 +54,10 @@ __all__ = [
     "GridEffects",
     "HodgesLehmann",
     "LevelEffect",
+    "OneSample",
     "Outlying",
     "Pairing",
     "SeedGroups",
-    "SignFlipFloor",
     "Term",
     "TextEffect",
     "WorstRank",
@@ -77,6 +77,7 @@ __all__ = [
     "hodges_lehmann",
     "holm",
     "max_t",
+    "one_sample",
     "outlying",
     "pair_correlation",
     "paired",

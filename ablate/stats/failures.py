@@ -29,7 +29,6 @@ class FailureRates:
     only_level: int  # pairs in which the level alone fails
     only_baseline: int
     interval: tuple[float, float]  # of the level's rate (Wilson 1927)
-    baseline_interval: tuple[float, float]
     p: float  # two-sided, exact, of equal rates; NaN without pairs
 
 
@@ -43,7 +42,7 @@ def failure_rates(failed: Flags, baseline: Flags, *, confidence: float = 0.95) -
         failed: [n], whether the level's run failed, one a seed.
         baseline: [n], of the same seeds. Pairs with a run that has not ended are left out by the
             caller.
-        confidence: of each interval.
+        confidence: of the interval.
     """
     a, b = np.asarray(failed, bool), np.asarray(baseline, bool)
     assert a.shape == b.shape and a.ndim == 1, (a.shape, b.shape)
@@ -56,7 +55,6 @@ def failure_rates(failed: Flags, baseline: Flags, *, confidence: float = 0.95) -
         only_level=only_a,
         only_baseline=only_b,
         interval=wilson(int(a.sum()), n, confidence=confidence),
-        baseline_interval=wilson(int(b.sum()), n, confidence=confidence),
         p=p if n else NAN,
     )
 

@@ -295,28 +295,17 @@ def sign_flip(differences: Values) -> float:
     return min(1.0, 2 * int(above.sum()) / 2**n)
 
 
-@dataclass(frozen=True)
-class SignFlipFloor:
-    """What the sign-flip test can confirm at best."""
-
-    p: float  # the smallest Holm-adjusted p; NaN without pairs
-    confirms: bool  # whether it is at most alpha
-    pairs_needed: int  # the fewest pairs with which it is
-
-
-def sign_flip_floor(n: int, family_size: int = 1, *, alpha: float = ALPHA) -> SignFlipFloor:
+def sign_flip_floor(n: int, family_size: int = 1) -> float:
     """Return the smallest p that the sign-flip test can reach in a family after Holm.
 
     Args:
-        n: pairs.
+        n: pairs; without any it is NaN.
         family_size: contrasts that are corrected together.
-        alpha: of the family.
 
     >>> sign_flip_floor(8, 7)
-    SignFlipFloor(p=0.0546875, confirms=False, pairs_needed=9)
+    0.0546875
     """
-    p = min(1.0, family_size * 2 / 2**n) if n else NAN
-    return SignFlipFloor(p, p <= alpha, math.ceil(math.log2(2 * family_size / alpha)))
+    return min(1.0, family_size * 2 / 2**n) if n else NAN
 
 
 def flipped_sums(d: Floats) -> Floats:

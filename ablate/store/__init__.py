@@ -49,6 +49,9 @@ no partial line.
 - `stale`: A run whose launcher and worker are gone is done again, after everything that its journal
   holds was ingested. On one host a file lock shows that at once; on another host the worker's
   journal has no new heartbeat for a lease.
+- `covered`: An attempt continues from a checkpoint only if the points before it are stored. A
+  worker that trains on after its run was taken over, or whose journal a power failure cut, leaves
+  checkpoints that are newer.
 - `at-rest`: When nobody has it open, the database is one file in DELETE mode.
 
 The folders `Database.journals` and `Database.checkpoints` are next to the file and have its name.

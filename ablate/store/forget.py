@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from ablate.errors import AblateError, unknown
 from ablate.store import owners
-from ablate.store.database import Database
+from ablate.store.database import KEY, Database
 
 _ITS_RUNS = "SELECT run_id FROM member JOIN cell ON cell.id = cell_id WHERE study_id = :study"
 # runs by an earlier version of its code have left their cell
@@ -39,7 +39,7 @@ class Part:
 
     Attributes:
         rows: What → how many rows.
-        files: Journals and checkpoints.
+        files: Journals, checkpoints, and what scripts printed and wrote.
         shared: Number of its runs that other studies have too, and that stay.
     """
 
@@ -107,13 +107,21 @@ def _part(db: Database, connection: Connection, study_id: int) -> Part:
         f"SELECT path, run_id IN ({_OWN}) FROM artifact WHERE kind = 'checkpoint'", study
     ).all()
     checkpoints = {
-        own: {file for path, its in written if its == own for file in db.checkpoint(path)}
+        own: {file for path, its in written if its == own for file in db.checkpoint(path)[1]}
         for own in (0, 1)
     }
     # a checkpoint that a pack wrote together stays as long as one of its runs
+    names = list(journals)
+    keys = connection.exec_driver_sql(f"SELECT key FROM run WHERE id IN ({_OWN})", study).scalars()
+    outputs = [db.outputs / key[:12] for key in keys if KEY.fullmatch(key)]
     files = sorted(
         file
-        for file in {*map(db.journal, journals), *(checkpoints[1] - checkpoints[0])}
+        for file in {
+            *map(db.journal, names),
+            *map(db.log, names),
+            *(checkpoints[1] - checkpoints[0]),
+            *(file for folder in outputs for file in folder.rglob("*")),
+        }
         if file is not None and file.is_file()
     )
     return Part(rows, tuple(files), shared)

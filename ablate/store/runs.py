@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import secrets
@@ -11,7 +12,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ablate import journal
 from ablate.evaluation import Evaluation
+from ablate.journal import Event
 from ablate.kinds import Run, kind
 from ablate.store.database import Database
 from ablate.store.evaluated import differing, evaluations, fallback
@@ -20,7 +23,7 @@ from ablate.store.owners import Owner, mark_dead, stale_attempts
 from ablate.store.records import Candidate, Claim
 
 _OPEN = """
-run.status IN ('planned', 'stopped', 'failed', 'oom')
+run.status IN ('planned', 'stopped', 'failed', 'oom', 'timeout')
 OR run.status = 'complete' AND NOT EXISTS (
     SELECT 1 FROM attempt WHERE run_id = run.id AND status = 'complete'
            AND evaluation = study.evaluation)
@@ -31,7 +34,7 @@ run.id, run.key, run.kind, run.fields, run.seed, run.status, study.evaluation,
 """
 _CANDIDATES = f"""
 SELECT {_RUN}, run.flops, min(cell.label) AS cell, min(member.role) AS role,
-       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status = 'failed'
+       (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('failed', 'timeout')
               AND owner = :owner) AS failures,
        (SELECT count(*) FROM attempt WHERE run_id = run.id AND status IN ('dead', 'oom')
               AND owner = :owner) AS losses,
@@ -178,6 +181,33 @@ def _lacks_finals(connection: Connection, run_id: int, run: Run, evaluation: str
         for final in finals(run.fields, past)
     }
     return bool(set(finals(run.fields, wanted)) - stored - tried)
+
+
+def covered_by_checkpoint(db: Database, run_id: int) -> int:
+    """Return the step up to which a checkpoint of a run can be continued from; 0 for none.
+
+    A checkpoint may be newer than what was ingested: that of a worker which trained on after its
+    run was taken over, or whose journal a power failure cut short. The points between would be
+    missing. Those up to the last checkpoint in the ingested part of the journals are stored.
+    """
+    with db.read() as connection:
+        attempts = connection.exec_driver_sql(
+            "SELECT journal, journal_offset FROM attempt WHERE run_id = ? ORDER BY n", (run_id,)
+        ).all()
+    covered = 0
+    for name, offset in attempts:
+        path, events = db.journal(name), list[Event]()
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError):  # missing, or damaged
+                events, _ = journal.read(path, 0, offset)
+        if offset and not events:
+            covered = 0  # it may have begun anywhere
+        for event in events:
+            if event["event"] == "start":
+                covered = min(covered, event["step"])  # later points were deleted
+            elif event["event"] == "checkpoint":
+                covered = event["step"]
+    return covered
 
 
 def finish(db: Database, attempt_id: int, status: str, error: str = "") -> bool:

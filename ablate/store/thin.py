@@ -183,19 +183,21 @@ def _anonymous(error: str | None, host: re.Pattern[str] | None) -> str | None:
 def _without_folders(fields: str) -> str:
     """The fields of a run, whose texts are named without folders."""
     read = json.loads(fields)
-    named = {
+    named: dict[str, Any] = {
         name: without_folders(read[name]) for name in _TEXTS if isinstance(read.get(name), str)
     }
+    if isinstance(labels := read.get("code"), list):
+        named["code"] = [without_folders(str(label)) for label in labels]
     return fields if named.items() <= read.items() else json.dumps(read | named)
 
 
-_TEXTS = ("corpus", "tokenizer", "code")  # fields that may name files
+_TEXTS = ("corpus", "tokenizer")  # fields that may name files
 # table, key, column, and what takes its folders out
 _NAMING: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("study", "id", "toml", without_home),  # in which ~ means what it meant
     ("run", "id", "fields", _without_folders),
     *(
         ("run_field", "run_id", f'"{name}"', lambda text: text and without_folders(text))
-        for name in _TEXTS
+        for name in (*_TEXTS, "code")
     ),
 )

@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,17 @@ def save(path: Path, state: State) -> None:
     _sync_folder(path.parent)
 
 
-def load(path: Path) -> State | None:
-    """Return the newest whole checkpoint, on the CPU, or None where there is none."""
+def load(path: Path, fits: Callable[[State], bool] = lambda state: True) -> State | None:
+    """Return the newest checkpoint that is whole and `fits`, on the CPU, or None."""
     for candidate in (path, previous(path)):
         if candidate.exists():
             with candidate.open("rb") as file, suppress(*NOT_WHOLE):
                 # torch does not notice damaged numbers
                 if zipfile.ZipFile(file).testzip() is None:
                     file.seek(0)
-                    return torch.load(file, map_location="cpu", weights_only=True)
+                    state = torch.load(file, map_location="cpu", weights_only=True)
+                    if fits(state):
+                        return state
     return None
 
 

@@ -21,6 +21,7 @@ from ablate.config import LOADED_FIELDS, RunConfig
 from ablate.data.objectives import Example
 from ablate.errors import unknown
 from ablate.model.transformer import Pieces
+from ablate.model.trial import said
 from ablate.text import Tokens
 from ablate.train.step import Functions, Step
 
@@ -29,31 +30,49 @@ from ablate.train.step import Functions, Step
 class Mode:
     """What of a step is compiled, and what that costs and gains.
 
-    Measured on an H200 with torch 2.11, one run and packs of 3 to 8, of 0.6M to 124M parameters
-    (`benchmarks/RESULTS.md`): a compiled step took 0.39 to 0.63 of the eager one's time with blocks
-    and 0.39 to 0.65 as a whole.
+    A compiler gains nothing in matrix products. `rest` is fitted to the six shapes in the table of
+    compile modes in `benchmarks/RESULTS.md` (H200, torch 2.11, one run and packs of 3 to 8, of 0.6M
+    to 124M parameters): `seconds` is 0.85 to 1.22 times what was measured there, and 1.09 times at
+    302M parameters, which the fit has not seen.
 
     Attributes:
         setup: Seconds until the first step.
-        time: Time of a step, as a share of the eager one's.
+        rest: Time of all but matrix products, as a share of what it is in an eager step.
     """
 
     setup: float
-    time: float
+    rest: float
+
+    def seconds(self, eager: float, products: float) -> float:
+        """Return the time of steps.
+
+        Args:
+            eager: Seconds that they take if nothing is compiled.
+            products: Seconds that their matrix products alone take.
+        """
+        products = min(products, eager)
+        return products + self.rest * (eager - products)
+
+    def eager(self, seconds: float, products: float) -> float:
+        """Return the time that steps would take if nothing were compiled: `seconds` inverted."""
+        products = min(products, seconds)
+        return products + (seconds - products) / self.rest
 
 
 MODES = {
-    "eager": Mode(setup=1.0, time=1.0),  # nothing is compiled
-    "block": Mode(setup=8.0, time=0.5),  # each block, and what comes before and after them
-    "whole": Mode(setup=30.0, time=0.48),  # model and loss in one piece
+    "eager": Mode(setup=1.0, rest=1.0),  # nothing is compiled
+    "block": Mode(setup=8.0, rest=0.42),  # each block, and what comes before and after them
+    "whole": Mode(setup=30.0, rest=0.41),  # model and loss in one piece
 }
+# FLOP/s of large products of bfloat16 on an H200 (`benchmarks/RESULTS.md`)
+PRODUCTS = 6.7e14
 # seconds more for the first compilation of a process: the compiler itself and its helpers
 FIRST = 15.0
 # share of a set-up during which other workers of a shared device train
 HIDDEN = 2 / 3
 
-# seconds of training, at 500 TFLOP/s, beyond which a step is compiled without timing an eager one
-LONG = 60.0
+# seconds of matrix products beyond which a step is compiled without timing an eager one
+LONG = 45.0
 COMPILER: dict[str, Any] = {"dynamic": False, "fullgraph": True}
 # steps in the cache, while their memory is not needed; few where nothing is compiled
 KEPT = {"cuda": 8, "cpu": 1, "mps": 1}
@@ -68,6 +87,8 @@ class CompiledStep:
         pace: Seconds a step as last measured, or 0.
         peak_bytes: Memory that capturing took, which a replay does not show.
         seconds: Seconds that eager steps took, or would have taken, in all jobs so far.
+        products: Seconds that their matrix products take alone, at `PRODUCTS`.
+        note: What could not be done with a part of the user's own; "" if everything could.
     """
 
     compiler_begun: ClassVar[bool] = False  # whether this process has compiled anything
@@ -77,7 +98,8 @@ class CompiledStep:
         self.mode = "eager"
         self.pace = 0.0
         self.peak_bytes = 0
-        self.seconds = 0.0
+        self.seconds = self.products = 0.0
+        self.note = ""
         self._eager_pace = 0.0
 
     def prepare(self, steps: int, wanted: str, *, shared: bool = False) -> None:
@@ -95,26 +117,20 @@ class CompiledStep:
         """
         if wanted not in ("auto", *MODES):
             raise unknown("compile mode", wanted, ("auto", *MODES))
-        if self.step.device.type != "cuda":
+        if self.step.device.type != "cuda" or self.note:
             return
         recompute = self.step.model.recompute
         if wanted == "auto":
+            products = self._products * steps
             if not self._eager_pace:
-                flops = (
-                    self.step.model.pack
-                    * sizes.train_flops(self.step.config)
-                    * steps
-                    / self.step.config.steps
-                )
                 self._capture(
-                    possible("whole", recompute)
-                    if flops / 5e14 > LONG and can_compile()
-                    else "eager"
+                    possible("whole", recompute) if products > LONG and can_compile() else "eager"
                 )
             self.seconds += self._eager_pace * steps
+            self.products += products
             first = not CompiledStep.compiler_begun
             wanted = (
-                worthwhile(self.seconds, self.mode, shared=shared, first=first)
+                worthwhile(self.seconds, self.mode, self.products, shared=shared, first=first)
                 if can_compile()
                 else self.mode
             )
@@ -123,16 +139,37 @@ class CompiledStep:
             self._capture(wanted)
 
     def _capture(self, mode: str) -> None:
-        self.step.functions = functions(self.step, mode)
-        capture(self.step)
+        """Compile and capture; a part of the user's own may allow neither, and is noted."""
         CompiledStep.compiler_begun |= mode != "eager"
-        self.mode = mode
+        wanted = (mode, "eager") if mode != "eager" else (mode,)
+        for self.mode in wanted:
+            self.step.functions = functions(self.step, self.mode)
+            try:
+                capture(self.step)
+                break
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                if not self.step.config.code:
+                    raise
+                what = "run eagerly" if self.mode == "eager" else f"not compiled ({self.mode})"
+                self.note = f"{what}: {said(self.step.config, error)}"
         self.peak_bytes = torch.cuda.max_memory_allocated()
         self.pace = timed(self.step)
-        self._eager_pace = self._eager_pace or self.pace / MODES[mode].time
+        if not self._eager_pace:
+            self._eager_pace = MODES[self.mode].eager(self.pace, self._products)
+
+    @property
+    def _products(self) -> float:
+        """Seconds that the matrix products of a step take alone, 0 where that is unknown."""
+        config = self.step.config
+        flops = self.step.model.pack * (sizes.train_flops(config) or 0) / config.steps
+        return flops / PRODUCTS
 
 
-def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool = False) -> str:
+def worthwhile(
+    seconds: float, mode: str, products: float = 0.0, *, shared: bool = False, first: bool = False
+) -> str:
     """Return the mode that is worth its set-up.
 
     Time spent in earlier jobs counts too, as in the choice between renting and buying: a shape that
@@ -141,6 +178,7 @@ def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool =
     Args:
         seconds: Time of all eager steps, those of earlier jobs included.
         mode: The mode that is set up already.
+        products: Time of the matrix products in them.
         shared: Whether other workers train meanwhile.
         first: Whether this process has compiled nothing yet.
     """
@@ -148,7 +186,7 @@ def worthwhile(seconds: float, mode: str, *, shared: bool = False, first: bool =
     names = list(MODES)
 
     def cost(other: str) -> float:
-        return MODES[other].time * seconds + (
+        return MODES[other].seconds(seconds, products) + (
             waited * (MODES[other].setup + FIRST * first) if other != mode else 0
         )
 
@@ -183,7 +221,7 @@ def functions(step: Step, mode: str) -> Functions:
     options: dict[str, Any] = {"combo_kernels": step.model.pack == 1}
     compiled = partial(torch.compile, **COMPILER, options=options)
     example, finish = compiled(step.example), compiled(step.finish)
-    if mode == "whole":
+    if mode == "whole" or not step.model.blocks:
         return Functions(example, compiled(step.losses), finish)
     model = step.model
     blocks = [compiled(block.forward) for block in model.blocks]
@@ -200,22 +238,24 @@ def functions(step: Step, mode: str) -> Functions:
 def capture(step: Step) -> None:
     """Record a step in a CUDA graph, which `step.replay` runs from then on.
 
-    Weights are unchanged afterwards.
+    Weights are unchanged afterwards, and `step.replay` is `step.step` if it cannot be recorded.
     """
     step.replay = step.step
     weights = step.optimiser.weights.clone()
-    current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
+    try:
+        current, side = torch.cuda.current_stream(step.device), torch.cuda.Stream(step.device)
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            for _ in range(3):  # compiles, and lets libraries choose and allocate what they need
+                step.step()
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             step.step()
-    current.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        step.step()
-    step.replay = graph.replay
-    step.optimiser.weights.copy_(weights)
-    step.rewind()
+        step.replay = graph.replay
+    finally:
+        step.optimiser.weights.copy_(weights)
+        step.rewind()
 
 
 def timed(step: Step, n: int = 5) -> float:
@@ -258,7 +298,7 @@ def cached_step(
         step_cache[key].step.load(configs, tokens)
     else:
         _make_room(
-            sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute),
+            sizes.memory_bytes(configs[0], len(configs), micro_batch, recompute) or 0,
             torch.device(device),
         )
         step_cache[key] = CompiledStep(Step(configs, tokens, device, micro_batch, recompute))

@@ -56,8 +56,9 @@ def train(job: Job, context: Context, tokens: Tokens) -> None:
             torch.cuda.reset_peak_memory_stats()
         compiled = cached_step(configs, tokens, context.device, job.micro_batch, job.recompute)
         compiled.prepare(configs[0].steps, job.compile, shared=context.shared)
-        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources)
-        with context.device_lock:
+        advance = context.progress.advance
+        evaluator = Evaluator(compiled.step, configs, job.evaluation, tokens, job.sources, advance)
+        with context.device_lock, context.progress.during(long=False):
             Training(compiled, configs, evaluator, job, context).run()
 
 
@@ -76,8 +77,10 @@ class Training:
         self.configs, self.evaluator, self.emit = configs, evaluator, context.emit
         self.keys = [run.key for run in job.runs]
         self.path, self.resume, self.stop = job.checkpoint, job.resume, context.stop
+        self.progress = context.progress
         self.begun = time.perf_counter()
         self.steps = configs[0].steps
+        self.covered = self.steps if job.covered is None else job.covered
         points = evaluator.evaluation.points
         self.evaluate_at = {math.ceil(self.steps * k / points) for k in range(1, points + 1)}
         self.meter = Meter(self.steps, len(configs))
@@ -88,13 +91,15 @@ class Training:
         """Train to the end, until the last member diverges, or until `stop()`."""
         step = self.step
         if self.resume:
-            self._resume()
+            with self.progress.during(long=True):
+                self._resume(self.resume)
         for emit in self.emit:
             emit(
                 "start",
                 step=step.done,
                 threads=torch.get_num_threads(),
                 compile_mode=self.compiled.mode,
+                note=self.compiled.note or None,
             )
         saved = time.monotonic()
         stopped = False
@@ -114,8 +119,9 @@ class Training:
                 saved = time.monotonic()
         if self.living:
             self._finish()
-        if self.path and not stopped:
-            checkpoints.remove(self.path)
+        if not stopped:
+            for path in filter(None, (self.path, self.resume)):
+                checkpoints.remove(path)
 
     def _block(self) -> bool:
         """Make steps for about `BLOCK_SECONDS`, to the next evaluation at most; emit metrics.
@@ -135,6 +141,7 @@ class Training:
             rows, diverged_at = step.read(made)
             elapsed = time.perf_counter() - begun
             self.seconds += elapsed
+            self.progress.advance(made)
             self.compiled.pace = elapsed / made
             points = self.meter.add(first, rows)
             for k in self.living:
@@ -213,14 +220,22 @@ class Training:
             "count": self.meter.count,
             "step": self.step.state(),
         }
-        checkpoints.save(path, state)
+        with self.progress.during(long=True):
+            checkpoints.save(path, state)
         for k in self.living:
             self.emit[k]("checkpoint", step=self.step.done, path=str(path))
+        if self.resume and self.resume != path:
+            checkpoints.remove(self.resume)
 
-    def _resume(self) -> None:
-        """Continue from the checkpoint if it has every member of this job, else from step 0."""
-        state = checkpoints.load(self.path) if self.path else None
-        if state is None or not set(self.keys) <= set(state["keys"]):
+    def _resume(self, path: Path) -> None:
+        """Continue from a checkpoint if it has every member of this job and is covered, else begin
+        at step 0.
+        """
+
+        def fits(state: checkpoints.State) -> bool:
+            return set(self.keys) <= set(state["keys"]) and state["step"]["done"] <= self.covered
+
+        if (state := checkpoints.load(path, fits)) is None:
             return
         rows = torch.tensor([state["keys"].index(key) for key in self.keys])
         self.step.load_state(state["step"], rows)

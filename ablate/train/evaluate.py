@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -99,6 +99,14 @@ class Score:
 class Evaluator:
     """Measures the models of a step.
 
+    Args:
+        step: The step, with the models.
+        configs: The runs, members of its pack.
+        evaluation: What is measured.
+        tokens: The text.
+        sources: Content hash of a file → its location.
+        advance: Called after each part of an evaluation.
+
     Raises:
         AblateError: Something cannot be measured on this text; raised when it is made.
     """
@@ -110,8 +118,9 @@ class Evaluator:
         evaluation: Evaluation,
         tokens: Tokens,
         sources: Mapping[str, str] | None = None,
+        advance: Callable[[], object] = lambda: None,
     ):
-        self.step, self.evaluation = step, evaluation
+        self.step, self.evaluation, self.advance = step, evaluation, advance
         self.config = configs[0]
         self.pack = len(configs)
         lengths = tokens.byte_lengths
@@ -212,6 +221,8 @@ class Evaluator:
 
     def _streams(self) -> list[Final]:
         """RMS and token similarity of the stream: at 0 before the first block, at k after k."""
+        if not self.config.part("architecture").of_blocks:
+            return []
         read = self.example.rows(0, self.config.batch_size)
         n, at_once = read.inputs.shape[1], self.step.micro_batch
         parts = [read.rows(row, at_once) for row in range(0, n, at_once)]
@@ -270,6 +281,7 @@ class Evaluator:
                         shape = len(averages), len(asked.classes), averages.shape[2]
                         features = averages.new_empty(shape)
                     features[:, rows] = averages
+                    self.advance()
             assert features is not None
             finals.append((metric, 0, [asked.accuracy(member) for member in features]))
             if metric == LABELLED:
@@ -332,6 +344,7 @@ class Evaluator:
                 sums = self._sums(part.each(lambda tensor: tensor.expand(self.pack, -1, -1)))
                 by_position = by_position + sums[0].to(wide)
                 by_window.append(sums[1])
+                self.advance()
         assert isinstance(by_position, Tensor)
         return Score(*by_position.cpu().double(), *torch.cat(by_window, 2).cpu().double())
 
